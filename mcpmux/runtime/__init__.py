@@ -1,0 +1,1 @@
+"""Tasks, deadlines and MCP methods: router, upstreams, downstreams. Knows no bytes."""

@@ -1,0 +1,1 @@
+"""Bytes, processes, HTTP, sockets. Knows no MCP method name."""
