@@ -1,0 +1,99 @@
+"""The tables of our own file format, and how the table of an upstream becomes an Upstream.
+
+The classes mirror the files: their attributes are the keys. Keys that name one thing together
+(`command` and `args`, `url` and `headers`) are judged here, where all of them are seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, TypeAlias
+
+import attrs
+from attrs import field, frozen
+
+from mcpmux.config.model import Deadlines, Http, Prefix, Stdio, Upstream
+from mcpmux.config.scalars import EnvironmentValue, Flag, HttpUrl, SecretText, Text, about
+from mcpmux.config.secret import Secret
+
+Filled: TypeAlias = Annotated[str, Text("text that is not empty", r"[^\x00]+")]
+Argument: TypeAlias = Annotated[str, Text()]
+VariableName: TypeAlias = Annotated[str, Text("the name of an environment variable", r"[^=\x00]+")]
+VariableValue: TypeAlias = Annotated[Secret, EnvironmentValue()]
+HeaderName: TypeAlias = Annotated[str, Text("the name of an HTTP header", r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")]
+HeaderValue: TypeAlias = Annotated[
+    Secret, SecretText("text of one line that fits in an HTTP header", r"[\t\x20-\x7e\xa0-\xff]*")
+]
+Url: TypeAlias = Annotated[str, HttpUrl()]
+
+NEITHER = "expected `command` (a program to start) or `url` (the endpoint of a running server)"
+BOTH = "expected `command` or `url`, got both"
+
+
+# Tables are combined from several bases, which attrs' slots do not allow.
+@frozen(kw_only=True, slots=False)
+class UpstreamSettings(Deadlines):
+    """What mcpmux wants to know of a server besides how to reach it."""
+
+    enabled: Annotated[bool, Flag()] = field(
+        default=True, metadata=about("`false` is as if the upstream were not in the file.")
+    )
+    prefix: Prefix | None = field(
+        default=None,
+        metadata=about(
+            'Marks its names and URIs; the default is its name, and "" (for one upstream only) is none.'
+        ),
+    )
+
+    def make_upstream(self, name: str, target: Stdio | Http, enabled: bool) -> Upstream:
+        deadlines = {key.name: getattr(self, key.name) for key in attrs.fields(Deadlines)}
+        prefix = name if self.prefix is None else self.prefix
+        return Upstream(name=name, target=target, enabled=enabled, prefix=prefix, **deadlines)
+
+
+@frozen(kw_only=True, slots=False)
+class TargetKeys:
+    """The keys that say which server it is, spelled alike in our files and in those of host apps."""
+
+    command: Filled | None = field(default=None, metadata=about("Program to start; it speaks MCP on stdio."))
+    args: tuple[Argument, ...] = field(default=(), metadata=about("Arguments of the program."))
+    env: Mapping[VariableName, VariableValue] = field(
+        factory=dict, metadata=about("Environment variables of the program, besides those that it inherits.")
+    )
+    cwd: Filled | None = field(default=None, metadata=about("Working directory of the program."))
+    url: Url | None = field(default=None, metadata=about("Streamable HTTP endpoint of a running server."))
+    headers: Mapping[HeaderName, HeaderValue] = field(
+        factory=dict, metadata=about("HTTP headers sent with every request to the URL.")
+    )
+
+
+@frozen(kw_only=True, slots=False)
+class UpstreamTable(TargetKeys, UpstreamSettings):
+    """A server: a program to start (`command`) or the endpoint of a running one (`url`)."""
+
+    @classmethod
+    def is_disabled(cls, raw: Mapping[str, Any]) -> bool:
+        return raw.get("enabled") is False
+
+    @classmethod
+    def find_clashes(cls, raw: Mapping[str, Any]) -> Iterator[str]:
+        """Every mistake about which keys stand together."""
+        if "command" in raw and "url" in raw:
+            yield BOTH
+            return
+        if "command" not in raw and "url" not in raw:
+            yield NEITHER
+            return
+        present, strangers = (
+            ("command", ("headers",)) if "command" in raw else ("url", ("args", "env", "cwd"))
+        )
+        for key in strangers:
+            if key in raw:
+                yield f"`{key}` does not go with `{present}`"
+
+    def build(self, name: str, enabled: bool) -> Upstream:
+        """The upstream. The keys do not clash."""
+        if self.command is not None:
+            return self.make_upstream(name, Stdio(self.command, self.args, self.env, self.cwd), enabled)
+        assert self.url is not None
+        return self.make_upstream(name, Http(self.url, self.headers), enabled)

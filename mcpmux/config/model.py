@@ -1,0 +1,237 @@
+"""The configuration as values: frozen, complete with defaults, free of file formats.
+
+Every part of mcpmux is handed the small value it needs and none the whole `Config`. The field types
+and descriptions are also what the reader checks against and what the JSON Schema is made from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, TypeAlias
+
+from attrs import field, frozen
+
+from mcpmux.config.naming import NAME_PATTERN
+from mcpmux.config.scalars import Choice, Duration, Flag, SecretText, Size, Text, Whole, about
+from mcpmux.config.secret import Secret, display_url
+from mcpmux.errors import ConfigError
+
+Seconds: TypeAlias = Annotated[float, Duration()]
+Prefix: TypeAlias = Annotated[
+    str, Text('a name (a letter, then up to 31 of a-z, 0-9, "." and "-") or ""', f"(?:{NAME_PATTERN})?")
+]
+Host: TypeAlias = Annotated[str, Text("a host name or an IP address without brackets", r"[A-Za-z0-9._:%-]+")]
+UrlPath: TypeAlias = Annotated[str, Text('a path starting with "/"', r"/[^\s\x00-\x1f?#]*")]
+HostHeader: TypeAlias = Annotated[
+    str, Text("a host name with an optional port", r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+]
+Origin: TypeAlias = Annotated[
+    str, Text('an origin such as "https://app.example.com"', r"[a-z][a-z0-9+.-]*://[^\s\x00-\x1f/?#]+")
+]
+
+# Long enough that it cannot be guessed when it is random text, as it authenticates cursors.
+MIN_CURSOR_KEY = 16
+CursorKey: TypeAlias = Annotated[
+    Secret, SecretText(f"at least {MIN_CURSOR_KEY} characters", rf"[^\x00]{{{MIN_CURSOR_KEY},}}")
+]
+
+NO_UPSTREAM = "expected at least one upstream that is enabled"
+
+
+def _read_only(secrets: Mapping[str, Secret]) -> Mapping[str, Secret]:
+    return MappingProxyType(dict(secrets))
+
+
+def _count(args: tuple[str, ...]) -> str:
+    return f"<{len(args)}>"
+
+
+@frozen
+class Stdio:
+    """A server that is started as a child process. Its arguments may hold secrets and are not shown."""
+
+    command: str
+    args: tuple[str, ...] = field(default=(), repr=_count)
+    env: Mapping[str, Secret] = field(factory=dict, converter=_read_only)
+    cwd: str | None = None
+
+    @property
+    def display(self) -> str:
+        return f"{self.command} …" if self.args else self.command
+
+
+@frozen
+class Http:
+    """A server at a streamable HTTP endpoint. `display` is the URL without what may be secret in it."""
+
+    url: str = field(repr=display_url)
+    headers: Mapping[str, Secret] = field(factory=dict, converter=_read_only)
+
+    @property
+    def display(self) -> str:
+        return display_url(self.url)
+
+
+@frozen(kw_only=True)
+class Deadlines:
+    """How long one upstream may take, in seconds."""
+
+    connect_timeout: Seconds = field(
+        default=30.0, metadata=about("Time to start or reach the server and finish the handshake.")
+    )
+    request_timeout: Seconds = field(
+        default=60.0, metadata=about("Time for any other request to the server.")
+    )
+    list_timeout: Seconds = field(
+        default=10.0,
+        metadata=about(
+            "Time for the server's part of a merged list; a slower server is left out of the page."
+        ),
+    )
+
+
+@frozen(kw_only=True)
+class Upstream(Deadlines):
+    """One MCP server. `prefix` marks its names and URIs towards clients; "" leaves them as they are."""
+
+    name: str
+    target: Stdio | Http
+    enabled: bool = True
+    prefix: str = field()
+
+    @prefix.default
+    def _name_is_prefix(self) -> str:
+        return self.name
+
+
+@frozen(kw_only=True)
+class HttpListener:
+    """An HTTP endpoint for clients."""
+
+    host: Host = field(
+        default="127.0.0.1", metadata=about("Address to listen on; every address is 0.0.0.0 or ::.")
+    )
+    port: Annotated[int, Whole(0, 65535)] = field(
+        metadata=about("TCP port; 0 lets the system choose a free one.")
+    )
+    path: UrlPath = field(default="/mcp", metadata=about("Path of the endpoint."))
+    allowed_hosts: tuple[HostHeader, ...] = field(
+        default=(),
+        metadata=about("Host headers to accept besides the address itself and the loopback names."),
+    )
+    allowed_origins: tuple[Origin, ...] = field(
+        default=(),
+        metadata=about("Origins of web pages that may connect, besides pages of the listener itself."),
+    )
+
+
+@frozen(kw_only=True)
+class Listeners:
+    """Where clients connect."""
+
+    stdio: Annotated[bool, Flag()] = field(
+        default=False, metadata=about("Serve one client on standard input and output.")
+    )
+    http: tuple[HttpListener, ...] = field(
+        default=(), metadata=about('HTTP endpoints: "HOST:PORT", or a table for more settings.')
+    )
+
+
+@frozen(kw_only=True)
+class Merging:
+    """How the lists of all upstreams become one."""
+
+    page_size: Annotated[int, Whole(1, 100_000)] = field(
+        default=1000, metadata=about("Items up to which a merged page is filled from pages of the upstreams.")
+    )
+    cursor_key: CursorKey | None = field(
+        default=None,
+        metadata=about("Authenticates cursors. With a key they outlive a restart and work on every replica."),
+    )
+
+
+@frozen(kw_only=True)
+class Limits:
+    """What one peer may use up."""
+
+    max_message_bytes: Annotated[int, Size(1024)] = field(
+        default=64 * 2**20, metadata=about("Longest JSON-RPC message, in both directions.")
+    )
+    max_head_bytes: Annotated[int, Size(1024)] = field(
+        default=64 * 2**10, metadata=about("Longest head (request line and headers) of an HTTP message.")
+    )
+    max_sessions: Annotated[int, Whole(1, 1_000_000)] = field(
+        default=1000, metadata=about("Legacy sessions that are open at the same time.")
+    )
+
+
+@frozen(kw_only=True)
+class Identity:
+    """What mcpmux tells clients about itself."""
+
+    name: Annotated[str, Text("text that is not empty", r"[^\x00]+")] = field(
+        default="mcpmux", metadata=about("Server name.")
+    )
+    title: Annotated[str, Text()] | None = field(default=None, metadata=about("Server name for people."))
+    instructions: Annotated[str, Text()] | None = field(
+        default=None, metadata=about("Instructions to the model, put before those of the upstreams.")
+    )
+
+
+@frozen(kw_only=True)
+class Logging:
+    """Events on standard error."""
+
+    level: Annotated[str, Choice(("debug", "info", "warning", "error"))] = field(
+        default="info", metadata=about("Least important events to write.")
+    )
+    format: Annotated[str, Choice(("console", "json"))] = field(
+        default="console", metadata=about("For people, or one JSON object a line for machines.")
+    )
+
+
+@frozen(kw_only=True)
+class Settings:
+    """Everything but the upstreams."""
+
+    listeners: Listeners = field(factory=Listeners)
+    merging: Merging = field(factory=Merging)
+    limits: Limits = field(factory=Limits)
+    identity: Identity = field(factory=Identity)
+    logging: Logging = field(factory=Logging)
+
+
+@frozen(kw_only=True)
+class Config(Settings):
+    """The whole configuration. Raises ConfigError when the upstreams do not go together."""
+
+    upstreams: tuple[Upstream, ...]
+
+    def __attrs_post_init__(self) -> None:
+        problems = [f"upstreams.{name}: {text}" for name, text in find_conflicts(self.upstreams)]
+        if not any(upstream.enabled for upstream in self.upstreams):
+            problems.append(NO_UPSTREAM)
+        if problems:
+            raise ConfigError(problems)
+
+
+def find_conflicts(upstreams: Sequence[Upstream]) -> Iterator[tuple[str, str]]:
+    """Every (name, mistake) of enabled upstreams that cannot stand beside the others."""
+    upstreams = [upstream for upstream in upstreams if upstream.enabled]
+    names = Counter(upstream.name for upstream in upstreams)
+    prefixes = Counter(upstream.prefix for upstream in upstreams)
+    for upstream in upstreams:
+        name, prefix = upstream.name, upstream.prefix
+        if names[name] > 1:
+            yield name, "another upstream has the same name"
+        elif prefixes[prefix] > 1:
+            yield (
+                name,
+                f'another upstream has the same prefix "{prefix}"'
+                if prefix
+                else ("another upstream is unprefixed too; only one may be"),
+            )
+        elif prefix != name and prefix in names:
+            yield name, f'the prefix "{prefix}" is the name of another upstream'

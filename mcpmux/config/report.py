@@ -1,0 +1,83 @@
+"""Mistakes in a configuration: where each one is, what was expected, and the list of all of them.
+
+No text made here ever holds a value of the file: a value may be a secret, so mistakes name the key
+path, what was expected and what sort of thing stood there instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from attrs import define, field
+
+from mcpmux.errors import ConfigError
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_$-]+")
+
+
+class Unfit(ValueError):
+    """One value does not do. The text says what was expected and never repeats the value."""
+
+
+def sort_of(value: object) -> str:
+    """What a value is, in the words of TOML and JSON: "text", "a number", "a table", …"""
+    for types, name in (
+        (bool, "true or false"),
+        (str, "text"),
+        ((int, float), "a number"),
+        (Mapping, "a table"),
+        (list, "a list"),
+        (type(None), "null"),
+    ):
+        if isinstance(value, types):
+            return name
+    return "a date or time"
+
+
+def unfit(expected: str, value: object) -> Unfit:
+    """The mistake for a value of the wrong sort."""
+    return Unfit(f"expected {expected}, got {sort_of(value)}")
+
+
+def format_path(path: KeyPath) -> str:
+    """`upstreams.docs.args[1]`; a key that TOML would quote is quoted: `mcpServers."My Server".url`."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            key = step if _BARE_KEY.fullmatch(step) else json.dumps(step, ensure_ascii=False)
+            text += f".{key}" if text else key
+    return text
+
+
+def suggest(key: str, known: Iterable[str]) -> str:
+    """What to say of an unknown `key`: the likeliest known one, or else all that are known."""
+    known = sorted(known)
+    lowered = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(key.lower(), lowered, n=1)
+    if close:
+        return f"unknown key; did you mean `{lowered[close[0]]}`?"
+    return "unknown key; expected one of " + ", ".join(f"`{name}`" for name in known)
+
+
+@define
+class Report:
+    """The mistakes found so far in one source. `origin` is a file name or "standard input"."""
+
+    origin: str
+    problems: list[str] = field(factory=list)
+
+    def add(self, path: KeyPath, text: str) -> None:
+        where = f"{format_path(path)}: " if path else ""
+        self.problems.append(f"{self.origin}: {where}{text}")
+
+    def raise_if_any(self) -> None:
+        if self.problems:
+            raise ConfigError(self.problems)

@@ -1,0 +1,195 @@
+"""What a single value of the configuration may be.
+
+A scalar stands in a field's type, `Annotated[int, Whole(1, 10)]`. It does two things, and they agree:
+`read` turns the value from the file into ours or raises Unfit, and `schema` describes the accepted
+values in JSON Schema. The schema sees text before `${VAR}` is expanded, so it lets any such text pass.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Protocol, runtime_checkable
+from urllib.parse import urlsplit
+
+from attrs import field, frozen
+
+from mcpmux.config.report import Unfit, unfit
+from mcpmux.config.secret import Secret
+
+_HAS_REFERENCE = r"\$\{"
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "": 1}
+_DURATION = r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|)"
+_SIZE = r"([0-9]{1,15}) ?(B|KiB|MiB|GiB|)"
+_DIGITS = r"[0-9]{1,15}"
+
+
+@runtime_checkable
+class Scalar(Protocol):
+    def read(self, value: object) -> object: ...
+
+    def schema(self) -> dict[str, Any]: ...
+
+
+def about(description: str) -> dict[str, str]:
+    """Field metadata: the sentence that the JSON Schema shows for the key."""
+    return {"description": description}
+
+
+def _text_pattern(pattern: str) -> str:
+    return f"^(?:{pattern})$|{_HAS_REFERENCE}"
+
+
+@frozen
+class Flag:
+    """`true` or `false`."""
+
+    def read(self, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise unfit("true or false", value)
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+
+@frozen
+class Text:
+    """Text that matches `pattern` as a whole; `expected` completes "expected …"."""
+
+    expected: str = "text without NUL characters"
+    pattern: str = r"[^\x00]*"
+
+    def read(self, value: object) -> Any:
+        if not isinstance(value, str):
+            raise unfit("text", value)
+        if not re.fullmatch(self.pattern, value):
+            raise Unfit(f"expected {self.expected}")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": _text_pattern(self.pattern)}
+
+
+@frozen
+class SecretText(Text):
+    """Text that is read into a Secret."""
+
+    def read(self, value: object) -> Secret:
+        return Secret(super().read(value))
+
+
+@frozen
+class EnvironmentValue(SecretText):
+    """A variable for a child process. Host apps also write whole numbers here."""
+
+    def read(self, value: object) -> Secret:
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        return super().read(value)
+
+    def schema(self) -> dict[str, Any]:
+        return super().schema() | {"type": ["string", "integer"]}
+
+
+@frozen
+class HttpUrl(Text):
+    """An absolute http or https URL without a fragment."""
+
+    expected: str = "a URL starting with http:// or https:// and a host"
+    pattern: str = r"https?://[^\s\x00-\x1f/?#]+(?:[/?][^\s\x00-\x1f#]*)?"
+
+    def read(self, value: object) -> str:
+        url: str = super().read(value)
+        try:
+            parts = urlsplit(url)
+            usable = bool(parts.hostname) and parts.port != 0
+        except ValueError:  # brackets that do not match, a port out of range
+            usable = False
+        if not usable:
+            raise Unfit(f"expected {self.expected}")
+        return url
+
+
+@frozen
+class Choice:
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    def read(self, value: object) -> str:
+        if value not in self.words:
+            raise Unfit("expected one of " + ", ".join(f'"{word}"' for word in self.words))
+        return str(value)
+
+    def schema(self) -> dict[str, Any]:
+        return {"anyOf": [{"enum": list(self.words)}, {"type": "string", "pattern": _HAS_REFERENCE}]}
+
+
+@frozen
+class Whole:
+    """A whole number from `low` to `high`; text of digits will do, so that `"${PORT}"` works."""
+
+    low: int
+    high: int
+
+    def read(self, value: object) -> int:
+        number = int(value) if isinstance(value, str) and re.fullmatch(_DIGITS, value) else value
+        if not isinstance(number, int) or isinstance(number, bool) or not self.low <= number <= self.high:
+            raise Unfit(f"expected a whole number from {self.low} to {self.high}")
+        return number
+
+    def schema(self) -> dict[str, Any]:
+        return {
+            "type": ["integer", "string"],
+            "minimum": self.low,
+            "maximum": self.high,
+            "pattern": _text_pattern(_DIGITS),
+        }
+
+
+@frozen
+class Duration:
+    """A number of seconds above 0, or text with a unit: "500ms", "10s", "2m", "1h"."""
+
+    def read(self, value: object) -> float:
+        seconds = _measure(value, _DURATION, _SECONDS)
+        if seconds is None or not 0 < seconds < math.inf:
+            raise Unfit('expected seconds above 0, as a number or as text such as "500ms", "10s" or "2m"')
+        return float(seconds)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": ["number", "string"], "exclusiveMinimum": 0, "pattern": _text_pattern(_DURATION)}
+
+
+@frozen
+class Size:
+    """A number of bytes from `low` to `high`, or text with a unit: "512KiB", "64MiB"."""
+
+    low: int
+    high: int = field(default=2**40)
+
+    def read(self, value: object) -> int:
+        size = _measure(value, _SIZE, _BYTES)
+        if size is None or size % 1 or not self.low <= size <= self.high:
+            raise Unfit(f'expected {self.low} to {self.high} bytes, as a number or as text such as "64MiB"')
+        return int(size)
+
+    def schema(self) -> dict[str, Any]:
+        return {
+            "type": ["integer", "string"],
+            "minimum": self.low,
+            "maximum": self.high,
+            "pattern": _text_pattern(_SIZE),
+        }
+
+
+def _measure(value: object, pattern: str, units: dict[str, Any]) -> float | None:
+    """The number that `value` is, or that its text with a unit means; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return value
+    match = re.fullmatch(pattern, value) if isinstance(value, str) else None
+    return float(match[1]) * units[match[2]] if match else None

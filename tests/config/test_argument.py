@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+
+from mcpmux.config import (
+    Http,
+    HttpListener,
+    Stdio,
+    Upstream,
+    parse_listener_argument,
+    parse_upstream_argument,
+    parse_upstream_arguments,
+)
+from mcpmux.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "upstream"),
+    [
+        ("docs=https://example.com/mcp", Upstream(name="docs", target=Http("https://example.com/mcp"))),
+        ("docs=npx -y 'a b'", Upstream(name="docs", target=Stdio("npx", ("-y", "a b")))),
+        ("docs=run --mode=fast", Upstream(name="docs", target=Stdio("run", ("--mode=fast",)))),
+        (
+            "https://example.com/mcp?a=b",
+            Upstream(name="example.com", prefix="", target=Http("https://example.com/mcp?a=b")),
+        ),
+        ("uvx mcp-server-time", Upstream(name="uvx", prefix="", target=Stdio("uvx", ("mcp-server-time",)))),
+        ("run --mode=fast", Upstream(name="run", prefix="", target=Stdio("run", ("--mode=fast",)))),
+        ("/opt/My_Server.py", Upstream(name="my-server", prefix="", target=Stdio("/opt/My_Server.py"))),
+        ("a=$HOME/${x}", Upstream(name="a", target=Stdio("$HOME/${x}"))),
+    ],
+)
+def test_argument_is_a_url_or_a_command_line(text, upstream):
+    assert parse_upstream_argument(text) == upstream
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "expected [NAME=]URL or [NAME=]COMMAND LINE"),
+        ("docs=", "expected [NAME=]URL or [NAME=]COMMAND LINE"),
+        ("docs=''", "expected [NAME=]URL or [NAME=]COMMAND LINE"),
+        ("docs=npx 'hunter2", "quotation marks do not match"),
+        ("https://", "expected a URL"),
+        ("docs=https://hunter2@", "expected a URL"),
+        ("My_Docs=npx", "`My_Docs` is no name; expected a-z, 0-9, `.` and `-`, such as `my-docs`"),
+    ],
+)
+def test_argument_that_is_neither_is_a_mistake(text, said):
+    with pytest.raises(ConfigError) as caught:
+        parse_upstream_argument(text)
+    assert said in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_single_argument_may_go_without_a_name():
+    (upstream,) = parse_upstream_arguments(["npx server"])
+    assert upstream.prefix == ""
+
+
+def test_several_arguments_are_read_in_order():
+    upstreams = parse_upstream_arguments(["b=npx", "a=https://example.com"])
+    assert [(upstream.name, upstream.prefix) for upstream in upstreams] == [("b", "b"), ("a", "a")]
+
+
+def test_every_mistake_in_several_arguments_is_told():
+    with pytest.raises(ConfigError) as caught:
+        parse_upstream_arguments(["a=npx", "npx", "a=npx", "b='"])
+    assert caught.value.problems == [
+        "--upstream number 2: expected NAME= in front, as there are several",
+        "--upstream number 4: expected a command line, its quotation marks do not match",
+        "--upstream a: another upstream has the same name",
+        "--upstream a: another upstream has the same name",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "listener"),
+    [
+        ("127.0.0.1:8484", HttpListener(host="127.0.0.1", port=8484)),
+        ("localhost:0", HttpListener(host="localhost", port=0)),
+        ("[::1]:65535", HttpListener(host="::1", port=65535)),
+    ],
+)
+def test_listener_is_host_and_port(text, listener):
+    assert parse_listener_argument(text) == listener
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8484", ":8484", "localhost", "localhost:65536", "::1:8484", "a b:1", "a:1\n"]
+)
+def test_listener_that_is_not_is_a_mistake(text):
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        parse_listener_argument(text)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcpmux.config.expansion import expand
+from mcpmux.config.report import Unfit
+
+ENVIRON = {"HOME": "/home/me", "EMPTY": "", "ODD": "${HOME}"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("${HOME}/docs", "/home/me/docs"),
+        ("${env:HOME}/docs", "/home/me/docs"),
+        ("${HOME}${HOME}", "/home/me/home/me"),
+        ("${EMPTY}", ""),
+        ("${EMPTY:-x}", "x"),
+        ("${UNSET:-x y}", "x y"),
+        ("${UNSET:-}", ""),
+        ("${env:UNSET:-x}", "x"),
+        ("${UNSET:-https://a.example/?b=c}", "https://a.example/?b=c"),
+        ("$${HOME}", "${HOME}"),
+        ("$${", "${"),
+        ("$HOME and pa$$word", "$HOME and pa$$word"),
+        ("${ODD}", "${HOME}"),
+    ],
+)
+def test_references_are_replaced(text, expanded):
+    assert expand(text, ENVIRON) == expanded
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("${UNSET}", "`UNSET` is not set"),
+        ("${env:UNSET}", "`UNSET` is not set"),
+        ("${HOME", "no closing"),
+        ("${}", "expected `${VARIABLE}`"),
+        ("${a b}", "expected `${VARIABLE}`"),
+        ("${UNSET-x}", "expected `${VARIABLE}`"),
+        ("${input:token}", "asked for by the host app"),
+        ("${UNSET:-${HOME}}", "the default of `UNSET` cannot hold another"),
+    ],
+)
+def test_reference_without_a_value_is_a_mistake(text, said):
+    with pytest.raises(Unfit) as caught:
+        expand(text, ENVIRON)
+    assert said in str(caught.value)
+
+
+def test_every_unset_variable_of_a_text_is_named():
+    with pytest.raises(Unfit) as caught:
+        expand("${ONE} ${TWO}", {})
+    assert "`ONE`" in str(caught.value)
+    assert "`TWO`" in str(caught.value)
+
+
+@given(st.text())
+def test_text_without_reference_is_unchanged(text):
+    if "${" not in text:
+        assert expand(text, {}) == text
+
+
+@given(st.text(), st.text(), st.text())
+def test_value_is_put_in_as_it_is(before, value, after):
+    if "$" not in before + after:
+        assert expand(f"{before}${{VAR}}{after}", {"VAR": value}) == before + value + after

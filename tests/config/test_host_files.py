@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import pytest
+
+from mcpmux.config import Http, HttpListener, Secret, Stdio
+from mcpmux.config.host_files import HOST_APP_KEYS
+from tests.config.documents import problems_of, read
+
+NPX = {"command": "npx"}
+WEB = {"url": "https://example.com"}
+SERVERS = {"mcpServers": {"docs": NPX}}
+
+NEITHER = "expected `command` (a program to start) or `url` (the endpoint of a running server)"
+UNSUPPORTED = 'is not supported yet; expected "stdio" or "http"'
+UNREADABLE = "expected a readable file of `NAME=value` lines"
+INPUT = "`${input:…}` is asked for by the host app, which mcpmux cannot do; use `${VARIABLE}`"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"mcpServers": {"docs": NPX}},
+        {"servers": {"docs": NPX}, "inputs": []},
+        {"mcp": {"servers": {"docs": NPX}, "inputs": []}, "editor.fontSize": 12},
+        {"mcpServers": {"docs": NPX}, "globalShortcut": "", "logging": "anything"},
+    ],
+)
+def test_servers_are_found_where_host_apps_keep_them(document):
+    (upstream,) = read(document).upstreams
+    assert (upstream.name, upstream.prefix, upstream.target) == ("docs", "docs", Stdio("npx"))
+
+
+def test_servers_of_all_places_are_taken():
+    config = read(
+        {"mcpServers": {"docs": NPX}, "servers": {"docs": NPX, "web": {"url": "https://example.com"}}}
+    )
+    assert [upstream.name for upstream in config.upstreams] == ["docs", "docs-2", "web"]
+
+
+def test_comments_and_trailing_commas_are_tolerated():
+    config = read('{ // mine\n "servers": { "docs": { "command": "npx", }, }, }')
+    assert config.upstreams[0].target == Stdio("npx")
+
+
+@pytest.mark.parametrize(
+    ("entry", "target"),
+    [
+        ({"type": "stdio", "command": "npx", "args": ["-y"]}, Stdio("npx", ("-y",))),
+        ({"type": "local", "command": "npx", "cwd": "/srv"}, Stdio("npx", cwd="/srv")),
+        (
+            {"command": "npx", "env": {"A": "${env:B}", "C": 1}},
+            Stdio("npx", (), {"A": Secret("b"), "C": Secret("1")}),
+        ),
+        ({"url": "https://example.com"}, Http("https://example.com")),
+        ({"serverUrl": "https://example.com"}, Http("https://example.com")),
+        ({"httpUrl": "https://example.com"}, Http("https://example.com")),
+        ({"type": "http", "url": "https://example.com", "env": {}}, Http("https://example.com")),
+        ({"type": "streamable-http", "url": "https://example.com"}, Http("https://example.com")),
+        ({"transport": "streamableHttp", "url": "https://example.com"}, Http("https://example.com")),
+        (
+            {"url": "https://example.com", "headers": {"X-Key": "${B}"}},
+            Http("https://example.com", {"X-Key": Secret("b")}),
+        ),
+    ],
+)
+def test_entry_becomes_a_target(entry, target):
+    assert read({"mcpServers": {"docs": entry}}, {"B": "b"}).upstreams[0].target == target
+
+
+@pytest.mark.parametrize("key", sorted(HOST_APP_KEYS))
+def test_key_of_a_host_app_is_accepted_and_not_read(key):
+    assert problems_of({"mcpServers": {"docs": {**NPX, key: ["${UNSET}", {}]}}}) == []
+
+
+def test_server_names_become_upstream_names():
+    config = read({"mcpServers": {"My Server": NPX, "my-server": NPX, "GitHub": NPX}})
+    assert [upstream.name for upstream in config.upstreams] == ["my-server-2", "my-server", "github"]
+
+
+def test_own_settings_stand_in_mcpmux_objects():
+    config = read(
+        {
+            "mcpServers": {
+                "docs": {**NPX, "timeout": 60000, "mcpmux": {"prefix": "", "connect_timeout": "2m"}},
+            },
+            "mcpmux": {"listeners": {"http": ["127.0.0.1:8484"]}, "logging": {"format": "json"}},
+        }
+    )
+    assert config.upstreams[0].prefix == ""
+    assert config.upstreams[0].connect_timeout == 120.0
+    assert config.listeners.http == (HttpListener(host="127.0.0.1", port=8484),)
+    assert config.logging.format == "json"
+
+
+def test_env_file_is_read_and_env_wins(tmp_path):
+    (tmp_path / ".env").write_text("A=file\nB=file\n")
+    entry = {**NPX, "envFile": "${DIR}/.env", "env": {"B": "entry"}}
+    target = read({"servers": {"docs": entry}}, {"DIR": str(tmp_path)}).upstreams[0].target
+    assert target == Stdio("npx", (), {"A": Secret("file"), "B": Secret("entry")})
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"type": "sse", "url": "https://example.com", "disabled": True},
+        {"command": "${UNSET}", "enabled": False},
+        {"type": "sse", "url": "https://example.com", "mcpmux": {"enabled": False}},
+    ],
+)
+def test_disabled_server_never_stops_anything(entry):
+    config = read({"mcpServers": {"docs": NPX, "old": entry}})
+    assert [upstream.name for upstream in config.upstreams if upstream.enabled] == ["docs"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ({"type": "sse", **WEB}, f'.type: the transport "sse" {UNSUPPORTED}'),
+        ({"transport": "ws", **WEB}, f'.transport: the transport "ws" {UNSUPPORTED}'),
+        ({"type": "pigeon", "command": "npx"}, '.type: expected "stdio" or "http"'),
+        ({"type": 5, "command": "npx"}, '.type: expected "stdio" or "http"'),
+        ({"type": "http", "command": "npx"}, ': `type` is "http", which does not go with `command`'),
+        ({"type": "stdio", **WEB}, ': `type` is "stdio", which does not go with `url`'),
+        ({}, f": {NEITHER}"),
+        ({**NPX, "url": "https://example.com"}, ": expected `command` or `url`, got both"),
+        ({"httpUrl": "https://a.example", "url": "https://a.example"}, ": expected one of `url`, `httpUrl`"),
+        ({**NPX, "argz": []}, ".argz: unknown key; did you mean `args`?"),
+        ({**NPX, "envFile": "/nowhere/.env"}, f".envFile: {UNREADABLE}: No such file or directory"),
+        ({**NPX, "mcpmux": {"prefx": ""}}, ".mcpmux.prefx: unknown key; did you mean `prefix`?"),
+        ({**NPX, "cwd": None}, ".cwd: expected text, got null"),
+        ({**NPX, "mcpmux": True}, ".mcpmux: expected a table, got true or false"),
+        ({**NPX, "args": ["${input:token}"]}, f".args[0]: {INPUT}"),
+    ],
+)
+def test_mistake_is_told_with_its_key_path(entry, problem):
+    assert problems_of({"mcpServers": {"My Docs": entry}}) == [f'mcpServers."My Docs"{problem}']
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ({**SERVERS, "mcpMux": {}}, "mcpMux: unknown key; did you mean `mcpmux`?"),
+        ({**SERVERS, "mcpmux": {"listener": {}}}, "mcpmux.listener: unknown key; did you mean `listeners`?"),
+        ({**SERVERS, "mcpmux": []}, "mcpmux: expected a table, got a list"),
+        ({"mcpServers": {}}, "expected at least one upstream that is enabled"),
+        ({"servers": {"docs": NPX, "a b": 5}}, 'servers."a b": expected a table, got a number'),
+        ({"mcp": {"servers": {"docs": {}}}}, f"mcp.servers.docs: {NEITHER}"),
+    ],
+)
+def test_mistake_around_the_servers_is_told(document, problem):
+    assert problems_of(document) == [problem]
+
+
+def test_servers_that_are_no_table_are_a_mistake():
+    assert "mcpServers: expected a table of upstreams, got a list" in problems_of({"mcpServers": []})

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from mcpmux.config import Http, Secret, Stdio, display_url
+
+
+def test_secret_is_shown_only_by_reveal():
+    secret = Secret("hunter2")
+    assert secret.reveal() == "hunter2"
+    for shown in (str(secret), repr(secret), f"{secret}", f"{secret!r}", repr({"a": [secret]})):
+        assert "hunter2" not in shown
+        assert "***" in shown
+
+
+def test_secrets_compare_by_what_they_hold():
+    assert Secret("a") == Secret("a")
+    assert Secret("a") != Secret("b")
+    assert Secret("a") != "a"
+    assert len({Secret("a"), Secret("a")}) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://example.com/mcp", "https://example.com/mcp"),
+        ("http://127.0.0.1:8484", "http://127.0.0.1:8484"),
+        ("https://user:hunter2@example.com:8443/mcp", "https://***@example.com:8443/mcp"),
+        ("https://example.com/mcp?key=hunter2&other=hunter2", "https://example.com/mcp?***"),
+        ("https://example.com/mcp?hunter2", "https://example.com/mcp?***"),
+        ("http://[hunter2", "***"),
+    ],
+)
+def test_url_is_shown_without_user_and_query(url, shown):
+    assert display_url(url) == shown
+    assert Http(url).display == shown
+    assert repr(Http(url)).startswith(f"Http(url={shown}, ")
+
+
+def test_targets_show_no_secret():
+    stdio = Stdio("npx", ("--token", "hunter2"), {"TOKEN": Secret("hunter2")})
+    http = Http("https://hunter2@example.com/", {"Authorization": Secret("hunter2")})
+    for target in (stdio, http):
+        assert "hunter2" not in repr(target) + target.display
+        assert "hunter2" not in repr(attrs.asdict(target)["env" if target is stdio else "headers"])
+    assert stdio.display == "npx …"
+    assert Stdio("npx").display == "npx"
+
+
+def test_target_keeps_its_own_copy_of_the_environment():
+    env = {"A": Secret("1")}
+    target = Stdio("npx", env=env)
+    env["B"] = Secret("2")
+    assert set(target.env) == {"A"}
+    with pytest.raises(TypeError):
+        target.env["C"] = Secret("3")  # type: ignore[index]  # what is tested is that it fails

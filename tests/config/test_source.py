@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+
+from mcpmux.config import read_config
+from mcpmux.errors import ConfigError
+
+TOML = '[upstreams.docs]\ncommand = "npx"\n'
+JSON = '{"mcpServers": {"docs": {"command": "npx"}}}'
+
+
+def no_stdin() -> str:
+    raise AssertionError("standard input is not asked for")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("mux.toml", TOML),
+        ("mux", TOML),
+        ("mux.json", JSON),
+        ("mux", JSON),
+        ("mux.toml", "\n  " + JSON),
+        ("mux.txt", "// servers\n" + JSON),
+        ("mux.toml", "\ufeff" + TOML),
+        ("mux.toml", TOML.replace("\n", "\r\n")),
+    ],
+)
+def test_content_decides_the_format(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content.encode())
+    assert read_config(str(path), {}, no_stdin).upstreams[0].name == "docs"
+
+
+@pytest.mark.parametrize("text", [TOML, JSON, "\ufeff" + JSON])
+def test_dash_is_standard_input(text):
+    assert read_config("-", {}, lambda: text).upstreams[0].name == "docs"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("mux.toml", "[upstreams.docs]\ncommand = \n", ":2:11: invalid TOML: Invalid value"),
+        ("mux.toml", "a = 1\na = 2\n", ":2:6: invalid TOML: Cannot overwrite a value"),
+        ("mux.toml", '[upstreams.docs]\ncommand = "npx', ":2:15: invalid TOML: "),
+        ("mux.toml", "a = " + "9" * 5000, ": invalid TOML: a number is too long"),
+        ("mux.json", '{\n  "mcpServers": {,}\n}', ":2:18: invalid JSON: "),
+        ("mux.json", "", ":1:1: invalid JSON: Expecting value"),
+        ("mux.json", "[]", ": expected an object"),
+        ("mux.json", '{"a": ' + "9" * 5000 + "}", ": invalid JSON: a number is too long"),
+        (
+            "mux.json",
+            '{"a": ' + "[" * 100_000,
+            ": invalid JSON: a number is too long or the",
+        ),
+    ],
+)
+def test_syntax_error_is_told_with_its_position(tmp_path, name, content, said):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        read_config(str(path), {}, no_stdin)
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{path}{said}")
+
+
+def test_file_that_cannot_be_read_is_told(tmp_path):
+    (tmp_path / "latin.toml").write_bytes(b"a = '\xe9'")
+    cases = {
+        str(tmp_path / "none.toml"): "cannot read the file: No such file or directory",
+        str(tmp_path): "cannot read the file: Is a directory",
+        str(tmp_path / "latin.toml"): "expected UTF-8 text, byte 6",
+        "a\0b": "expected the name of a file",
+    }
+    for name, said in cases.items():
+        with pytest.raises(ConfigError, match=said):
+            read_config(name, {}, no_stdin)
