@@ -29,6 +29,10 @@ class TransportError(McpmuxError):
     """Bytes cannot be moved: refused, reset, closed, timed out, not found."""
 
 
+class ConnectFailed(TransportError):
+    """Nobody there could be reached at all, so nothing was sent: refused, unknown host, no program."""
+
+
 class TransportClosed(TransportError):
     """The other side is gone or has finished; nothing more can be sent or received."""
 

@@ -1,0 +1,80 @@
+"""Newline framing: one JSON-RPC message per line ("stdio" in the transports page of every MCP revision).
+
+    start --bytes--> keeping --more than the limit--> discarding --newline--> start
+                     keeping --newline--> start
+
+Promises: any chunking of the same bytes gives the same messages; memory stays within the limit however
+long a line is. Refuses to know what a message says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Oversized:
+    """Stands where a line longer than the limit was. `size` is its length in bytes without the newline."""
+
+    size: int
+
+
+Line = bytes | Oversized
+
+
+def encode_line(message: bytes) -> bytes:
+    """One JSON message as a line.
+
+    A payload that was pretty-printed by its author holds line breaks; in JSON they can only be
+    insignificant whitespace, so spaces may stand in. A lone CR would end the line for some readers.
+    """
+    if b"\n" in message:
+        message = message.replace(b"\n", b" ")
+    if b"\r" in message:
+        message = message.replace(b"\r", b" ")
+    return message + b"\n"
+
+
+class LineDecoder:
+    """Cuts a stream of bytes into lines. Empty lines and the CR of a CRLF are dropped."""
+
+    def __init__(self, max_message_bytes: int) -> None:
+        self._limit = max_message_bytes
+        self._kept = bytearray()  # the unfinished line; empty while it is being discarded
+        self._size = 0  # bytes of the unfinished line, kept or not
+
+    def __repr__(self) -> str:
+        doing = "discarding" if self._size > len(self._kept) else "keeping"
+        return f"<LineDecoder {doing} a line of {self._size} bytes so far>"
+
+    def feed(self, chunk: bytes) -> list[Line]:
+        """Take the next bytes, give the lines they complete."""
+        lines = chunk.split(b"\n")
+        unfinished = lines.pop()
+        found: list[Line] = []
+        if lines and self._size:
+            self._keep(lines[0])
+            found = self.close()
+            del lines[0]
+        found += [line for raw in lines if (line := self._cut(raw))]
+        self._keep(unfinished)
+        return found
+
+    def close(self) -> list[Line]:
+        """The stream has ended: its last line, when it was not ended by a newline."""
+        size, kept = self._size, bytes(self._kept)
+        self._size = 0
+        self._kept.clear()
+        line = Oversized(size) if size > len(kept) else self._cut(kept)
+        return [line] if line else []
+
+    def _cut(self, raw: bytes) -> Line:
+        line = raw.removesuffix(b"\r")
+        return line if len(line) <= self._limit else Oversized(len(raw))
+
+    def _keep(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size <= self._limit + 1:  # 1: a CR may be the last byte
+            self._kept += piece
+        else:
+            self._kept.clear()

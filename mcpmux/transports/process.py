@@ -1,0 +1,220 @@
+"""A child process that speaks over its standard input and output.
+
+Promises: the child runs in a session of its own, with all of our environment and the given overrides on
+top, as host applications start their servers; its standard error is always drained; when the block is
+left the child and everything in its process group is gone, within bounded time, cancelled or not. Refuses
+to know what is said.
+
+The stop ladder: close its input and wait; SIGTERM to the group and wait; SIGKILL to the group. When we
+ourselves are killed with SIGKILL the child sees the end of its input, which every server on stdio takes as
+the end; the kernel's parent-death signal would need code between fork and exec, unsafe with threads.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+from trio.abc import ReceiveStream
+
+from mcpmux.errors import ConnectFailed, TransportClosed
+from mcpmux.protocol.framing import Line, LineDecoder, Oversized
+from mcpmux.transports.pipe import LinePipe, MessagePipe, open_line_pipe
+
+STDERR_LINE_BYTES = 16 * 1024  # longer lines are data, not words for people
+KILL_SECONDS = 2.0  # SIGKILL works at once, unless the kernel itself hangs; then the child stays behind
+EXIT_SECONDS = 1.0  # between the end of a child and the end of its streams, whichever comes first
+
+OnStderrLine = Callable[[str], None]
+"""Takes one line of the child's standard error, without its newline. Never waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopLadder:
+    """How long a child may take to stop on its own: after the end of its input, then after SIGTERM."""
+
+    close_seconds: float
+    terminate_seconds: float
+
+
+class ChildProcess:
+    """A running child. Made by `open_process`."""
+
+    def __init__(self, process: trio.Process, lines: LinePipe) -> None:
+        self._process = process
+        self.pipe: MessagePipe = _ChildPipe(process, lines)
+
+    def __repr__(self) -> str:
+        return f"<ChildProcess {self.pid} {_epitaph(self.returncode)}>"
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also the id of its process group."""
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, the negative number of the signal that ended it, or None while it runs."""
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        """Wait for the end of the process and give its return code."""
+        return await self._process.wait()
+
+
+class _ChildPipe:
+    """The lines of a child; their end is told in terms of the process."""
+
+    def __init__(self, process: trio.Process, lines: LinePipe) -> None:
+        self._process = process
+        self._lines = lines
+
+    async def send(self, message: bytes) -> None:
+        await self._lines.send(message)
+
+    async def receive(self) -> bytes:
+        try:
+            return await self._lines.receive()
+        except TransportClosed as error:
+            with trio.move_on_after(EXIT_SECONDS):
+                await self._process.wait()
+            raise TransportClosed(f"{error}: the process {_epitaph(self._process.returncode)}") from error
+
+    async def aclose(self) -> None:
+        await self._lines.aclose()
+
+
+def _epitaph(returncode: int | None) -> str:
+    if returncode is None:
+        return "is still running"
+    if returncode < 0:
+        return f"was ended by signal {-returncode} ({signal.strsignal(-returncode)})"
+    return f"exited with status {returncode}"
+
+
+async def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> trio.Process:
+    try:
+        return await trio.lowlevel.open_process(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, **env},
+            cwd=cwd,
+        )
+    except (OSError, ValueError) as error:  # ValueError: a null byte in an argument
+        raise ConnectFailed(f"cannot start {command[0]!r}: {_advice(command[0], cwd, error)}") from error
+
+
+def _advice(program: str, cwd: Path | None, error: OSError | ValueError) -> str:
+    """What went wrong when starting a program, and what to do about it."""
+    if isinstance(error, ValueError):
+        return f"{error} in the command or its environment"
+    if cwd is not None and error.filename == cwd:
+        return f"its working directory {str(cwd)!r} cannot be entered: {error.strerror}"
+    if isinstance(error, FileNotFoundError):
+        if os.sep in program:
+            return "there is no such file, or the interpreter in its first line is missing"
+        return "it was not found in PATH; install it, or give its full path"
+    if isinstance(error, PermissionError):
+        return "it is not executable; check its permissions"
+    return str(error.strerror)
+
+
+async def _stop(process: trio.Process, lines: LinePipe, output: ReceiveStream, ladder: StopLadder) -> None:
+    """Go down the ladder to its end, even when cancelled. Bounded by the sum of the steps.
+
+    The child's output is discarded meanwhile: it must not hang because it still wants to say something.
+    """
+    with trio.CancelScope(shield=True):
+        async with trio.open_nursery() as nursery:
+            output_ended = trio.Event()
+            nursery.start_soon(_discard, output, output_ended)
+            with trio.move_on_after(ladder.close_seconds):
+                await lines.send_eof()
+                await process.wait()
+            if _signal_group(process.pid, signal.SIGTERM):
+                with trio.move_on_after(ladder.terminate_seconds):
+                    await process.wait()
+                    await output_ended.wait()  # the grandchildren have let go of it too
+                _signal_group(process.pid, signal.SIGKILL)
+            with trio.move_on_after(KILL_SECONDS):
+                await process.wait()
+            nursery.cancel_scope.cancel()
+
+
+def _signal_group(group: int, number: signal.Signals) -> bool:
+    """Signal every process of the group. False when none of them is left."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it runs as another user: the end of its input is all we can give it
+    return True
+
+
+async def _discard(stream: ReceiveStream, ended: trio.Event) -> None:
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        while await stream.receive_some():
+            pass
+    ended.set()
+
+
+async def _pass_on_lines(stream: ReceiveStream, on_line: OnStderrLine, scope: trio.CancelScope) -> None:
+    """Hand every line of the stream to `on_line` until it ends or `scope` is cancelled; closes it.
+
+    Bytes that are not UTF-8 are replaced.
+    """
+    decoder = LineDecoder(STDERR_LINE_BYTES)
+    with scope:
+        async with stream:
+            while chunk := await stream.receive_some():
+                _hand_over(decoder.feed(bytes(chunk)), on_line)
+    _hand_over(decoder.close(), on_line)
+
+
+def _hand_over(lines: list[Line], on_line: OnStderrLine) -> None:
+    for line in lines:
+        if isinstance(line, Oversized):
+            on_line(f"[a line of {line.size} bytes was left out]")
+        else:
+            on_line(line.decode(errors="replace"))
+
+
+@asynccontextmanager
+async def open_process(
+    command: str,
+    args: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path | None,
+    *,
+    stop: StopLadder,
+    on_stderr_line: OnStderrLine,
+    max_message_bytes: int,
+) -> AsyncIterator[ChildProcess]:
+    """Run a child until the block is left, then stop it by the ladder, cancelled or not.
+
+    `command` is a path or is looked up in PATH; `env` is added to our own environment. A child that exits
+    early only ends its pipe. Raises ConnectFailed when it cannot be started.
+    """
+    process = await _spawn([command, *args], env, cwd)
+    assert process.stdio is not None and process.stderr is not None  # they are pipes
+    reading_errors = trio.CancelScope(shield=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_pass_on_lines, process.stderr, on_stderr_line, reading_errors)
+        try:
+            async with open_line_pipe(process.stdio, max_message_bytes) as lines:
+                try:
+                    yield ChildProcess(process, lines)
+                finally:
+                    await _stop(process, lines, process.stdio.receive_stream, stop)
+        finally:
+            reading_errors.deadline = trio.current_time() + EXIT_SECONDS

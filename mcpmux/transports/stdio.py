@@ -1,0 +1,101 @@
+"""Our own standard input and output as a message pipe, for a host application that started us.
+
+Promises: nothing but messages gets into the channel, because file descriptor 1 points at standard error
+while the pipe is open, and whatever prints, prints there; both descriptors are afterwards as they were.
+
+Pipes and sockets are awaited. Regular files, terminals and devices are served by threads: some of them
+cannot be awaited, and a terminal must stay in blocking mode, which it shares with standard error and with
+the shell.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import TypeVar
+
+import trio
+from trio.abc import Stream
+
+from mcpmux.transports.pipe import RECEIVE_BYTES, LinePipe, open_line_pipe
+
+STDIN, STDOUT, STDERR = 0, 1, 2
+
+T = TypeVar("T")
+
+
+class ThreadedStream(Stream):
+    """A descriptor that cannot be awaited, read and written by threads.
+
+    A cancelled call leaves its thread behind, as a terminal may never answer. So the descriptor is left
+    open to the end of the process: that thread may still be using it.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __repr__(self) -> str:
+        return f"ThreadedStream({self._fd})"
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        return await _in_thread(partial(os.read, self._fd, max_bytes or RECEIVE_BYTES))
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[await _in_thread(partial(os.write, self._fd, rest)) :]
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    try:
+        return await trio.to_thread.run_sync(call, abandon_on_cancel=True)
+    except OSError as error:
+        raise trio.BrokenResourceError from error
+
+
+def _open_stream(fd: int) -> Stream:
+    """A stream over a descriptor of its own for the file behind `fd`."""
+    mode = os.fstat(fd).st_mode
+    own = os.dup(fd)
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        return trio.lowlevel.FdStream(own)
+    return ThreadedStream(own)
+
+
+@contextmanager
+def _private_channel() -> Iterator[tuple[int, int]]:
+    """Descriptors of the channel in and out, while 0 reads nothing and 1 is standard error."""
+    sys.stdout.flush()
+    source, target = os.dup(STDIN), os.dup(STDOUT)
+    blocking = [(fd, os.get_blocking(fd)) for fd in (source, target)]
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, STDIN)
+    os.close(nothing)
+    os.dup2(STDERR, STDOUT)
+    try:
+        yield source, target
+    finally:
+        sys.stdout.flush()  # what was printed meanwhile must not follow into the channel
+        for (fd, was_blocking), standard in zip(blocking, (STDIN, STDOUT), strict=True):
+            os.set_blocking(fd, was_blocking)
+            os.dup2(fd, standard)
+            os.close(fd)
+
+
+@asynccontextmanager
+async def open_stdio_pipe(max_message_bytes: int) -> AsyncIterator[LinePipe]:
+    """The pipe to whoever started this process. One at a time; input ends like any stream."""
+    with _private_channel() as (source, target):
+        stream = trio.StapledStream(_open_stream(target), _open_stream(source))
+        async with open_line_pipe(stream, max_message_bytes) as pipe:
+            yield pipe

@@ -1,0 +1,41 @@
+"""A pair of message pipes in memory: what is sent into one comes out of the other."""
+
+from __future__ import annotations
+
+import trio
+
+from mcpmux.errors import TransportClosed
+from mcpmux.transports.pipe import MessagePipe
+
+CAPACITY = 16  # messages each way before `send` waits
+
+
+class MemoryPipe:
+    """One end of the pair."""
+
+    def __init__(self, sender: trio.MemorySendChannel[bytes], receiver: trio.MemoryReceiveChannel[bytes]):
+        self._sender = sender
+        self._receiver = receiver
+
+    async def send(self, message: bytes) -> None:
+        try:
+            await self._sender.send(message)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise TransportClosed("the pipe is closed") from None
+
+    async def receive(self) -> bytes:
+        try:
+            return await self._receiver.receive()
+        except (trio.EndOfChannel, trio.ClosedResourceError):
+            raise TransportClosed("the stream has ended") from None
+
+    async def aclose(self) -> None:
+        self._sender.close()
+        self._receiver.close()
+
+
+def open_memory_pipes(capacity: int = CAPACITY) -> tuple[MessagePipe, MessagePipe]:
+    """Two connected ends. Closing one ends the other."""
+    to_right, from_left = trio.open_memory_channel[bytes](capacity)
+    to_left, from_right = trio.open_memory_channel[bytes](capacity)
+    return MemoryPipe(to_right, from_right), MemoryPipe(to_left, from_left)

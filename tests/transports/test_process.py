@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import trio
+
+from mcpmux.errors import ConnectFailed, MessageTooLarge, TransportClosed
+from mcpmux.transports.process import ChildProcess, StopLadder, open_process
+
+PATIENT = StopLadder(close_seconds=5, terminate_seconds=5)
+HASTY = StopLadder(close_seconds=0.05, terminate_seconds=0.05)
+LIMIT = 100_000
+
+ECHO = """
+    import sys
+    for line in sys.stdin:
+        print(line, end="", flush=True)
+"""
+STUBBORN = """
+    import signal, sys
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("ready", flush=True)
+    while True:
+        signal.pause()
+"""
+PARENT = """
+    import subprocess, sys
+    child = subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    print(child.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+def is_gone(pid: int) -> bool:
+    """Whether no process with this id runs any more; a zombie of somebody else's child counts as gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run a Python script as a child, within five seconds."""
+
+    @asynccontextmanager
+    async def run(
+        script: str, *args: str, stop: StopLadder = PATIENT, **options
+    ) -> AsyncIterator[ChildProcess]:
+        path = tmp_path / "child.py"
+        path.write_text(dedent(script))
+        options = {"env": {}, "cwd": None, "on_stderr_line": print, "max_message_bytes": LIMIT} | options
+        with trio.fail_after(5):
+            async with open_process(sys.executable, [str(path), *args], stop=stop, **options) as child:
+                yield child
+
+    return run
+
+
+async def test_messages_go_back_and_forth_and_the_child_is_gone_afterwards(run):
+    async with run(ECHO) as child:
+        await child.pipe.send(b"hello")
+        assert await child.pipe.receive() == b"hello"
+        assert child.returncode is None
+    assert child.returncode == 0
+    assert is_gone(child.pid)
+
+
+async def test_ten_thousand_messages_return_in_order(run):
+    messages = [b"%d" % number for number in range(10_000)]
+
+    async def send_all(child: ChildProcess) -> None:
+        for message in messages:
+            await child.pipe.send(message)
+
+    async with run(ECHO) as child, trio.open_nursery() as nursery:
+        nursery.start_soon(send_all, child)
+        assert [await child.pipe.receive() for _ in messages] == messages
+
+
+async def test_an_oversized_message_does_not_end_the_conversation(run):
+    async with run(ECHO) as child:
+        await child.pipe.send(b"x" * (LIMIT + 1))
+        await child.pipe.send(b"short")
+        with pytest.raises(MessageTooLarge):
+            await child.pipe.receive()
+        assert await child.pipe.receive() == b"short"
+
+
+async def test_garbage_on_standard_output_is_handed_over_line_by_line(run):
+    async with run(r"import sys; sys.stdout.buffer.write(b'\xff\x00\n\n  garbage\r\n{}\n')") as child:
+        assert [await child.pipe.receive() for _ in range(3)] == [b"\xff\x00", b"  garbage", b"{}"]
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("raise SystemExit(3)", "the stream has ended: the process exited with status 3"),
+        ("import os; os.kill(os.getpid(), 9)", r"ended by signal 9 \(Killed\)"),
+    ],
+)
+async def test_the_end_of_a_child_tells_how_it_ended(run, script: str, words: str):
+    async with run(script) as child:
+        with pytest.raises(TransportClosed, match=words):
+            await child.pipe.receive()
+
+
+async def test_sending_to_a_child_that_has_gone_is_refused(run):
+    async with run("") as child:
+        assert await child.wait() == 0
+        with pytest.raises(TransportClosed):
+            while True:
+                await child.pipe.send(b"anybody?")
+                await trio.lowlevel.checkpoint()
+
+
+async def test_a_child_that_ignores_eof_and_sigterm_is_killed(run):
+    async with run(STUBBORN, stop=HASTY) as child:
+        assert await child.pipe.receive() == b"ready"
+    assert child.returncode == -signal.SIGKILL
+    assert is_gone(child.pid)
+
+
+async def test_a_child_that_ignores_eof_is_terminated(run):
+    stop = StopLadder(close_seconds=0.05, terminate_seconds=5)
+    script = "import signal; print('ready', flush=True); signal.pause()"
+    async with run(script, stop=stop) as child:
+        assert await child.pipe.receive() == b"ready"
+    assert child.returncode == -signal.SIGTERM
+
+
+async def test_a_child_that_never_reads_is_stopped_too(run):
+    async with run(STUBBORN, stop=HASTY) as child:
+        for _ in range(3):
+            await child.pipe.send(b"x" * 100_000)
+    assert is_gone(child.pid)
+
+
+async def test_a_child_may_say_a_lot_while_it_stops(run):
+    lines = []
+    script = """
+        import sys
+        sys.stdin.read()
+        sys.stdout.write("x" * 1_000_000)
+        sys.stderr.write("y\\n" * 100_000)
+        raise SystemExit(4)
+    """
+    async with run(script, on_stderr_line=lines.append) as child:
+        pass
+    assert child.returncode == 4
+    assert lines == ["y"] * 100_000
+
+
+async def test_a_cancelled_block_stops_its_child_just_as_well(run):
+    lines = []
+    script = """
+        import sys
+        print("ready", flush=True)
+        sys.stdin.read()
+        sys.stderr.write("y\\n" * 100_000)
+    """
+    with trio.CancelScope() as scope:
+        async with run(script, on_stderr_line=lines.append) as child:
+            assert await child.pipe.receive() == b"ready"
+            scope.cancel()
+            await child.pipe.receive()
+    assert scope.cancelled_caught
+    assert child.returncode == 0
+    assert len(lines) == 100_000
+
+
+async def test_an_error_in_the_block_stops_the_child(run):
+    with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError), flatten_subgroups=True):
+        async with run(ECHO) as child:
+            _ = 1 / 0
+    assert is_gone(child.pid)
+
+
+@pytest.mark.parametrize("stop", [PATIENT, HASTY])
+async def test_a_grandchild_does_not_stay_behind(run, stop: StopLadder):
+    async with run(PARENT, stop=stop) as child:
+        grandchild = int(await child.pipe.receive())
+        assert not is_gone(grandchild)
+    assert is_gone(child.pid)
+    assert await becomes_gone(grandchild)
+
+
+async def becomes_gone(pid: int) -> bool:
+    """SIGKILL has been sent; the kernel may need a moment."""
+    with trio.move_on_after(5):
+        while not is_gone(pid):
+            await trio.lowlevel.checkpoint()
+    return is_gone(pid)
+
+
+async def test_a_grandchild_gets_the_time_to_stop_by_itself(run, tmp_path):
+    farewell = tmp_path / "farewell"
+    grandchild = f"trap 'echo bye > {farewell}; exit' TERM; echo ready; while :; do sleep 0.01; done"
+    script = f"""
+        import subprocess, sys
+        subprocess.Popen(["sh", "-c", {grandchild!r}])
+        sys.stdin.read()
+    """
+    async with run(script) as child:
+        assert await child.pipe.receive() == b"ready"
+    assert farewell.read_text() == "bye\n"
+
+
+async def test_a_megabyte_on_standard_error_is_drained_and_bounded_by_line(run):
+    lines = []
+    script = r"""
+        import sys
+        sys.stderr.buffer.write(b"first\n" + b"x" * 1_000_000 + b"\nbad \xff byte\nlast")
+        sys.stderr.flush()
+        print("done", flush=True)
+    """
+    async with run(script, on_stderr_line=lines.append) as child:
+        assert await child.pipe.receive() == b"done"
+    assert lines == ["first", "[a line of 1000000 bytes was left out]", "bad \ufffd byte", "last"]
+
+
+async def test_the_child_has_our_environment_with_overrides_and_its_own_session(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("INHERITED", "yes")
+    monkeypatch.setenv("CHANGED", "before")
+    script = """
+        import os
+        print(os.environ["INHERITED"], os.environ["CHANGED"], os.getcwd(), os.getsid(0) == os.getpid())
+    """
+    async with run(script, env={"CHANGED": "after"}, cwd=tmp_path) as child:
+        assert await child.pipe.receive() == f"yes after {tmp_path} True".encode()
+
+
+async def test_a_hundred_children_start_and_stop_at_once():
+    async def converse(number: int) -> None:
+        options = {"env": {}, "cwd": None, "on_stderr_line": print, "max_message_bytes": LIMIT}
+        async with open_process("cat", [], stop=PATIENT, **options) as child:
+            await child.pipe.send(b"%d" % number)
+            assert await child.pipe.receive() == b"%d" % number
+        assert child.returncode == 0
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(converse, number)
+
+
+def _executable(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda tmp: ("no-such-program-anywhere", None),
+            "not found in PATH; install it, or give its full path",
+        ),
+        (lambda tmp: (str(tmp / "missing"), None), "no such file, or the interpreter"),
+        (
+            lambda tmp: (_executable(tmp / "script", "#!/no/such/interpreter\n"), None),
+            "the interpreter in its first",
+        ),
+        (lambda tmp: (str(tmp), None), "it is not executable; check its permissions"),
+        (lambda tmp: (_executable(tmp / "binary", "\0"), None), "Exec format error"),
+        (
+            lambda tmp: ("cat", tmp / "missing"),
+            "working directory '.*missing' cannot be entered: No such file",
+        ),
+        (lambda tmp: ("cat", Path(__file__)), "cannot be entered: Not a directory"),
+        (lambda tmp: ("c\0at", None), "embedded null byte in the command"),
+    ],
+)
+async def test_a_child_that_cannot_start_is_explained(tmp_path, make, words: str):
+    command, cwd = make(tmp_path)
+    with pytest.raises(ConnectFailed, match=f"cannot start .*{words}"):
+        async with open_process(
+            command, [], {}, cwd, stop=PATIENT, on_stderr_line=print, max_message_bytes=LIMIT
+        ):
+            pass
+
+
+def count_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_no_file_descriptor_is_left_open(run):
+    before = count_descriptors()
+    async with run(ECHO) as child:
+        await child.pipe.send(b"hello")
+        await child.pipe.receive()
+    assert count_descriptors() == before
+
+
+async def test_a_child_ends_when_we_are_killed(run, tmp_path):
+    ours = f"""
+        import sys, trio
+        from mcpmux.transports.process import StopLadder, open_process
+
+        async def main():
+            ladder = StopLadder(5, 5)
+            async with open_process(
+                "cat", [], {{}}, None, stop=ladder, on_stderr_line=print, max_message_bytes={LIMIT}
+            ) as child:
+                print(child.pid, flush=True)
+                await trio.sleep_forever()
+
+        trio.run(main)
+    """
+    async with run(ours) as killed:
+        grandchild = int(await killed.pipe.receive())
+        os.kill(killed.pid, signal.SIGKILL)
+        assert await becomes_gone(grandchild)
