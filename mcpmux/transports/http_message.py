@@ -1,0 +1,101 @@
+"""The parts of an HTTP/1.1 message that both sides share: header fields, limits, framing bytes.
+
+Pure. Header fields that we send are a tuple of pairs, so that a set of fields which is used again
+and again is checked and encoded once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from http import HTTPStatus
+
+from mcpmux.errors import LocalProtocolError
+
+Fields = tuple[tuple[str, str], ...]
+
+ENCODED_HEADS = 1024  # heads kept encoded: a few per session and method in use
+JOIN_BYTES = 16 * 1024  # below this, copying a body behind its head is cheaper than a second send
+FRAMING_PER_BODY_BYTE = 8  # received; a chunk of one byte needs five, more is padding
+LAST_CHUNK = b"0\r\n\r\n"
+
+_FRAMING = frozenset({"connection", "content-length", "transfer-encoding"})
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FIELD_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_TARGET = re.compile(r"[\x21-\x7e]+")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What a server grants its clients."""
+
+    head_bytes: int = 32 * 1024
+    body_bytes: int = 64 * 1024 * 1024
+    head_seconds: float = 15  # from the first byte of a head (or from accepting) to its end
+    body_seconds: float = 60  # between two receives of one body
+    idle_seconds: float = 120  # between two requests of one connection
+    write_seconds: float = 60  # without the peer reading anything while we have something for it
+    connections: int = 800  # leaves room for upstreams below the usual 1024 open files
+
+
+@dataclass(slots=True)
+class HttpRequest:
+    """One complete request.
+
+    `path` and `query` are as sent, percent-escapes included; `headers` have lower-case names, repeated
+    fields are joined by ", ". `keep_alive` says whether the connection outlives the answer.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    body: bytes
+    peer: str
+    http_1_0: bool
+    keep_alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request that the transport answers itself, closing the connection afterwards."""
+
+    status: int
+    sentence: str
+
+
+def encode_fields(fields: Fields) -> bytes:
+    """`(("A", "b"),)` -> b"A: b\\r\\n". Raises LocalProtocolError for what would break the framing."""
+    for name, value in fields:
+        if name.lower() in _FRAMING or not _TOKEN.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
+            raise LocalProtocolError(f"not a header field that can be sent: {name!r}: {value!r}")
+    return "".join(f"{name}: {value}\r\n" for name, value in fields).encode("latin-1")
+
+
+@lru_cache(maxsize=ENCODED_HEADS)
+def encode_response_head(status: int, fields: Fields) -> bytes:
+    """Status line and fields, still open: whoever sends it adds the framing and the empty line."""
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    return b"HTTP/1.1 %d %b\r\n%b" % (status, phrase.encode(), encode_fields(fields))
+
+
+@lru_cache(maxsize=ENCODED_HEADS)
+def encode_request_head(method: str, target: str, fields: Fields) -> bytes:
+    """Request line and fields, still open."""
+    if not _TOKEN.fullmatch(method) or not _TARGET.fullmatch(target):
+        raise LocalProtocolError(f"not a request that can be sent: {method!r} {target!r}")
+    return f"{method} {target} HTTP/1.1\r\n".encode() + encode_fields(fields)
+
+
+def has_no_body(status: int) -> bool:
+    """Answers that end with their head, whatever it says (RFC 9112 section 6.3)."""
+    return status < 200 or status in (204, 304)
+
+
+def encode_chunk(data: bytes) -> bytes:
+    """One chunk of a chunked body. Empty data is no chunk: it would end the body."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""

@@ -1,0 +1,143 @@
+"""Server-sent events, both ways. Pure; WHATWG HTML section 9.2, UTF-8 bytes in and out.
+
+The data of an event stays bytes: whoever parses it decodes it. Knows nothing of what it carries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mcpmux.errors import LocalProtocolError, MessageTooLarge
+
+BOM = b"\xef\xbb\xbf"
+LINE_ENDS = (b"\n", b"\r")
+LINE_OVERHEAD = len(b"data: \n")  # what a line of data has besides its data
+RETRY_DIGITS = 9  # eleven days; more is not a time to wait
+
+
+@dataclass(frozen=True, slots=True)
+class SseEvent:
+    """One dispatched event. `id` is the last event id in force, "" once reset, None if never set."""
+
+    event: str
+    data: bytes
+    id: str | None
+
+
+def encode_event(
+    data: bytes, *, event: str | None = None, event_id: str | None = None, retry: int | None = None
+) -> bytes:
+    """One event, ended by its empty line. `retry` is in milliseconds.
+
+    Line ends inside `data` arrive as "\\n". Raises LocalProtocolError for an `event` or `event_id` that
+    does not fit into a line.
+    """
+    head = b""
+    if event is not None:
+        head += b"event: %b\n" % _one_line(event)
+    if event_id is not None:
+        head += b"id: %b\n" % _one_line(event_id)
+    if retry is not None:
+        head += b"retry: %d\n" % retry
+    if b"\n" in data or b"\r" in data:
+        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")
+    return b"%bdata: %b\n\n" % (head, data)
+
+
+def _one_line(text: str) -> bytes:
+    if "\n" in text or "\r" in text or "\0" in text:
+        raise LocalProtocolError(f"does not fit into one line of an event: {text!r}")
+    return text.encode()
+
+
+class SseDecoder:
+    """Chunks of a stream in, events out.
+
+    `last_event_id` and `retry_milliseconds` follow the stream, also where no event is dispatched. An
+    event with more than `max_event_bytes` of data raises MessageTooLarge; the decoder is spent then.
+    """
+
+    def __init__(self, max_event_bytes: int) -> None:
+        self.last_event_id: str | None = None
+        self.retry_milliseconds: int | None = None
+        self._max_event_bytes = max_event_bytes
+        self._unended: list[bytes] = []  # parts of the line that has not ended yet
+        self._unended_bytes = 0
+        self._at_start = True
+        self._after_cr = False  # a line feed that comes next belongs to the line end before
+        self._event = ""
+        self._data: list[bytes] = []
+        self._data_bytes = 0
+
+    def __repr__(self) -> str:
+        pending = self._data_bytes + self._unended_bytes
+        return f"SseDecoder(pending={pending}, last_event_id={self.last_event_id!r})"
+
+    def feed(self, chunk: bytes) -> list[SseEvent]:
+        """The events that `chunk` completes. Raises MessageTooLarge."""
+        events: list[SseEvent] = []
+        for line in self._split_lines(chunk):
+            if not line:
+                self._dispatch(events)
+            elif line.startswith(b"data: "):
+                self._add_data(line[6:])
+            else:
+                self._take_field(line)
+        self._check_size(self._data_bytes + self._unended_bytes - LINE_OVERHEAD)
+        return events
+
+    def _split_lines(self, chunk: bytes) -> list[bytes]:
+        """The lines that end in `chunk`, without their ends."""
+        if self._after_cr and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._after_cr = False
+        if b"\n" not in chunk and b"\r" not in chunk:
+            self._keep(chunk)
+            return []
+        if self._unended:
+            chunk = b"".join((*self._unended, chunk))
+            self._unended.clear()
+            self._unended_bytes = 0
+        lines = chunk.splitlines()
+        if chunk.endswith(LINE_ENDS):
+            self._after_cr = chunk.endswith(b"\r")
+        else:
+            self._keep(lines.pop())
+        if self._at_start:
+            self._at_start = False
+            lines[0] = lines[0].removeprefix(BOM)
+        return lines
+
+    def _keep(self, part: bytes) -> None:
+        if part:
+            self._unended.append(part)
+            self._unended_bytes += len(part)
+
+    def _take_field(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._add_data(value)
+        elif name == b"event":
+            self._event = value.decode(errors="replace")
+        elif name == b"id" and b"\0" not in value:
+            self.last_event_id = value.decode(errors="replace")
+        elif name == b"retry" and value.isdigit() and len(value) <= RETRY_DIGITS:
+            self.retry_milliseconds = int(value)
+
+    def _add_data(self, value: bytes) -> None:
+        self._data.append(value)
+        self._data_bytes += len(value) + 1
+        self._check_size(self._data_bytes - 1)
+
+    def _dispatch(self, events: list[SseEvent]) -> None:
+        if self._data:
+            data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+            events.append(SseEvent(self._event or "message", data, self.last_event_id))
+            self._data.clear()
+            self._data_bytes = 0
+        self._event = ""
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_event_bytes:
+            raise MessageTooLarge(f"an event is larger than {self._max_event_bytes} bytes")
