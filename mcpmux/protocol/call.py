@@ -1,0 +1,75 @@
+"""A call in the core's one language: a request of revision 2026-07-28 without its id.
+
+Ids, progress tokens and headers belong to a leg of the way and are made anew by each edge.
+Source: "_meta" in the Base Protocol overview, 2026-07-28.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from msgspec import Raw
+
+from mcpmux.protocol.envelope import Fields, decode_fields, raw, text_of
+
+META = "_meta"
+PROGRESS_TOKEN = "progressToken"
+VERSION = "io.modelcontextprotocol/protocolVersion"
+CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
+CLIENT_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
+
+MODERN_KEYS = frozenset({VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, LOG_LEVEL})
+"""Members of a request's `_meta` that only 2026-07-28 has; legacy sessions say them once."""
+
+
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """One request as the core sees it. `params` has no `_meta`; `meta` is what was in it."""
+
+    method: str
+    params: Fields
+    meta: Fields
+
+    @classmethod
+    def of(cls, method: str, params: Raw | None) -> Call:
+        """Split raw params. Raises ValueError when `_meta` is no object."""
+        fields = decode_fields(params)
+        meta = fields.pop(META, None)
+        return cls(method, fields, decode_fields(meta))
+
+    def with_params(self, params: Fields) -> Call:
+        """The same call with other parameters."""
+        return Call(self.method, params, self.meta)
+
+    def text(self, key: str) -> str | None:
+        """The parameter `key` when it is a string, else None."""
+        return text_of(self.params.get(key))
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether the client gave a progress token (0 and "" are tokens)."""
+        return PROGRESS_TOKEN in self.meta
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """A notification inside the core: request-scoped on its way down, or a change on its way to the relay."""
+
+    method: str
+    params: Fields
+
+
+Notify = Callable[[Event], Awaitable[None]]
+"""Takes one request-scoped notification toward the client; waits while that client is slow."""
+
+Exchange = Callable[[Call, Notify], Awaitable[Fields]]
+"""The core's one verb: answers with the result's members or raises RpcError.
+
+Cancelling it cancels the work."""
+
+
+def with_meta(params: Fields, meta: Fields) -> Fields:
+    """Parameters ready to be sent: `_meta` put back when there is anything in it."""
+    return {**params, META: raw(meta)} if meta else params

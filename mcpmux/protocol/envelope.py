@@ -1,0 +1,279 @@
+"""JSON-RPC 2.0 messages: bytes to values and back, the payload left as it came.
+
+Promises: what is inside `params`, `result` and `error.data` is never re-encoded unless somebody asks for
+it; key order, number spelling and unknown members survive. Refuses to know what a method means.
+
+Payload objects travel as `Fields`: a dict of the object's own members, each value still raw JSON. Changing
+one member costs one shallow decode and one encode, whatever the size of the others.
+
+Source: JSON-RPC 2.0; "Messages" in the Base Protocol overview of every MCP revision (ids are strings or
+integers and never null, 2024-11-05 onward).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
+
+Id = int | str
+Fields = dict[str, Raw]
+T = TypeVar("T")
+
+_encoder = msgspec.json.Encoder()
+_fields_decoder = msgspec.json.Decoder(Fields)
+_list_decoder = msgspec.json.Decoder(list[Fields])
+_any_decoder = msgspec.json.Decoder()
+_text_decoder = msgspec.json.Decoder(str)
+_items_decoder = msgspec.json.Decoder(list[Raw])
+
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding a stranger's bytes can raise: malformed, not UTF-8, nested deeper than we go."""
+
+EMPTY_OBJECT = Raw(b"{}")
+
+
+class Request(msgspec.Struct, frozen=True, gc=False):
+    """A call that wants an answer. `params` is a raw JSON object, or None when it was absent."""
+
+    id: Id
+    method: str
+    params: Raw | None = None
+
+
+class Notification(msgspec.Struct, frozen=True, gc=False):
+    """A message that wants no answer."""
+
+    method: str
+    params: Raw | None = None
+
+
+class Reply(msgspec.Struct, frozen=True, gc=False):
+    """The successful answer to `id`. `result` is raw JSON: an object, if the peer keeps the rules."""
+
+    id: Id
+    result: Raw
+
+
+class ErrorReply(msgspec.Struct, frozen=True, gc=False):
+    """The failed answer to `id`; `id` is None when the peer could not read the request."""
+
+    id: Id | None
+    code: int
+    message: str
+    data: Raw | None = None
+
+    def as_error(self) -> RpcError:
+        """The same as an exception, to be raised in whoever waits for the answer."""
+        return RpcError(self.code, self.message, self.data)
+
+
+Message = Request | Notification | Reply | ErrorReply
+
+
+class _Wire(msgspec.Struct, gc=False):
+    jsonrpc: str | UnsetType = UNSET
+    id: Id | UnsetType | None = UNSET
+    method: str | UnsetType = UNSET
+    params: Raw | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+
+class _WireError(msgspec.Struct, gc=False):
+    code: int
+    message: str = ""
+    data: Raw | UnsetType = UNSET
+
+
+_wire_decoder = msgspec.json.Decoder(_Wire)
+_wire_error_decoder = msgspec.json.Decoder(_WireError)
+
+
+class BadMessage(RpcError):
+    """A message that cannot be taken: `id` is what its answer must carry (None: unreadable)."""
+
+    def __init__(self, code: int, message: str, id: Id | None = None) -> None:  # noqa: A002 - the field's name
+        super().__init__(code, message)
+        self.id = id
+
+
+def decode_message(data: bytes) -> Message:
+    """One JSON-RPC message out of `data`.
+
+    Raises BadMessage: -32700 when it is not UTF-8 JSON, -32600 when it is JSON but no JSON-RPC message.
+    """
+    try:
+        if not data.isascii():
+            data.decode()
+        wire = _wire_decoder.decode(data)
+    except msgspec.ValidationError as error:
+        reason = f"Invalid request: {_lower_first(str(error))}"
+        raise BadMessage(INVALID_REQUEST, reason, _salvage_id(data)) from None
+    except _UNREADABLE as error:
+        raise _parse_error(error) from None
+    return _classify(wire)
+
+
+def _parse_error(error: Exception) -> BadMessage:
+    reason = "the message is not valid UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+    return BadMessage(PARSE_ERROR, f"Parse error: {_lower_first(reason)}")
+
+
+def _classify(wire: _Wire) -> Message:
+    request_id = None if wire.id is UNSET else wire.id
+    if wire.jsonrpc != "2.0":
+        raise BadMessage(INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"', request_id)
+    if wire.method is not UNSET:
+        params = _object_or_none(wire.params, request_id)
+        if wire.id is UNSET:
+            return Notification(wire.method, params)
+        if wire.id is None:
+            raise BadMessage(INVALID_REQUEST, 'Invalid request: "id" must not be null')
+        return Request(wire.id, wire.method, params)
+    if wire.error is not UNSET:
+        return _decode_error(wire.error, request_id)
+    if wire.result is not UNSET and request_id is not None:
+        return Reply(request_id, wire.result)
+    raise BadMessage(
+        INVALID_REQUEST, 'Invalid request: neither "method" nor "result" nor "error" in it', request_id
+    )
+
+
+def _object_or_none(params: Raw | UnsetType, request_id: Id | None) -> Raw | None:
+    if params is UNSET:
+        return None
+    start = first_byte(params)
+    if start == b"n":  # null, which some clients send for "none"
+        return None
+    if start != b"{":
+        raise BadMessage(INVALID_REQUEST, 'Invalid request: "params" must be an object', request_id)
+    return params
+
+
+def first_byte(value: Raw) -> bytes:
+    """What a raw value begins with; tells objects, arrays, strings and null apart without a copy."""
+    return memoryview(value)[:1].tobytes()
+
+
+def _decode_error(raw: Raw, request_id: Id | None) -> ErrorReply:
+    """The request has failed, however badly its answer says so: whoever waits for it must hear that."""
+    try:
+        error = _decode(_wire_error_decoder, raw)
+    except ValueError:
+        return ErrorReply(request_id, INTERNAL_ERROR, "The answer is a malformed error", raw)
+    return ErrorReply(request_id, error.code, error.message, None if error.data is UNSET else error.data)
+
+
+def _salvage_id(data: bytes) -> Id | None:
+    """The id of a message that is wrong elsewhere, so that its sender can match the error."""
+    try:
+        found = decode_any(decode_fields(data)["id"])
+    except (ValueError, KeyError):
+        return None
+    return found if isinstance(found, int | str) and not isinstance(found, bool) else None
+
+
+def _lower_first(text: str) -> str:
+    return text if text[:2].isupper() else text[:1].lower() + text[1:]
+
+
+def is_batch(data: bytes) -> bool:
+    """Whether `data` looks like a JSON-RPC batch (allowed in revision 2025-03-26 only)."""
+    return data.lstrip()[:1] == b"["
+
+
+def split_batch(data: bytes) -> list[bytes]:
+    """The members of a JSON-RPC batch, as `is_batch` knows it. Raises BadMessage: malformed or empty."""
+    try:
+        members = _items_decoder.decode(data)
+    except _UNREADABLE as error:
+        raise _parse_error(error) from None
+    if not members:
+        raise BadMessage(INVALID_REQUEST, "Invalid request: an empty batch")
+    return [bytes(member) for member in members]
+
+
+def decode_fields(raw: Raw | bytes | None) -> Fields:
+    """The members of a raw JSON object; none for an absent one. Raises ValueError for anything else."""
+    if raw is None:
+        return {}
+    return _decode(_fields_decoder, raw)
+
+
+def decode_list(raw: Raw | bytes) -> list[Fields]:
+    """The members of each object in a raw JSON array of objects. Raises ValueError for anything else."""
+    return _decode(_list_decoder, raw)
+
+
+def decode_items(raw: Raw | bytes) -> list[Raw]:
+    """The members of a raw JSON array, whatever they are. Raises ValueError for anything else."""
+    return _decode(_items_decoder, raw)
+
+
+def decode_any(raw: Raw | bytes) -> Any:
+    """A whole raw JSON value as Python values.
+
+    Raises ValueError when it is malformed, holds a number that Python cannot, or is nested too deeply.
+    """
+    return _decode(_any_decoder, raw)
+
+
+def _decode(decoder: msgspec.json.Decoder[T], raw: Raw | bytes) -> T:
+    try:
+        return decoder.decode(raw)
+    except _UNREADABLE as error:
+        raise ValueError(str(error)) from None
+
+
+def text_of(raw: Raw | None) -> str | None:
+    """The string that `raw` holds, or None when it is absent or no string."""
+    if raw is None:
+        return None
+    try:
+        return _decode(_text_decoder, raw)
+    except ValueError:
+        return None
+
+
+def raw(value: Any) -> Raw:
+    """Any value (dicts of raw members included) as raw JSON."""
+    return Raw(_encoder.encode(value))
+
+
+def encode_request(id: Id, method: str, params: Mapping[str, Any] | None) -> bytes:  # noqa: A002
+    """One request line."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method}
+    if params is not None:
+        message["params"] = params
+    return _encoder.encode(message)
+
+
+def encode_notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
+    """One notification line; `params` is left out when there is none."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    if params:
+        message["params"] = params
+    return _encoder.encode(message)
+
+
+def encode_reply(id: Id, result: Mapping[str, Any]) -> bytes:  # noqa: A002
+    """One successful answer."""
+    return _encoder.encode({"jsonrpc": "2.0", "id": id, "result": result})
+
+
+def encode_error(id: Id | None, error: RpcError) -> bytes:  # noqa: A002
+    """One failed answer; the id is left out when the request's could not be read."""
+    body: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.data is not None:
+        body["data"] = error.data
+    message: dict[str, Any] = {"jsonrpc": "2.0"}
+    if id is not None:
+        message["id"] = id
+    message["error"] = body
+    return _encoder.encode(message)

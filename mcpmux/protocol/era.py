@@ -1,0 +1,134 @@
+"""Between the eras: legacy messages in the shape of 2026-07-28 and back.
+
+Each edge uses one half. Upward (what a legacy peer says): `upgrade_*`. Downward (what it is told):
+`downgrade_*`. Members that neither era defines pass untouched.
+
+| legacy | modern |
+| --- | --- |
+| facts of the session (version, client, capabilities, log level) | `_meta` of every request |
+| a result | `resultType` "complete"; cacheable ones `ttlMs` 0 and `cacheScope` "private" |
+| -32002 resource not found | -32602 with `data.uri` |
+
+Source: changelog of 2026-07-28; `server/resources` error handling; `server/utilities/caching`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LOG_LEVEL,
+    META,
+    MODERN_KEYS,
+    SERVER_INFO,
+    VERSION,
+    Call,
+)
+from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, RESOURCE_NOT_FOUND
+from mcpmux.protocol.envelope import Fields, decode_fields, raw
+from mcpmux.protocol.revisions import NEWEST
+
+_COMPLETE = raw("complete")
+_NOT_FRESH = raw(0)
+_PRIVATE = raw("private")
+_NEWEST = raw(NEWEST)
+_NAMES_A_RESOURCE = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
+_MODERN_RESULT_KEYS = ("resultType", "ttlMs", "cacheScope")
+
+
+class ClientFacts(msgspec.Struct, frozen=True):
+    """What a legacy client said in `initialize`, as raw JSON, and the log level it set since."""
+
+    info: Raw
+    capabilities: Raw
+    log_level: str | None = None
+
+
+def upgrade_call(method: str, params: Raw | None, client: ClientFacts) -> Call:
+    """A legacy client's request as a modern call. Raises ValueError when `_meta` is no object."""
+    call = Call.of(method, params)
+    call.meta[VERSION] = _NEWEST
+    call.meta[CLIENT_INFO] = client.info
+    call.meta[CLIENT_CAPABILITIES] = client.capabilities
+    if client.log_level is not None:
+        call.meta[LOG_LEVEL] = raw(client.log_level)
+    return call
+
+
+def downgrade_meta(call: Call) -> Fields:
+    """The `_meta` that a legacy server gets: without what only modern requests carry."""
+    return {key: value for key, value in call.meta.items() if key not in MODERN_KEYS}
+
+
+def modern_meta(call: Call, client_info: Raw) -> Fields:
+    """The `_meta` that a modern server gets: its own leg's version, the client's other statements.
+
+    `client_info` stands in where the client did not identify itself.
+    """
+    meta = {**call.meta, VERSION: _NEWEST}
+    meta.setdefault(CLIENT_INFO, client_info)
+    meta.setdefault(CLIENT_CAPABILITIES, raw({}))
+    return meta
+
+
+def upgrade_result(method: str, result: Fields) -> Fields:
+    """A legacy server's result with what 2026-07-28 requires in it (changed in place)."""
+    result.setdefault("resultType", _COMPLETE)
+    if method in m.CACHEABLE:
+        result.setdefault("ttlMs", _NOT_FRESH)
+        result.setdefault("cacheScope", _PRIVATE)
+    return result
+
+
+def downgrade_result(result: Fields) -> Fields:
+    """A modern result without what legacy revisions do not know (changed in place)."""
+    for key in _MODERN_RESULT_KEYS:
+        result.pop(key, None)
+    try:
+        meta = decode_fields(result.get(META))
+    except ValueError:  # no object, so not ours to change
+        return result
+    if meta.pop(SERVER_INFO, None) is not None:
+        if meta:
+            result[META] = raw(meta)
+        else:
+            del result[META]
+    return result
+
+
+def upgrade_error(method: str, params: Fields, error: RpcError) -> RpcError:
+    """A legacy server's error as 2026-07-28 says it; a missing resource is named in `data.uri`."""
+    if error.code != RESOURCE_NOT_FOUND:
+        return error
+    data = error.data
+    if method in _NAMES_A_RESOURCE and "uri" in params:
+        known = _members(data)
+        if "uri" not in known:
+            data = raw({**known, "uri": params["uri"]})
+    return RpcError(INVALID_PARAMS, error.message, data)
+
+
+def downgrade_error(method: str, error: RpcError) -> RpcError:
+    """A modern error as the legacy revisions say it."""
+    if error.code == INVALID_PARAMS and method in _NAMES_A_RESOURCE and "uri" in _members(error.data):
+        return RpcError(RESOURCE_NOT_FOUND, error.message, error.data)
+    if error.code in MODERN_ONLY:
+        return RpcError(INVALID_PARAMS, error.message, error.data)
+    return error
+
+
+def _members(data: Any) -> dict[str, Any]:
+    """The members of an error's data, raw or not; none when it is no object."""
+    if isinstance(data, Raw):
+        try:
+            return decode_fields(data)
+        except ValueError:
+            return {}
+    return data if isinstance(data, dict) else {}

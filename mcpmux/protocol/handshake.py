@@ -1,0 +1,109 @@
+"""How two sides come to know each other: `server/discover` and `initialize`, as plain values.
+
+Source: `server/discover` and "Versioning and Compatibility", 2026-07-28; "Lifecycle" of 2025-11-25 and
+earlier.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from mcpmux.errors import RemoteProtocolError, RpcError
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, META, SERVER_INFO, VERSION, Call
+from mcpmux.protocol.codes import MODERN_ONLY, UNSUPPORTED_VERSION
+from mcpmux.protocol.envelope import Fields, decode_any, decode_fields, raw, text_of
+from mcpmux.protocol.method import DISCOVER, INITIALIZE
+from mcpmux.protocol.revisions import LEGACY, NEWEST, NEWEST_LEGACY, V_2024_11_05
+
+
+class ServerFacts(msgspec.Struct, frozen=True):
+    """What a server said about itself. `capabilities` is decoded; `info` is its raw Implementation."""
+
+    revision: str
+    capabilities: dict[str, Any]
+    info: Raw | None = None
+    instructions: str | None = None
+
+    def offers(self, capability: str) -> bool:
+        """Whether the server declared a capability (2024-11-05 had no word for completions)."""
+        if capability == "completions" and self.revision == V_2024_11_05:
+            return True
+        return isinstance(self.capabilities.get(capability), dict)
+
+
+def discover_call(client_info: Raw) -> Call:
+    """The probe that every modern server answers."""
+    meta = {VERSION: raw(NEWEST), CLIENT_INFO: client_info, CLIENT_CAPABILITIES: raw({})}
+    return Call(DISCOVER, {}, meta)
+
+
+def initialize_call(client_info: Raw, capabilities: Raw) -> Call:
+    """The opening of a legacy session, in the newest legacy revision."""
+    params = {
+        "protocolVersion": raw(NEWEST_LEGACY),
+        "capabilities": capabilities,
+        "clientInfo": client_info,
+    }
+    return Call(INITIALIZE, params, {})
+
+
+def read_discover_result(result: Fields) -> ServerFacts | None:
+    """The facts in a DiscoverResult; None when the answer is none, or the server cannot speak our version."""
+    try:
+        versions = decode_any(result.get("supportedVersions", b"null"))
+        if not isinstance(versions, list) or NEWEST not in versions:
+            return None
+        meta = decode_fields(result.get(META))
+        return ServerFacts(
+            NEWEST, _capabilities(result), meta.get(SERVER_INFO), text_of(result.get("instructions"))
+        )
+    except ValueError:
+        return None
+
+
+def read_initialize_result(result: Fields) -> ServerFacts:
+    """The facts in an InitializeResult. Raises RemoteProtocolError when they are not to be had."""
+    version = text_of(result.get("protocolVersion"))
+    if version is None:
+        raise RemoteProtocolError("it answered `initialize` without a protocolVersion")
+    if version not in LEGACY:
+        known = ", ".join(LEGACY)
+        raise RemoteProtocolError(f"it speaks revision {version!r}; mcpmux knows {known} and {NEWEST}")
+    try:
+        capabilities = _capabilities(result)
+    except ValueError:
+        raise RemoteProtocolError("it answered `initialize` with malformed capabilities") from None
+    return ServerFacts(version, capabilities, result.get("serverInfo"), text_of(result.get("instructions")))
+
+
+def _capabilities(result: Fields) -> dict[str, Any]:
+    value = decode_any(result.get("capabilities", b"{}"))
+    if not isinstance(value, dict):
+        raise ValueError("capabilities are not an object")
+    return value
+
+
+def is_modern_error(error: RpcError) -> bool:
+    """Whether only a modern server says this: then falling back to `initialize` is wrong."""
+    return error.code in MODERN_ONLY
+
+
+def common_legacy(error: RpcError) -> bool:
+    """Whether an UnsupportedProtocolVersion error offers a legacy revision that we speak."""
+    return error.code == UNSUPPORTED_VERSION and any(version in LEGACY for version in _supported(error))
+
+
+def supported_versions(error: RpcError) -> str:
+    """The versions that an UnsupportedProtocolVersion error lists, for people."""
+    return ", ".join(_supported(error)) or "none that it would name"
+
+
+def _supported(error: RpcError) -> list[str]:
+    data = error.data
+    if isinstance(data, Raw):
+        data = decode_any(data)
+    versions = data.get("supported") if isinstance(data, dict) else None
+    return [version for version in versions if isinstance(version, str)] if isinstance(versions, list) else []

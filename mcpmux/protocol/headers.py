@@ -1,0 +1,223 @@
+"""What Streamable HTTP says in headers: making them for a request, checking them against a body.
+
+Headers come as a dict with lower-case names. Nothing here knows how they were received.
+
+Source: "Streamable HTTP" (Request Metadata, Server Validation), 2026-07-28; `server/tools` (x-mcp-header).
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import VERSION, Call
+from mcpmux.protocol.codes import HEADER_MISMATCH, METHOD_NOT_FOUND
+from mcpmux.protocol.envelope import Fields, text_of
+
+VERSION_HEADER = "mcp-protocol-version"
+METHOD_HEADER = "mcp-method"
+NAME_HEADER = "mcp-name"
+PARAM_PREFIX = "mcp-param-"
+SESSION_HEADER = "mcp-session-id"
+LAST_EVENT_ID = "last-event-id"
+
+_NAMED_BY = {m.TOOLS_CALL: "name", m.PROMPTS_GET: "name", m.RESOURCES_READ: "uri"}
+_SENTINEL = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
+_PLAIN = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)?")
+_WHITESPACE = " \t"  # what may stand around a header value (RFC 9110 section 5.5); other blanks are content
+_INTEGER = re.compile(r"(-?[0-9]{1,20})(?:\.0{1,20})?")  # a safe integer has 16 digits at most
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NAMED_SCHEMAS = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
+)
+_NO_SCHEMA = frozenset({"const", "default", "enum", "examples", "required", "dependentRequired"})
+
+
+class HeaderMismatch(RpcError):
+    """-32020: a header is missing, malformed, or says something else than the body."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(HEADER_MISMATCH, f"Header mismatch: {message}")
+
+
+class InvalidHeaderSchema(ValueError):
+    """An `x-mcp-header` annotation breaks the rules; its tool must not be offered over HTTP."""
+
+
+def encode_value(text: str) -> str:
+    """`text` as a header value: as it is when that is safe, else in the base64 form."""
+    if _PLAIN.fullmatch(text) and not (text.startswith("=?base64?") and text.endswith("?=")):
+        return text
+    packed = base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
+    return f"=?base64?{packed}?="
+
+
+def decode_value(value: str) -> str:
+    """The text that a header value stands for. Raises HeaderMismatch when it is malformed."""
+    wrapped = _SENTINEL.fullmatch(value)
+    if wrapped is None:
+        return _plain(value)
+    try:
+        return base64.b64decode(wrapped.group(1), validate=True).decode()
+    except ValueError:  # bad base64, or no UTF-8 in it
+        raise HeaderMismatch(f"{value!r} is not valid base64") from None
+
+
+def _plain(value: str) -> str:
+    if not _PLAIN.fullmatch(value):
+        raise HeaderMismatch("a value has characters that a header must not have")
+    return value
+
+
+def request_headers(method: str, params: Fields, revision: str) -> list[tuple[str, str]]:
+    """The standard headers of a modern request. `params` without or with `_meta`, it does not matter.
+
+    Raises RpcError for a method that no header can carry: no server has it.
+    """
+    if not _PLAIN.fullmatch(method):
+        raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
+    headers = [("MCP-Protocol-Version", revision), ("Mcp-Method", method)]
+    key = _NAMED_BY.get(method)
+    name = text_of(params.get(key)) if key else None
+    if name is not None:
+        headers.append(("Mcp-Name", encode_value(name)))
+    return headers
+
+
+def check_headers(headers: Mapping[str, str], call: Call) -> None:
+    """Every standard header of a modern request agrees with its body. Raises HeaderMismatch."""
+    _expect(headers, VERSION_HEADER, text_of(call.meta.get(VERSION)), encoded=False)
+    _expect(headers, METHOD_HEADER, call.method, encoded=False)
+    key = _NAMED_BY.get(call.method)
+    if key is not None:
+        _expect(headers, NAME_HEADER, call.text(key), encoded=True)
+
+
+def _expect(headers: Mapping[str, str], header: str, body: str | None, *, encoded: bool) -> None:
+    value = headers.get(header)
+    if value is None:
+        raise HeaderMismatch(f"the {_canonical(header)} header is missing")
+    value = value.strip(_WHITESPACE)
+    said = decode_value(value) if encoded else _plain(value)
+    if said != body:
+        raise HeaderMismatch(f"{_canonical(header)} header value {said!r} does not match body value {body!r}")
+
+
+def _canonical(header: str) -> str:
+    return "MCP-Protocol-Version" if header == VERSION_HEADER else header.title()
+
+
+Path = tuple[str, ...]
+
+
+def header_params(schema: Any) -> dict[str, Path]:
+    """Header name (as annotated) → path of property names, for a tool's decoded `inputSchema`.
+
+    Raises InvalidHeaderSchema when an annotation breaks a rule.
+    """
+    found: dict[str, Path] = {}
+    used: set[str] = set()
+    for path, inner in _schemas(schema):
+        if "x-mcp-header" in inner:
+            if not path:
+                raise InvalidHeaderSchema(
+                    "x-mcp-header on something that is not reached by `properties` alone"
+                )
+            header = _header_of(inner, ".".join(path))
+            if header.lower() in used:
+                raise InvalidHeaderSchema(f"x-mcp-header {header} is used twice")
+            used.add(header.lower())
+            found[header] = path
+    return found
+
+
+def _header_of(schema: dict[str, Any], where: str) -> str:
+    header = schema["x-mcp-header"]
+    if not isinstance(header, str) or not _TOKEN.fullmatch(header):
+        raise InvalidHeaderSchema(f"x-mcp-header of {where} is not a header name")
+    if schema.get("type") not in ("string", "integer", "boolean"):
+        raise InvalidHeaderSchema(f"x-mcp-header of {where} needs the type string, integer or boolean")
+    return header
+
+
+def _schemas(root: Any) -> Iterator[tuple[Path | None, dict[str, Any]]]:
+    """Every schema in `root`, with its path of property names; None when `properties` alone lead not there.
+
+    A stack and no recursion, for a schema can be nested as deeply as JSON can.
+    """
+    waiting: list[tuple[Path | None, Any]] = [((), root)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, list):
+            waiting += [(None, part) for part in value]
+        elif isinstance(value, dict):
+            yield path, value
+            waiting += reversed(list(_inner(path, value)))
+
+
+def _inner(path: Path | None, schema: dict[str, Any]) -> Iterator[tuple[Path | None, Any]]:
+    """What `schema` holds that may be a schema. What is merely *named* x-mcp-header is no annotation."""
+    for key, part in schema.items():
+        if key == "properties" and path is not None and isinstance(part, dict):
+            yield from (((*path, name), inner) for name, inner in part.items())
+        elif key in _NAMED_SCHEMAS and isinstance(part, dict):
+            yield from ((None, inner) for inner in part.values())
+        elif key not in _NO_SCHEMA:
+            yield None, part
+
+
+def param_headers(params: Mapping[str, Path], arguments: Any) -> list[tuple[str, str]]:
+    """The `Mcp-Param-*` headers for a call's decoded arguments; what has no value is left out."""
+    headers = []
+    for header, path in params.items():
+        text = _spell(value_at(arguments, path))
+        if text is not None:
+            headers.append((f"Mcp-Param-{header}", encode_value(text)))
+    return headers
+
+
+def check_param_headers(headers: Mapping[str, str], params: Mapping[str, Path], arguments: Any) -> None:
+    """Every `Mcp-Param-*` header of the tool agrees with the arguments. Raises HeaderMismatch."""
+    for header, path in params.items():
+        value = value_at(arguments, path)
+        spelled = _spell(value)
+        said = headers.get(PARAM_PREFIX + header.lower())
+        if spelled is None:
+            if said is not None:
+                raise HeaderMismatch(f"Mcp-Param-{header} is given, but the body has no such argument")
+            continue
+        if said is None:
+            raise HeaderMismatch(f"the Mcp-Param-{header} header is missing")
+        text = decode_value(said.strip(_WHITESPACE))
+        if text != spelled and not _same_number(text, value):
+            raise HeaderMismatch(f"Mcp-Param-{header} does not match the body")
+
+
+def value_at(arguments: Any, path: Path) -> Any:
+    """The argument at a path of property names, None when it is absent."""
+    for name in path:
+        if not isinstance(arguments, dict):
+            return None
+        arguments = arguments.get(name)
+    return arguments
+
+
+def _spell(value: Any) -> str | None:
+    """A value as a header says it; None for null, and for objects and arrays, which no header can say."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value) if isinstance(value, str | int | float) else None
+
+
+def _same_number(text: str, value: Any) -> bool:
+    """Whether `text` is the integer `value`, spelled in another way (`42.0` for 42). Exact."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    written = _INTEGER.fullmatch(text)
+    return written is not None and int(written[1]) == value

@@ -1,0 +1,130 @@
+"""Requests in flight on one duplex stream: who waits for what.
+
+State of a ticket
+
+    waiting --reply/error--> answered --take()--> gone
+    waiting --close()------> gone          (the caller gave up: its late answer is swallowed)
+    waiting --fail_all()---> answered      (the stream ended)
+
+Rules: an id is used once per stream; a reply to an unknown id is nobody's and is dropped; the progress
+token of a request is its id; events wait in a bounded box, where progress keeps the latest and log
+messages are dropped with a count once it is full.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from mcpmux.errors import McpmuxError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Event
+from mcpmux.protocol.envelope import ErrorReply, Id, Reply
+
+EVENT_LIMIT = 64  # events that wait for one exchange; a reader that keeps up never sees the bound
+
+
+class Ticket:
+    """One request that waits for its answer. `wake` is called whenever there is something to take."""
+
+    __slots__ = ("answer", "dropped", "events", "id", "wake")
+
+    def __init__(self, id: int) -> None:  # noqa: A002 - the protocol's word
+        self.id = id
+        self.events: deque[Event] = deque()
+        self.answer: Reply | ErrorReply | McpmuxError | None = None
+        self.dropped = 0
+        self.wake: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        state = "answered" if self.answer is not None else "waiting"
+        return f"<Ticket {self.id} {state}, {len(self.events)} events>"
+
+    def push(self, event: Event) -> None:
+        """Keep an event for the waiting exchange, within the bound."""
+        if len(self.events) >= EVENT_LIMIT and not self._make_room(event):
+            return
+        self.events.append(event)
+        self._notify()
+
+    def _make_room(self, event: Event) -> bool:
+        """Give up something older for `event`; False when `event` itself is what must go."""
+        if event.method == m.PROGRESS:
+            for index, waiting in enumerate(self.events):
+                if waiting.method == m.PROGRESS:
+                    del self.events[index]
+                    return True
+        self.dropped += 1
+        if event.method == m.PROGRESS:
+            self.events.popleft()
+            return True
+        return False
+
+    def settle(self, answer: Reply | ErrorReply | McpmuxError) -> None:
+        """The answer has come."""
+        self.answer = answer
+        self._notify()
+
+    def _notify(self) -> None:
+        if self.wake is not None:
+            self.wake()
+
+
+class Outgoing:
+    """The requests that our side sent on one stream and that are not answered yet."""
+
+    def __init__(self) -> None:
+        self._tickets: dict[int, Ticket] = {}
+        self._next = 0
+
+    def __repr__(self) -> str:
+        return f"<Outgoing {len(self._tickets)} in flight>"
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def open(self) -> Ticket:
+        """A ticket with an id that was never used on this stream."""
+        self._next += 1
+        ticket = self._tickets[self._next] = Ticket(self._next)
+        return ticket
+
+    def take_answer(self, answer: Reply | ErrorReply) -> bool:
+        """Hand an answer to whoever waits; False when nobody does (cancelled, or never asked)."""
+        ticket = self._find(answer.id)
+        if ticket is None:
+            return False
+        ticket.settle(answer)
+        return True
+
+    def take_event(self, token: Id | None, event: Event) -> bool:
+        """Hand a request-scoped notification to the exchange with that progress token."""
+        ticket = self._find(token)
+        if ticket is None:
+            return False
+        ticket.push(event)
+        return True
+
+    def is_open(self, token: Id) -> bool:
+        """Whether somebody still waits for the answer with that id."""
+        return self._find(token) is not None
+
+    def only(self) -> Ticket | None:
+        """The one request in flight, if it is the only one: then an unmarked message can only be about it."""
+        return next(iter(self._tickets.values())) if len(self._tickets) == 1 else None
+
+    def close(self, ticket: Ticket) -> bool:
+        """Forget a ticket; True when it was still waiting, so that the peer must be told."""
+        self._tickets.pop(ticket.id, None)
+        return ticket.answer is None
+
+    def fail_all(self, error: McpmuxError) -> None:
+        """The stream is over: everybody who waits gets `error`."""
+        for ticket in self._tickets.values():
+            if ticket.answer is None:
+                ticket.settle(error)
+
+    def _find(self, token: Id | None) -> Ticket | None:
+        if isinstance(token, bool) or not isinstance(token, int):
+            return None
+        return self._tickets.get(token)

@@ -1,0 +1,83 @@
+"""What a request of 2026-07-28 must say about itself, and the HTTP status of what goes wrong.
+
+Source: "_meta" and "Error Codes" in the Base Protocol overview, "Streamable HTTP" (server validation),
+`server/utilities/logging`; all 2026-07-28.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Raw
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION, Call
+from mcpmux.protocol.codes import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    MISSING_CLIENT_CAPABILITY,
+    PARSE_ERROR,
+    UNSUPPORTED_VERSION,
+)
+from mcpmux.protocol.envelope import first_byte, text_of
+from mcpmux.protocol.revisions import SUPPORTED, is_modern
+
+LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""Least to most severe (RFC 5424)."""
+
+_STATUS = {
+    PARSE_ERROR: 400,
+    INVALID_REQUEST: 400,
+    METHOD_NOT_FOUND: 404,
+    HEADER_MISMATCH: 400,
+    MISSING_CLIENT_CAPABILITY: 400,
+    UNSUPPORTED_VERSION: 400,
+}
+
+
+class MalformedRequest(RpcError):
+    """-32602 about the envelope of a modern request, which HTTP answers with status 400."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(INVALID_PARAMS, f"Invalid params: {message}")
+
+
+def unsupported_version(requested: str) -> RpcError:
+    """-32022, with the versions that a client can choose from."""
+    data = {"supported": list(SUPPORTED), "requested": requested}
+    return RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
+
+
+def check_call(call: Call) -> None:
+    """The required members of `_meta` are there and make sense. Raises RpcError."""
+    version = text_of(call.meta.get(VERSION))
+    if version is None:
+        raise MalformedRequest(f'"_meta" must have "{VERSION}", a string')
+    if not is_modern(version):
+        raise unsupported_version(version)
+    _expect_object(call.meta.get(CLIENT_CAPABILITIES), CLIENT_CAPABILITIES, required=True)
+    _expect_object(call.meta.get(CLIENT_INFO), CLIENT_INFO, required=False)
+    if LOG_LEVEL in call.meta and text_of(call.meta[LOG_LEVEL]) not in LOG_LEVELS:
+        raise MalformedRequest(f'"{LOG_LEVEL}" must be one of {", ".join(LOG_LEVELS)}')
+
+
+def _expect_object(value: Raw | None, key: str, *, required: bool) -> None:
+    if value is None:
+        if required:
+            raise MalformedRequest(f'"_meta" must have "{key}", an object')
+    elif first_byte(value) != b"{":
+        raise MalformedRequest(f'"{key}" must be an object')
+
+
+def http_status(error: RpcError) -> int:
+    """The HTTP status of a modern answer that is this error."""
+    if isinstance(error, MalformedRequest):
+        return 400
+    return _STATUS.get(error.code, 200)
+
+
+def severity(level: Any) -> int:
+    """Rank of a log level, higher is worse; an unknown one ranks highest, so that it is not lost."""
+    return LOG_LEVELS.index(level) if level in LOG_LEVELS else len(LOG_LEVELS)

@@ -1,0 +1,55 @@
+"""May this browser page, or this name of ours, be talked to? The defence against DNS rebinding.
+
+Source: "Security Warning" of Streamable HTTP in every revision since 2025-03-26.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from urllib.parse import urlsplit
+
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_ANYWHERE = frozenset({"0.0.0.0", "::", ""})
+
+
+class OriginPolicy:
+    """Which Host and Origin headers one listener accepts. Stateless."""
+
+    def __init__(self, host: str, allowed_hosts: Collection[str], allowed_origins: Collection[str]) -> None:
+        """`host`: the address that is listened on. The rest is accepted besides it and the loopback names.
+
+        Listening on every address names no host, so `allowed_hosts` decides alone; when it is empty any
+        Host is accepted, as the person who opened the listener to the world must expect.
+        """
+        self._any_host = host in _ANYWHERE and not allowed_hosts
+        self._hosts = _LOOPBACK | {host} | {_name(entry) for entry in allowed_hosts}
+        self._exact = frozenset(entry.lower() for entry in allowed_hosts)
+        self._origins = frozenset(entry.lower() for entry in allowed_origins)
+
+    def __repr__(self) -> str:
+        return f"OriginPolicy({sorted(self._hosts)}, origins={sorted(self._origins)})"
+
+    def refuses(self, headers: Mapping[str, str]) -> str | None:
+        """Why a request with these headers (lower-case names) is refused; None when it is not."""
+        host = headers.get("host", "")
+        if not self._any_host and _name(host) not in self._hosts and host.lower() not in self._exact:
+            return f"Host {host!r} is not served here; add it to the listener's allowed_hosts if it should be"
+        origin = headers.get("origin")
+        if origin is not None and not self._accepts_origin(origin.lower()):
+            return f"Origin {origin!r} may not connect; add it to the listener's allowed_origins if it should"
+        return None
+
+    def _accepts_origin(self, origin: str) -> bool:
+        if origin in self._origins:
+            return True
+        try:
+            return urlsplit(origin).hostname in self._hosts
+        except ValueError:
+            return False
+
+
+def _name(host: str) -> str:
+    """The host name in a Host header: lower case, without port and brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower() if host.count(":") == 1 else host.lower()

@@ -1,0 +1,38 @@
+"""The five revisions of MCP, their order, and which one two sides agree on.
+
+Source: "Versioning and Compatibility", 2026-07-28; "Lifecycle" of the earlier revisions.
+"""
+
+from __future__ import annotations
+
+V_2024_11_05 = "2024-11-05"
+V_2025_03_26 = "2025-03-26"
+V_2025_06_18 = "2025-06-18"
+V_2025_11_25 = "2025-11-25"
+V_2026_07_28 = "2026-07-28"
+
+LEGACY = (V_2024_11_05, V_2025_03_26, V_2025_06_18, V_2025_11_25)
+MODERN = (V_2026_07_28,)
+NEWEST_LEGACY = LEGACY[-1]
+NEWEST = MODERN[-1]
+SUPPORTED = MODERN[::-1] + LEGACY[::-1]
+"""Every revision, newest first, as listed in errors and in `server/discover`."""
+
+# A client that sends no MCP-Protocol-Version header is taken to speak this one
+# (Streamable HTTP, 2025-06-18 and later).
+ASSUMED_WITHOUT_HEADER = V_2025_03_26
+
+
+def negotiate_legacy(requested: str) -> str:
+    """The revision that `initialize` answers: the requested one, or our newest legacy one."""
+    return requested if requested in LEGACY else NEWEST_LEGACY
+
+
+def is_modern(revision: str) -> bool:
+    """Whether `revision` carries its version and capabilities on every request."""
+    return revision in MODERN
+
+
+def allows_batch(revision: str) -> bool:
+    """JSON-RPC batches exist in 2025-03-26 only (a MUST there, removed in 2025-06-18)."""
+    return revision == V_2025_03_26
