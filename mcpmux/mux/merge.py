@@ -1,0 +1,64 @@
+"""Merging many upstreams' pages into one: which pages to fetch next, and what the combined page is.
+
+A walk goes in rounds. In a round the next page of every unfinished upstream is fetched (concurrently, by
+the caller); items are emitted round by round, within a round in configuration order. A combined page is as
+many whole rounds as it takes to reach the page size.
+
+Laws: walking all pages yields every item exactly once; the order does not depend on the page size; an
+upstream page is fetched once per walk; a failed upstream loses only its own items and is told.
+
+State: `wanted` positions of the coming round → `take_page`/`take_failure` for each → next round, or `done`.
+Nothing outside this file changes it.
+"""
+
+from __future__ import annotations
+
+from mcpmux.mux.cursor import Position
+from mcpmux.protocol.envelope import Fields
+
+
+class Walk:
+    """One combined page in the making.
+
+    `wanted`: positions whose pages are to be fetched now. `items`: what has been emitted, in
+    order. `failures`: upstream → one sentence.
+    """
+
+    def __init__(self, start: list[Position], page_size: int) -> None:
+        self.wanted = start
+        self.items: list[Fields] = []
+        self.failures: dict[str, str] = {}
+        self._page_size = page_size
+        self._arrived: dict[str, tuple[list[Fields], Position | None]] = {}
+
+    def __repr__(self) -> str:
+        return f"Walk(wanted={[p.upstream for p in self.wanted]}, items={len(self.items)}, {self.failures})"
+
+    def take_page(self, position: Position, items: list[Fields], following: str | None) -> None:
+        """The page at `position` has come: its items and the upstream's cursor after it (None: the last)."""
+        after = None
+        if following is not None:
+            after = position.advance(following)
+            if after is None:
+                self.failures[position.upstream] = "its list never ends: it repeats a cursor"
+        self._arrived[position.upstream] = (items, after)
+
+    def take_failure(self, position: Position, reason: str) -> None:
+        """The page at `position` could not be had; its upstream is left out of the rest of the walk."""
+        self.failures[position.upstream] = reason
+        self._arrived[position.upstream] = ([], None)
+
+    def end_round(self) -> None:
+        """Every wanted page has been taken: emit the round and plan the next."""
+        following = []
+        for position in self.wanted:
+            items, after = self._arrived.pop(position.upstream)
+            self.items.extend(items)
+            if after is not None:
+                following.append(after)
+        self.wanted = following
+
+    @property
+    def done(self) -> bool:
+        """Whether the combined page is complete: full, or nothing is left to fetch."""
+        return not self.wanted or len(self.items) >= self._page_size

@@ -1,0 +1,132 @@
+"""Names of many upstreams in one space, reversibly.
+
+Rules
+  * URI and URI template: `prefix+` in front of the whole text; resolving cuts at the first `+`.
+    `ui://x` becomes `ui://prefix/x`, so that hosts still see the `ui:` scheme.
+  * Tool and prompt name: `prefix__name`; longer than 64 characters it becomes
+    `prefix__` + head + `_` + 8 hex digits of the SHA-256 of the name, exactly 64 characters. A name that
+    only looks like that is shortened as well, so the look alone tells that a table must be asked.
+  * Prefixes match `[a-z][a-z0-9.-]*`: they contain neither `+` nor `_` nor `/`.
+  * At most one upstream is unprefixed. Alone it is transparent: nothing changes. Beside others, what
+    would read as somebody's prefix gets the upstream's own name as a prefix.
+
+Laws: `resolve(expose(x)) == x` for every text x and every upstream; `expose` never maps two things to one.
+
+Source: RFC 3986 section 3.1 (`+` is legal in a scheme), RFC 6570 (expressions stay intact).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+
+NAME_LIMIT = 64
+"""Characters; hosts refuse longer tool names (and model APIs do)."""
+
+_HASH_DIGITS = 8
+_SHORTENED = re.compile(r"_[0-9a-f]{8}\Z")
+_UI = "ui://"
+_JOINT = "__"
+
+
+class Space:
+    """The view of one upstream: how its texts look from outside. Stateless."""
+
+    def __init__(self, upstream: str, prefix: str, reserved: frozenset[str]) -> None:
+        """`reserved`: every text that clients read as a prefix; empty for a transparent upstream."""
+        self.upstream = upstream
+        self.prefix = prefix
+        self._reserved = reserved
+
+    def __repr__(self) -> str:
+        return f"Space({self.upstream!r}, prefix={self.prefix!r})"
+
+    @property
+    def transparent(self) -> bool:
+        """Whether nothing at all is rewritten for this upstream."""
+        return not self._reserved
+
+    def _prefix_for(self, first_part: str) -> str:
+        if self.prefix:
+            return self.prefix
+        return self.upstream if first_part in self._reserved else ""
+
+    def expose_uri(self, uri: str) -> str:
+        """The URI (or URI template) that clients see for the upstream's `uri`."""
+        if uri.startswith(_UI):
+            rest = uri[len(_UI) :]
+            prefix = self._prefix_for(rest.partition("/")[0])
+            return f"{_UI}{prefix}/{rest}" if prefix else uri
+        head, plus, _ = uri.partition("+")
+        prefix = self._prefix_for(head if plus else "")
+        return f"{prefix}+{uri}" if prefix else uri
+
+    def expose_name(self, name: str) -> str:
+        """The tool or prompt name that clients see for the upstream's `name`."""
+        head, joint, _ = name.partition(_JOINT)
+        prefix = self._prefix_for(head if joint else "")
+        if not prefix:
+            return name
+        exposed = f"{prefix}{_JOINT}{name}"
+        if len(exposed) < NAME_LIMIT or (len(exposed) == NAME_LIMIT and not _SHORTENED.search(exposed)):
+            return exposed
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]
+        return f"{exposed[: NAME_LIMIT - _HASH_DIGITS - 1]}_{digest}"
+
+
+class Namespace:
+    """All upstreams' spaces, and the way back from an exposed text. Stateless once built."""
+
+    def __init__(self, prefixes: Mapping[str, str]) -> None:
+        """`prefixes`: upstream name → prefix in configuration order; at most one prefix is ""."""
+        taken = [prefix for prefix in prefixes.values() if prefix]
+        bare = [name for name, prefix in prefixes.items() if not prefix]
+        if len(bare) > 1 or len(set(taken)) != len(taken) or set(bare) & set(taken):
+            raise ValueError("prefixes must differ and at most one upstream can go without")
+        reserved = frozenset(taken + bare) if taken else frozenset()
+        self._owners = {prefix or name: name for name, prefix in prefixes.items()} if taken else {}
+        self._bare = bare[0] if bare else None
+        self.spaces = {name: Space(name, prefix, reserved) for name, prefix in prefixes.items()}
+
+    def __repr__(self) -> str:
+        return f"Namespace({list(self.spaces)})"
+
+    @property
+    def transparent(self) -> str | None:
+        """The only, unprefixed upstream; None when there are several or it has a prefix."""
+        return self._bare if not self._owners else None
+
+    def resolve_uri(self, uri: str) -> tuple[str, str] | None:
+        """(upstream, its own URI) of an exposed URI; None for a raw one, which somebody may own."""
+        if uri.startswith(_UI):
+            head, slash, rest = uri[len(_UI) :].partition("/")
+            owner = self._owners.get(head) if slash else None
+            own = _UI + rest
+        else:
+            head, plus, own = uri.partition("+")
+            owner = self._owners.get(head) if plus else None
+        if owner is not None:
+            return owner, own
+        return (self._bare, uri) if self._bare is not None else None
+
+    def resolve_name(self, name: str) -> tuple[str, str] | None:
+        """(upstream, its own name, as far as the text tells) of an exposed name; None for a foreign one.
+
+        When `is_shortened(name)` the second part is a head only: look the name up with `match_name`.
+        """
+        head, joint, own = name.partition(_JOINT)
+        owner = self._owners.get(head) if joint else None
+        if owner is not None:
+            return owner, own
+        return (self._bare, name) if self._bare is not None else None
+
+    def is_shortened(self, name: str) -> bool:
+        """Whether an exposed name is one that `expose_name` had to shorten."""
+        head = name.partition(_JOINT)[0]
+        return len(name) == NAME_LIMIT and head in self._owners and _SHORTENED.search(name) is not None
+
+    def match_name(self, name: str, upstream: str, candidates: Iterable[str]) -> str | None:
+        """The upstream's own name among `candidates` that is exposed as `name`."""
+        space = self.spaces[upstream]
+        return next((own for own in candidates if space.expose_name(own) == name), None)

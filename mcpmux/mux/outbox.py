@@ -1,0 +1,46 @@
+"""What one client still has to hear: changes, each at most once, in bounded memory.
+
+`resources/updated` and `list_changed` say "look again", so a second one while the first still waits adds
+nothing: the box holds one per URI and one per kind of list. Its size is bounded by what the client
+subscribed to, however fast things change and however slowly it reads; nothing is lost.
+
+    put(event) when its key is absent → appended, `put` says True
+    put(event) when its key waits     → the waiting one stands for both, counted as merged
+    take()                            → the oldest, removed
+"""
+
+from __future__ import annotations
+
+from mcpmux.protocol.call import Event
+from mcpmux.protocol.envelope import text_of
+
+Key = tuple[str, str]
+
+
+class Outbox:
+    """The waiting changes of one client, oldest first."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Key, Event] = {}
+        self.merged = 0
+
+    def __repr__(self) -> str:
+        return f"<Outbox {len(self._waiting)} waiting, {self.merged} merged>"
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, event: Event) -> bool:
+        """Keep `event` to be told; False when one that says the same waits already."""
+        key = (event.method, text_of(event.params.get("uri")) or "")
+        if key in self._waiting:
+            self.merged += 1
+            return False
+        self._waiting[key] = event
+        return True
+
+    def take(self) -> Event | None:
+        """The event that has waited longest, None when there is none."""
+        if not self._waiting:
+            return None
+        return self._waiting.pop(next(iter(self._waiting)))

@@ -1,0 +1,208 @@
+"""The one table of what changes on the way through, and nothing else does.
+
+Outward (`expose_*`): what an upstream says, as clients see it. Inward (`resolve_*`): what a client says, as
+the upstream knows it. Both work on shallowly decoded members, so whatever is not in the table keeps its
+bytes. A transparent upstream's messages never come here.
+
+| place | change |
+| --- | --- |
+| `resources[].uri`, `contents[].uri`, `uri` of read and of resource notifications | URI |
+| `resourceTemplates[].uriTemplate`, completion `ref.uri` | URI template |
+| `resource_link` and `resource` blocks in tool results, prompt messages, sampling messages | URI |
+| `tools[]._meta.ui.resourceUri` and `_meta["ui/resourceUri"]` | URI |
+| tool and prompt names in lists, calls, gets, completion refs | name |
+| tool-call arguments that are wholly an exposed URI of the upstream being called | back to its own URI |
+| `logger` of log messages | `upstream` or `upstream/logger` |
+| `data.uri` of errors | URI |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from msgspec import Raw
+
+from mcpmux.errors import RpcError
+from mcpmux.mux.namespace import Namespace, Space
+from mcpmux.protocol import method as m
+from mcpmux.protocol.envelope import (
+    Fields,
+    decode_fields,
+    decode_items,
+    decode_list,
+    first_byte,
+    raw,
+    text_of,
+)
+
+TextChange = Callable[[str], str]
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # RFC 3986 section 3.1: what every URI begins with
+
+DEPTH_LIMIT = 64  # nesting of content blocks and arguments that is followed; deeper is left as it is
+
+
+def expose_item(method: str, item: Fields, space: Space) -> Fields:
+    """One item of the list that `method` asks for, as clients see it (changed in place)."""
+    if method == m.RESOURCES_LIST:
+        _change(item, "uri", space.expose_uri)
+    elif method == m.TEMPLATES_LIST:
+        _change(item, "uriTemplate", space.expose_uri)
+    else:
+        _change(item, "name", space.expose_name)
+        if method == m.TOOLS_LIST:
+            _change_within(item, "_meta", lambda meta: _expose_ui(meta, space))
+    return item
+
+
+def expose_result(method: str, result: Fields, space: Space) -> Fields:
+    """The result of a routed request, as clients see it (changed in place)."""
+    if method == m.RESOURCES_READ:
+        _change_each(result, "contents", lambda content: _change(content, "uri", space.expose_uri))
+    elif method == m.TOOLS_CALL:
+        _change_each(result, "content", lambda block: _expose_block(block, space))
+    elif method == m.PROMPTS_GET:
+        _change_each(result, "messages", lambda message: _expose_content(message, space))
+    if "inputRequests" in result:
+        _change_within(result, "inputRequests", lambda requests: _expose_input_requests(requests, space))
+    return result
+
+
+def expose_error(error: RpcError, space: Space) -> RpcError:
+    """An upstream's error with `data.uri` as clients see it."""
+    if not isinstance(error.data, Raw):
+        return error
+    try:
+        data = decode_fields(error.data)
+    except ValueError:
+        return error
+    if "uri" not in data:
+        return error
+    _change(data, "uri", space.expose_uri)
+    return RpcError(error.code, error.message, raw(data))
+
+
+def expose_event(method: str, params: Fields, space: Space) -> Fields:
+    """A notification's parameters as clients see them (changed in place)."""
+    if method == m.RESOURCE_UPDATED:
+        _change(params, "uri", space.expose_uri)
+    elif method == m.LOG_MESSAGE:
+        logger = text_of(params.get("logger"))
+        params["logger"] = raw(f"{space.upstream}/{logger}" if logger else space.upstream)
+    return params
+
+
+def resolve_arguments(arguments: Raw, upstream: str, namespace: Namespace) -> Raw:
+    """Tool-call arguments with every string that is an exposed URI of `upstream` put back to its own.
+
+    Strings are looked at as wholes: a URI inside a sentence stays. So does a text that only begins like an
+    exposed URI (`docs+tutorials`): what remains without the prefix must have a scheme.
+    """
+    marker = (namespace.spaces[upstream].prefix or upstream).encode()
+
+    def resolve(text: str) -> str:
+        owner, own = namespace.resolve_uri(text) or ("", text)
+        return own if owner == upstream and _SCHEME.match(own) else text
+
+    def walk(value: Raw, depth: int) -> Raw:
+        start = first_byte(value)
+        if depth == 0 or not _may_hold(value, marker):
+            return value
+        if start == b"{":
+            return raw({key: walk(part, depth - 1) for key, part in decode_fields(value).items()})
+        if start == b"[":
+            return raw([walk(part, depth - 1) for part in decode_items(value)])
+        return _changed_text(value, resolve)
+
+    try:
+        return walk(arguments, DEPTH_LIMIT)
+    except ValueError:  # nested more deeply than JSON is read here
+        return arguments
+
+
+def _may_hold(value: Raw, text: bytes) -> bool:
+    """Whether a string in `value` may contain `text`; an escape could spell it in another way."""
+    data = bytes(value)
+    return text in data or b"\\" in data
+
+
+def _changed_text(value: Raw, change: TextChange) -> Raw:
+    """The string `value` changed; the very same value when it is no string or stays as it is."""
+    text = text_of(value)
+    if text is None:
+        return value
+    changed = change(text)
+    return raw(changed) if changed != text else value
+
+
+def _change(item: Fields, key: str, change: TextChange) -> None:
+    if key in item:
+        item[key] = _changed_text(item[key], change)
+
+
+def _change_within(item: Fields, key: str, change: Callable[[Fields], None]) -> None:
+    """Apply `change` to the object at `key`; anything but an object stays as it is."""
+    value = item.get(key)
+    if value is None:
+        return
+    try:
+        inner = decode_fields(value)
+    except ValueError:
+        return
+    change(inner)
+    item[key] = raw(inner)
+
+
+def _change_each(item: Fields, key: str, change: Callable[[Fields], None]) -> None:
+    """Apply `change` to each object in the array at `key`; anything but an array of objects stays."""
+    value = item.get(key)
+    if value is None:
+        return
+    try:
+        members = decode_list(value)
+    except ValueError:
+        return
+    for member in members:
+        change(member)
+    item[key] = raw(members)
+
+
+def _expose_ui(meta: Fields, space: Space) -> None:
+    _change(meta, "ui/resourceUri", space.expose_uri)
+    _change_within(meta, "ui", lambda ui: _change(ui, "resourceUri", space.expose_uri))
+
+
+def _expose_content(message: Fields, space: Space, depth: int = DEPTH_LIMIT) -> None:
+    """`content` of a message: one block, or (sampling, 2025-11-25 and later) an array of blocks."""
+    content = message.get("content")
+    if content is None or depth == 0:
+        return
+    if first_byte(content) == b"[":
+        _change_each(message, "content", lambda block: _expose_block(block, space, depth))
+    else:
+        _change_within(message, "content", lambda block: _expose_block(block, space, depth))
+
+
+def _expose_block(block: Fields, space: Space, depth: int = DEPTH_LIMIT) -> None:
+    kind = text_of(block.get("type"))
+    if kind == "resource_link":
+        _change(block, "uri", space.expose_uri)
+    elif kind == "resource":
+        _change_within(block, "resource", lambda inner: _change(inner, "uri", space.expose_uri))
+    elif kind == "tool_result":
+        _expose_content(block, space, depth - 1)
+
+
+def _expose_input_requests(requests: Fields, space: Space) -> None:
+    for key in list(requests):
+        _change_within(requests, key, lambda request: _expose_input_request(request, space))
+
+
+def _expose_input_request(request: Fields, space: Space) -> None:
+    if text_of(request.get("method")) == m.CREATE_MESSAGE:
+        _change_within(
+            request,
+            "params",
+            lambda params: _change_each(params, "messages", lambda message: _expose_content(message, space)),
+        )

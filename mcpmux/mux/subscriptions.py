@@ -1,0 +1,96 @@
+"""Who wants to hear of which resource, and what that asks of each upstream.
+
+State: interest is a set of listeners per (upstream, uri). Nothing else is remembered: what an upstream has
+actually been asked for is its subscriber's business, who compares it with `wanted` whenever either changes.
+
+    no interest --add--> wanted      the first listener: the upstream is to be subscribed
+    wanted --add/remove--> wanted    more or fewer listeners: the upstream does not notice
+    wanted --remove--> no interest   the last listener: the upstream is to be unsubscribed
+
+Laws: after any sequence of additions, removals and vanishings `wanted` is exactly what somebody still
+listens to; the audience of an update contains only listeners of that URI or of one above it.
+
+Source: `server/resources` (a sub-resource of a subscribed one may be named), 2024-11-05 to 2026-07-28.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Listener = TypeVar("Listener", bound=Hashable)
+
+
+class Subscriptions(Generic[Listener]):
+    """The interest of all listeners in resources of all upstreams."""
+
+    def __init__(self) -> None:
+        self._interest: dict[str, dict[str, set[Listener]]] = {}
+        self._of_listener: dict[Listener, set[tuple[str, str]]] = {}
+
+    def __repr__(self) -> str:
+        counts = {upstream: len(uris) for upstream, uris in self._interest.items()}
+        return f"<Subscriptions {counts} of {len(self._of_listener)} listeners>"
+
+    def add(self, listener: Listener, upstream: str, uri: str) -> bool:
+        """`listener` wants to hear of `uri`; True when it is the first one."""
+        listeners = self._interest.setdefault(upstream, {}).setdefault(uri, set())
+        listeners.add(listener)
+        self._of_listener.setdefault(listener, set()).add((upstream, uri))
+        return len(listeners) == 1
+
+    def remove(self, listener: Listener, upstream: str, uri: str) -> bool:
+        """`listener` does not want to hear of `uri` any more; True when it was the last one."""
+        held = self._of_listener.get(listener, set())
+        if (upstream, uri) not in held:
+            return False
+        held.discard((upstream, uri))
+        if not held:
+            del self._of_listener[listener]
+        uris = self._interest[upstream]
+        uris[uri].discard(listener)
+        if uris[uri]:
+            return False
+        del uris[uri]
+        if not uris:
+            del self._interest[upstream]
+        return True
+
+    def remove_all(self, listener: Listener) -> set[str]:
+        """`listener` has gone; the upstreams of which somebody wants less now."""
+        held = list(self._of_listener.get(listener, ()))
+        return {upstream for upstream, uri in held if self.remove(listener, upstream, uri)}
+
+    def wanted(self, upstream: str) -> frozenset[str]:
+        """The URIs of `upstream` that somebody listens to."""
+        return frozenset(self._interest.get(upstream, ()))
+
+    def count(self, listener: Listener) -> int:
+        """How many URIs `listener` listens to."""
+        return len(self._of_listener.get(listener, ()))
+
+    def audience(self, upstream: str, uri: str) -> dict[Listener, str]:
+        """Who hears of an update of `uri`, and the subscribed URI through which: it, or the nearest above."""
+        uris = self._interest.get(upstream)
+        if not uris:
+            return {}
+        heard: dict[Listener, str] = {}
+        for subscribed in _at_or_above(uri):
+            for listener in uris.get(subscribed, ()):
+                heard.setdefault(listener, subscribed)
+        return heard
+
+
+def _at_or_above(uri: str) -> list[str]:
+    """`uri`, then every URI that it is a sub-resource of, nearest first.
+
+    A URI is above another when the other goes on from it behind a `/`, `?` or `#`: `file:///a` and
+    `file:///a/` are above `file:///a/b`; `file:///a` is not above `file:///ab`.
+    """
+    found = [uri]
+    for end in range(len(uri) - 1, 0, -1):
+        if uri[end] in "/?#":
+            found.append(uri[:end])
+        if uri[end - 1] == "/" and end < len(uri):
+            found.append(uri[:end])
+    return list(dict.fromkeys(found))
