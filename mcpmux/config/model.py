@@ -141,8 +141,11 @@ class Listeners:
 
 @frozen(kw_only=True)
 class Merging:
-    """How the lists of all upstreams become one."""
+    """How the lists of all upstreams become one, and their changes."""
 
+    change_window: Seconds = field(
+        default=0.1, metadata=about("List changes within this time reach clients as one notification.")
+    )
     page_size: Annotated[int, Whole(1, 100_000)] = field(
         default=1000, metadata=about("Items up to which a merged page is filled from pages of the upstreams.")
     )

@@ -1,0 +1,184 @@
+"""Configuration in, nurseries around, exit out: where the rooms are put together.
+
+Nesting is the stop order: upstreams ⊃ clients ⊃ exchanges. The first SIGINT or SIGTERM drains: listeners
+close, exchanges finish up to a deadline, then upstreams are closed. The second cancels.
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+import trio
+from msgspec import Raw
+
+from mcpmux import __version__
+from mcpmux.config import Config, HttpListener, Identity
+from mcpmux.errors import TransportError
+from mcpmux.mux.cursor import CursorSeal
+from mcpmux.mux.namespace import Namespace
+from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.runtime.channels import ChannelOpener
+from mcpmux.runtime.front import Front
+from mcpmux.runtime.http_endpoint import HttpEndpoint, refuse
+from mcpmux.runtime.merger import Merger
+from mcpmux.runtime.relay import Relay
+from mcpmux.runtime.router import Router
+from mcpmux.runtime.stdio_client import serve_pipe
+from mcpmux.runtime.subscriber import Subscriber
+from mcpmux.runtime.upstream import OpenChannel, Upstream
+from mcpmux.transports.http_message import HttpLimits
+from mcpmux.transports.http_server import serve_http
+from mcpmux.transports.process import StopLadder
+from mcpmux.transports.stdio import open_stdio_pipe
+
+log = structlog.get_logger()
+
+DRAIN_SECONDS = 10.0  # for exchanges that run when we are asked to stop; a container runtime waits as long
+STOP_LADDER = StopLadder(close_seconds=2.0, terminate_seconds=2.0)
+CURSOR_KEY_BYTES = 32
+
+Announce = Callable[[str], None]
+
+
+class Mux(NamedTuple):
+    """Everything between clients and upstreams, running."""
+
+    router: Router
+    front: Front
+    relay: Relay
+    upstreams: dict[str, Upstream]
+
+
+@asynccontextmanager
+async def open_mux(config: Config, open_channel: OpenChannel | None = None) -> AsyncIterator[Mux]:
+    """Connect the upstreams (in the background) and put the router in front of them.
+
+    `open_channel` replaces the real transports, for embedding mcpmux where servers are not reached by them.
+
+    Leaving ends sessions and stops child processes, each step bounded.
+    """
+    configured = [upstream for upstream in config.upstreams if upstream.enabled]
+    namespace = Namespace({upstream.name: upstream.prefix for upstream in configured})
+    opener = ChannelOpener(config.limits.max_message_bytes, config.limits.max_head_bytes, STOP_LADDER)
+    server_info = _implementation(config.identity)
+    upstreams: dict[str, Upstream] = {}
+
+    def on_wanted(name: str) -> None:
+        upstreams[name].subscriber.poke()
+
+    relay = Relay(namespace.spaces, config.merging.change_window, on_wanted)
+    for upstream in configured:
+        name = upstream.name
+        subscriber = Subscriber(partial(relay.subscriptions.wanted, name), partial(relay.tell_update, name))
+        upstreams[name] = Upstream(
+            upstream,
+            namespace.spaces[name],
+            server_info,
+            open_channel or opener.open,
+            subscriber,
+            relay.upstream_changed,
+            relay.hear,
+        )
+    merger = Merger(upstreams, CursorSeal(_cursor_key(config)), config.merging.page_size)
+    router = Router(upstreams, namespace, merger, relay, server_info, config.identity.instructions)
+    front = Front(router, relay, server_info)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(relay.run, name="relay")
+        for name, running in upstreams.items():
+            nursery.start_soon(running.run, name=f"upstream {name}")
+        yield Mux(router, front, relay, upstreams)
+        nursery.cancel_scope.cancel()
+
+
+def _implementation(identity: Identity) -> Raw:
+    info = {"name": identity.name, "version": __version__}
+    if identity.title is not None:
+        info["title"] = identity.title
+    return raw(info)
+
+
+def _cursor_key(config: Config) -> bytes:
+    key = config.merging.cursor_key
+    return key.reveal().encode() if key is not None else secrets.token_bytes(CURSOR_KEY_BYTES)
+
+
+async def serve(config: Config, announce: Announce) -> None:
+    """Serve until SIGINT or SIGTERM, or until the client on standard input has gone.
+
+    `announce` is called with each listener's URL when it is ready. Raises TransportError when an address
+    cannot be listened on.
+    """
+    stopping = trio.Event()
+    async with trio.open_nursery() as signals:
+        signals.start_soon(_watch_signals, stopping, signals.cancel_scope, name="signals")
+        async with open_mux(config) as mux, trio.open_nursery() as clients:
+            for listener in config.listeners.http:
+                await clients.start(_serve_http, listener, config, mux.front, stopping, announce)
+            if config.listeners.stdio:
+                clients.start_soon(_serve_stdio, config, mux.front, stopping, name="stdio client")
+            await stopping.wait()
+            mux.relay.close()
+            clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
+        signals.cancel_scope.cancel()
+
+
+async def _watch_signals(stopping: trio.Event, everything: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
+        async for number in received:
+            name = signal.Signals(number).name
+            if stopping.is_set():
+                log.warning("stopping at once", signal=name)
+                everything.cancel(reason=f"second {name}")
+                return
+            log.info("stopping; once more to stop at once", signal=name)
+            stopping.set()
+
+
+async def _serve_stdio(config: Config, front: Front, stopping: trio.Event) -> None:
+    async with open_stdio_pipe(config.limits.max_message_bytes) as pipe:
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_cancel_when, stopping, scope)
+                await serve_pipe(pipe, front)
+                stopping.set()
+
+
+async def _cancel_when(stopping: trio.Event, scope: trio.CancelScope) -> None:
+    await stopping.wait()
+    scope.cancel(reason="stopping")
+
+
+async def _serve_http(
+    listener: HttpListener,
+    config: Config,
+    front: Front,
+    stopping: trio.Event,
+    announce: Announce,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    sockets = await _listen(listener)
+    port = sockets[0].socket.getsockname()[1]
+    policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
+    endpoint = HttpEndpoint(front, listener.path, policy, config.limits.max_sessions)
+    limits = HttpLimits(head_bytes=config.limits.max_head_bytes, body_bytes=config.limits.max_message_bytes)
+    async with trio.open_nursery() as nursery:
+        serving = partial(serve_http, refuse=refuse, stopping=stopping, limits=limits)
+        await nursery.start(serving, sockets, endpoint.handle, name=f"http {listener.host}:{port}")
+        host = f"[{listener.host}]" if ":" in listener.host else listener.host
+        announce(f"http://{host}:{port}{listener.path}")
+        task_status.started()
+
+
+async def _listen(listener: HttpListener) -> list[trio.SocketListener]:
+    try:
+        return await trio.open_tcp_listeners(listener.port, host=listener.host)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise TransportError(f"cannot listen on {listener.host}:{listener.port}: {reason.lower()}") from None

@@ -1,0 +1,50 @@
+"""The front door that every client comes through, whatever its era and transport."""
+
+from __future__ import annotations
+
+from msgspec import Raw
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import VERSION, Call, Notify
+from mcpmux.protocol.codes import METHOD_NOT_FOUND
+from mcpmux.protocol.envelope import Fields, Id, Request
+from mcpmux.protocol.modern import MalformedRequest
+from mcpmux.runtime.listen import serve_listen
+from mcpmux.runtime.relay import Relay
+from mcpmux.runtime.router import Router
+from mcpmux.runtime.session import LegacySession, open_session
+
+
+class Front:
+    """What mcpmux offers to clients: modern calls, and legacy sessions."""
+
+    def __init__(self, router: Router, relay: Relay, server_info: Raw) -> None:
+        self._router = router
+        self._relay = relay
+        self._server_info = server_info
+
+    async def answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
+        """Answer one modern call. Raises RpcError."""
+        if call.method == m.LISTEN:
+            return await serve_listen(request_id, call, notify, self._router, self._relay)
+        if call.method in m.REMOVED_IN_MODERN:
+            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method} is not in this revision")
+        return await self._router.exchange(call, notify)
+
+    async def initialize(self, request: Request) -> tuple[LegacySession, Fields]:
+        """Open a legacy session: it, and the answer. The caller closes it. Raises RpcError."""
+        return await open_session(request, self._router, self._relay, self._server_info)
+
+
+def read_call(request: Request) -> Call:
+    """A request as a call, of whatever era. Raises RpcError when `_meta` is no object."""
+    try:
+        return Call.of(request.method, request.params)
+    except ValueError:
+        raise MalformedRequest('"_meta" must be an object') from None
+
+
+def says_modern(call: Call) -> bool:
+    """Whether a call carries the per-request metadata of the modern era."""
+    return VERSION in call.meta

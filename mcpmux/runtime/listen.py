@@ -1,0 +1,94 @@
+"""One modern listen: an exchange that stays open and tells what changes.
+
+Source: `basic/patterns/subscriptions`, 2026-07-28.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import trio
+from msgspec import Raw
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import META, SUBSCRIPTION_ID, Call, Event, Notify
+from mcpmux.protocol.codes import INVALID_PARAMS
+from mcpmux.protocol.envelope import Fields, Id, decode_any, raw
+from mcpmux.runtime.mailbox import Mailbox
+from mcpmux.runtime.relay import SUBSCRIPTION_LIMIT, Relay
+from mcpmux.runtime.router import Router
+
+_KINDS = {
+    "toolsListChanged": m.TOOLS_CHANGED,
+    "promptsListChanged": m.PROMPTS_CHANGED,
+    "resourcesListChanged": m.RESOURCES_CHANGED,
+}
+
+
+class Filter(NamedTuple):
+    """What a listen asks for: names of list changes as in the request, and URIs."""
+
+    lists: frozenset[str]
+    uris: tuple[str, ...]
+
+
+def read_filter(call: Call) -> Filter:
+    """The filter of a `subscriptions/listen`. Raises RpcError when it is malformed."""
+    try:
+        wish: Any = decode_any(call.params["notifications"])
+        uris = wish.get("resourceSubscriptions") or []
+        flags = {name: wish.get(name, False) for name in _KINDS}
+        sound = isinstance(uris, list) and all(isinstance(uri, str) for uri in uris)
+        sound = sound and all(isinstance(flag, bool) for flag in flags.values())
+    except (KeyError, ValueError, AttributeError):
+        sound = False
+    if not sound:
+        raise RpcError(INVALID_PARAMS, 'Invalid params: "notifications" must be a subscription filter')
+    if len(uris) > SUBSCRIPTION_LIMIT:
+        raise RpcError(
+            INVALID_PARAMS, f"Invalid params: more than {SUBSCRIPTION_LIMIT} resourceSubscriptions"
+        )
+    return Filter(frozenset(name for name, flag in flags.items() if flag), tuple(dict.fromkeys(uris)))
+
+
+async def serve_listen(request_id: Id, call: Call, notify: Notify, router: Router, relay: Relay) -> Fields:
+    """Acknowledge what can be honoured, then tell every change until the client goes or we stop.
+
+    Cancelling it leaves no interest behind. Raises RpcError for a malformed filter.
+    """
+    wish = read_filter(call)
+    tag = raw({SUBSCRIPTION_ID: request_id})
+    mailbox = relay.join(frozenset(_KINDS[name] for name in wish.lists))
+    try:
+        honoured = await _subscribe_all(router, mailbox, wish.uris)
+        await notify(_acknowledgement(wish, honoured, tag))
+        while (event := await mailbox.take()) is not None:
+            await notify(Event(event.method, {**event.params, META: tag}))
+    finally:
+        relay.leave(mailbox)
+    return {"resultType": raw("complete"), META: tag}
+
+
+async def _subscribe_all(router: Router, mailbox: Mailbox, uris: tuple[str, ...]) -> list[str]:
+    """Those of `uris` that can be listened to, in their order."""
+    honoured: set[str] = set()
+
+    async def subscribe(uri: str) -> None:
+        try:
+            await router.subscribe(mailbox, uri)
+        except RpcError:
+            return  # what cannot be honoured is left out of the acknowledgement
+        honoured.add(uri)
+
+    async with trio.open_nursery() as nursery:
+        for uri in uris:
+            nursery.start_soon(subscribe, uri)
+    return [uri for uri in uris if uri in honoured]
+
+
+def _acknowledgement(wish: Filter, honoured: list[str], tag: Raw) -> Event:
+    agreed: dict[str, Any] = {name: True for name in _KINDS if name in wish.lists}
+    if honoured:
+        agreed["resourceSubscriptions"] = honoured
+    return Event(m.ACKNOWLEDGED, {"notifications": raw(agreed), META: tag})

@@ -1,0 +1,42 @@
+"""One client's changes on their way to it: put in by anybody without waiting, taken out by its one reader."""
+
+from __future__ import annotations
+
+import trio
+
+from mcpmux.mux.outbox import Outbox
+from mcpmux.protocol.call import Event
+
+
+class Mailbox:
+    """An outbox that can be waited for. `kinds`: the list changes (method names) that its client may hear."""
+
+    def __init__(self, kinds: frozenset[str]) -> None:
+        self.kinds = kinds
+        self._outbox = Outbox()
+        self._arrival = trio.lowlevel.ParkingLot()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Mailbox {self._outbox!r}>"
+
+    @property
+    def merged(self) -> int:
+        """How many changes were told together with an earlier one, because the client read too slowly."""
+        return self._outbox.merged
+
+    def put(self, event: Event) -> None:
+        """Keep `event` for the client. Never waits."""
+        if self._outbox.put(event):
+            self._arrival.unpark()
+
+    def close(self) -> None:
+        """Nothing more will come: `take` gives what waits, then None."""
+        self._closed = True
+        self._arrival.unpark_all()
+
+    async def take(self) -> Event | None:
+        """The next event, waiting for one; None at the end."""
+        while (event := self._outbox.take()) is None and not self._closed:
+            await self._arrival.park()
+        return event

@@ -1,0 +1,93 @@
+"""Merged lists: a combined page out of many upstreams' pages, fetched at the same time.
+
+Each upstream has its own deadline for its part of one combined page. What is left out is named, with the
+reason, in the result's `_meta` under `dev.mcpmux/upstreams`: `{"name": {"state": …, "reason": …}}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import trio
+
+from mcpmux.errors import RpcError
+from mcpmux.mux import rewrite
+from mcpmux.mux.cursor import CursorSeal, InvalidCursor, Position
+from mcpmux.mux.freshness import Freshness
+from mcpmux.mux.merge import Walk
+from mcpmux.protocol.call import META, Call, Notify
+from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS
+from mcpmux.protocol.envelope import Fields, raw, text_of
+from mcpmux.protocol.method import LISTS
+from mcpmux.runtime.paging import fetch_page
+from mcpmux.runtime.upstream import Upstream
+
+LEFT_OUT = "dev.mcpmux/upstreams"
+
+
+class Merger:
+    """Serves combined pages. Remembers nothing between them: the cursor carries the walk."""
+
+    def __init__(self, upstreams: Mapping[str, Upstream], seal: CursorSeal, page_size: int) -> None:
+        self._upstreams = upstreams
+        self._seal = seal
+        self._page_size = page_size
+
+    async def page(self, call: Call, _notify: Notify) -> Fields:
+        """One combined page of the list that `call` asks for. Raises RpcError for a bad cursor."""
+        walk = Walk(self._start(call), self._page_size)
+        began = trio.current_time()
+        freshness = Freshness()
+        while not walk.done:
+            async with trio.open_nursery() as nursery:
+                for position in walk.wanted:
+                    nursery.start_soon(self._fetch, walk, position, call, began, freshness)
+            walk.end_round()
+        return self._result(call.method, walk, freshness)
+
+    def _start(self, call: Call) -> list[Position]:
+        if "cursor" not in call.params or bytes(call.params["cursor"]) == b"null":
+            return [Position(name) for name in self._upstreams]
+        cursor = text_of(call.params["cursor"])
+        if cursor is None:
+            raise RpcError(INVALID_PARAMS, 'Invalid params: "cursor" must be a string')
+        try:
+            return self._seal.open(call.method, cursor, self._upstreams.keys())
+        except InvalidCursor as error:
+            raise RpcError(INVALID_PARAMS, f"Invalid cursor: {error}") from None
+
+    async def _fetch(
+        self, walk: Walk, position: Position, call: Call, began: float, freshness: Freshness
+    ) -> None:
+        """One upstream's next page, within what is left of its time; a failure is its own."""
+        upstream = self._upstreams[position.upstream]
+        seconds = upstream.config.list_timeout
+        with trio.move_on_at(began + seconds):
+            try:
+                page = await fetch_page(upstream, call.method, position.cursor, call.meta)
+            except RpcError as error:
+                walk.take_failure(position, error.message)
+                return
+            space = upstream.space
+            items = [rewrite.expose_item(call.method, item, space) for item in page.items]
+            walk.take_page(position, items, page.following)
+            freshness.take(page.result)
+            return
+        walk.take_failure(position, f"Upstream {upstream.name!r} did not answer within {seconds:g} s")
+
+    def _result(self, method: str, walk: Walk, freshness: Freshness) -> Fields:
+        result = {"resultType": raw("complete"), LISTS[method].items: raw(walk.items)}
+        if walk.wanted:
+            try:
+                result["nextCursor"] = raw(self._seal.seal(method, walk.wanted))
+            except InvalidCursor as error:
+                raise RpcError(INTERNAL_ERROR, f"The list cannot go on: {error}") from None
+        result["ttlMs"] = raw(0 if walk.failures else freshness.ttl_ms)
+        result["cacheScope"] = raw(freshness.scope)
+        if walk.failures:
+            left_out = {
+                name: {"state": self._upstreams[name].state, "reason": reason}
+                for name, reason in walk.failures.items()
+            }
+            result[META] = raw({LEFT_OUT: left_out})
+        return result

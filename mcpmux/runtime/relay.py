@@ -1,0 +1,146 @@
+"""Changes from the upstreams to the clients that listen.
+
+Promises: an update reaches exactly the subscribers of its URI or of one above it, under the URI that each
+of them used; a list change reaches everybody who may hear it, many within one window as one; putting never
+waits, so a slow client holds up nobody. Refuses to know how a client is reached and how an upstream is
+asked: clients are mailboxes, upstreams are names with a set of wanted URIs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import structlog
+import trio
+
+from mcpmux.errors import RpcError
+from mcpmux.mux.namespace import Space
+from mcpmux.mux.subscriptions import Subscriptions
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Event
+from mcpmux.protocol.codes import BUSY
+from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
+from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.runtime.mailbox import Mailbox
+
+log = structlog.get_logger()
+
+_CHANGE_OF = {
+    "resources": m.RESOURCES_CHANGED,
+    "tools": m.TOOLS_CHANGED,
+    "prompts": m.PROMPTS_CHANGED,
+}
+LIST_CHANGES = frozenset(_CHANGE_OF.values())
+
+SUBSCRIPTION_LIMIT = 10_000  # URIs of one client: bounds its outbox, which holds one event for each
+
+OnWanted = Callable[[str], None]
+"""Called with an upstream's name when what is wanted of it has changed."""
+
+
+class Relay:
+    """Knows every listening client by its mailbox. `run` has to run."""
+
+    def __init__(self, spaces: Mapping[str, Space], window: float, on_wanted: OnWanted) -> None:
+        """`window`: seconds in which list changes are gathered before they are told."""
+        self.subscriptions: Subscriptions[Mailbox] = Subscriptions()
+        self._spaces = spaces
+        self._window = window
+        self._on_wanted = on_wanted
+        self._listeners: set[Mailbox] = set()
+        self._raw: set[tuple[Mailbox, str, str]] = set()
+        self._changed: dict[str, None] = {}
+        self._change = trio.Event()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Relay {len(self._listeners)} listeners, {self.subscriptions!r}>"
+
+    def join(self, kinds: frozenset[str]) -> Mailbox:
+        """A mailbox for a new client that may hear `kinds` of list changes. `leave` must follow."""
+        mailbox = Mailbox(kinds)
+        self._listeners.add(mailbox)
+        if self._closed:
+            mailbox.close()
+        return mailbox
+
+    def close(self) -> None:
+        """We are stopping: every client's mailbox comes to its end."""
+        self._closed = True
+        for mailbox in self._listeners:
+            mailbox.close()
+
+    def leave(self, mailbox: Mailbox) -> None:
+        """The client has gone: nothing of its interest stays behind."""
+        self._listeners.discard(mailbox)
+        self._raw = {entry for entry in self._raw if entry[0] is not mailbox}
+        for upstream in self.subscriptions.remove_all(mailbox):
+            self._on_wanted(upstream)
+
+    def subscribe(self, mailbox: Mailbox, upstream: str, uri: str, *, said_raw: bool) -> None:
+        """The client wants to hear of an upstream's `uri`; `said_raw`: it used that URI without a prefix.
+
+        Raises RpcError when it listens to more than anybody needs.
+        """
+        if self.subscriptions.count(mailbox) >= SUBSCRIPTION_LIMIT:
+            raise RpcError(BUSY, f"Busy: more than {SUBSCRIPTION_LIMIT} subscriptions of one client")
+        if said_raw:
+            self._raw.add((mailbox, upstream, uri))
+        if self.subscriptions.add(mailbox, upstream, uri):
+            self._on_wanted(upstream)
+
+    def unsubscribe(self, mailbox: Mailbox, upstream: str, uri: str) -> None:
+        """The client does not want to hear of `uri` any more; nothing happens when it never did."""
+        self._raw.discard((mailbox, upstream, uri))
+        if self.subscriptions.remove(mailbox, upstream, uri):
+            self._on_wanted(upstream)
+
+    def hear(self, upstream: str, notification: Notification) -> None:
+        """An upstream says that something has changed."""
+        if notification.method in LIST_CHANGES:
+            self.tell_list_change(notification.method)
+        elif notification.method == m.RESOURCE_UPDATED:
+            try:
+                uri = text_of(decode_fields(notification.params).get("uri"))
+            except ValueError:
+                uri = None
+            if uri is not None:
+                self.tell_update(upstream, uri)
+        else:
+            log.debug("upstream notification dropped", method=notification.method, upstream=upstream)
+
+    def upstream_changed(self, upstream: str, facts: ServerFacts) -> None:
+        """An upstream with these facts has come or gone, and its part of each list with it."""
+        for capability, method in _CHANGE_OF.items():
+            if facts.offers(capability):
+                self.tell_list_change(method)
+
+    def tell_update(self, upstream: str, uri: str) -> None:
+        """An upstream's resource has changed, or may have."""
+        audience = self.subscriptions.audience(upstream, uri)
+        if not audience:
+            return
+        exposed = Event(m.RESOURCE_UPDATED, {"uri": raw(self._spaces[upstream].expose_uri(uri))})
+        for mailbox, subscribed in audience.items():
+            said_raw = (mailbox, upstream, subscribed) in self._raw
+            mailbox.put(Event(m.RESOURCE_UPDATED, {"uri": raw(uri)}) if said_raw else exposed)
+
+    def tell_list_change(self, method: str) -> None:
+        """A list of the whole has changed, or may have; told at the end of the window."""
+        self._changed[method] = None
+        self._change.set()
+
+    async def run(self) -> None:
+        """Tell list changes, window by window, until cancelled."""
+        while True:
+            await self._change.wait()
+            await trio.sleep(self._window)
+            changed, self._changed = self._changed, {}
+            self._change = trio.Event()
+            for method in changed:
+                self._broadcast(Event(method, {}))
+
+    def _broadcast(self, event: Event) -> None:
+        for mailbox in self._listeners:
+            if event.method in mailbox.kinds:
+                mailbox.put(event)

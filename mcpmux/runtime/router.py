@@ -1,0 +1,222 @@
+"""Which upstream answers what: the core's one exchange, over all of them.
+
+Promises: a routed request reaches exactly one upstream, under that upstream's own names; a list holds every
+upstream's items; what is left out is told. Refuses to know transports, sessions and revisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import trio
+from msgspec import Raw
+
+from mcpmux.errors import RpcError
+from mcpmux.mux import rewrite
+from mcpmux.mux.identity import merge_capabilities, merge_instructions
+from mcpmux.mux.namespace import Namespace
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import META, SERVER_INFO, Call, Event, Notify
+from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND, UPSTREAM_TIMEOUT
+from mcpmux.protocol.envelope import Fields, decode_fields, raw, text_of
+from mcpmux.protocol.revisions import SUPPORTED
+from mcpmux.runtime.catalog import Catalog
+from mcpmux.runtime.mailbox import Mailbox
+from mcpmux.runtime.merger import Merger
+from mcpmux.runtime.relay import Relay
+from mcpmux.runtime.upstream import Upstream
+
+STARTUP_SECONDS = 10.0  # how long a client's first question waits for upstreams that are still starting
+
+
+Introduction = tuple[dict[str, object], str | None]
+Introduce = Callable[[], Awaitable[Introduction]]
+"""Says (capabilities, instructions) of the whole."""
+
+
+class Router:
+    """All upstreams behind one `exchange`."""
+
+    def __init__(
+        self,
+        upstreams: Mapping[str, Upstream],
+        namespace: Namespace,
+        merger: Merger,
+        relay: Relay,
+        server_info: Raw,
+        instructions: str | None,
+    ) -> None:
+        self._upstreams = upstreams
+        self._namespace = namespace
+        self._merger = merger
+        self._relay = relay
+        self._catalog = Catalog(upstreams)
+        self._server_info = server_info
+        self._instructions = instructions
+        self._routes: dict[str, Callable[[Call, Notify], Awaitable[Fields]]] = {
+            m.DISCOVER: self._discover,
+            m.RESOURCES_READ: self._read,
+            m.TOOLS_CALL: self._call_tool,
+            m.PROMPTS_GET: self._get_prompt,
+            m.COMPLETE: self._complete,
+            **dict.fromkeys(m.LISTS, self._list),
+        }
+
+    def __repr__(self) -> str:
+        return f"<Router {list(self._upstreams.values())}>"
+
+    async def exchange(self, call: Call, notify: Notify) -> Fields:
+        """Answer one call. Raises RpcError."""
+        only = self._namespace.transparent
+        if only is not None and call.method != m.DISCOVER:
+            return await self._upstreams[only].exchange(call, notify)
+        route = self._routes.get(call.method)
+        if route is None:
+            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}")
+        return self._signed(await route(call, notify))
+
+    def _signed(self, result: Fields) -> Fields:
+        """The result as mcpmux's own: `_meta` names us as the server on this leg."""
+        try:
+            meta = decode_fields(result.get(META))
+        except ValueError:
+            meta = {}
+        meta[SERVER_INFO] = self._server_info
+        result[META] = raw(meta)
+        return result
+
+    async def introduce(self) -> Introduction:
+        """(capabilities, instructions) of the whole, after upstreams that are starting had their chance."""
+        with trio.move_on_after(STARTUP_SECONDS):
+            for upstream in self._upstreams.values():
+                await upstream.settled()
+        ready = [(name, up.facts) for name, up in self._upstreams.items() if up.facts is not None]
+        facts = [(name, fact) for name, fact in ready if fact is not None]
+        capabilities = merge_capabilities(fact for _, fact in facts)
+        if self._namespace.transparent is not None:
+            return capabilities, self._instructions or (facts[0][1].instructions if facts else None)
+        return capabilities, merge_instructions(self._instructions, facts)
+
+    async def subscribe(self, mailbox: Mailbox, uri: str) -> None:
+        """From now on `mailbox` hears of updates of `uri`. Raises RpcError, and nothing stays behind then."""
+        said_raw = self._namespace.resolve_uri(uri) is None
+        owner, own = await self._resolve_uri(uri)
+        upstream = self._upstreams[owner]
+        await upstream.expect("resources", "subscribe")
+        self._relay.subscribe(mailbox, owner, own, said_raw=said_raw)
+        agreed = False
+        try:
+            with trio.move_on_after(upstream.config.list_timeout):
+                await upstream.subscriber.ensure(own)
+                agreed = True
+        except RpcError as error:
+            raise rewrite.expose_error(error, upstream.space) from None
+        finally:
+            if not agreed:
+                self._relay.unsubscribe(mailbox, owner, own)
+        if not agreed:
+            raise upstream.error(UPSTREAM_TIMEOUT, f"did not agree to tell about changes of {own} in time")
+
+    async def unsubscribe(self, mailbox: Mailbox, uri: str) -> None:
+        """`mailbox` hears of `uri` no more. Raises RpcError when nobody can be meant."""
+        owner, own = await self._resolve_uri(uri)
+        self._relay.unsubscribe(mailbox, owner, own)
+
+    async def _discover(self, _call: Call, _notify: Notify) -> Fields:
+        capabilities, instructions = await self.introduce()
+        result = {
+            "resultType": raw("complete"),
+            "supportedVersions": raw(SUPPORTED),
+            "capabilities": raw(capabilities),
+            "ttlMs": raw(0),
+            "cacheScope": raw("private"),
+        }
+        if instructions is not None:
+            result["instructions"] = raw(instructions)
+        return result
+
+    async def _list(self, call: Call, notify: Notify) -> Fields:
+        return await self._merger.page(call, notify)
+
+    async def _read(self, call: Call, notify: Notify) -> Fields:
+        uri = _required_text(call, "uri")
+        owner, own = await self._resolve_uri(uri)
+        return await self._routed(call, owner, {**call.params, "uri": raw(own)}, notify)
+
+    async def _call_tool(self, call: Call, notify: Notify) -> Fields:
+        owner, own = await self._resolve_name(m.TOOLS_LIST, _required_text(call, "name"))
+        params = {**call.params, "name": raw(own)}
+        if "arguments" in params:
+            params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, self._namespace)
+        return await self._routed(call, owner, params, notify)
+
+    async def _get_prompt(self, call: Call, notify: Notify) -> Fields:
+        owner, own = await self._resolve_name(m.PROMPTS_LIST, _required_text(call, "name"))
+        return await self._routed(call, owner, {**call.params, "name": raw(own)}, notify)
+
+    async def _complete(self, call: Call, notify: Notify) -> Fields:
+        try:
+            ref = decode_fields(call.params["ref"])
+        except (KeyError, ValueError):
+            raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be an object') from None
+        kind, uri, name = (text_of(ref.get(key)) for key in ("type", "uri", "name"))
+        if kind == "ref/resource" and uri is not None:
+            owner, ref["uri"] = _with_raw(await self._resolve_uri(uri))
+        elif kind == "ref/prompt" and name is not None:
+            owner, ref["name"] = _with_raw(await self._resolve_name(m.PROMPTS_LIST, name))
+        else:
+            raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be a ref/prompt or a ref/resource')
+        return await self._routed(call, owner, {**call.params, "ref": raw(ref)}, notify)
+
+    async def _routed(self, call: Call, owner: str, params: Fields, notify: Notify) -> Fields:
+        """Ask `owner` and put its answer into the words that clients know."""
+        upstream = self._upstreams[owner]
+        space = upstream.space
+
+        async def expose(event: Event) -> None:
+            await notify(Event(event.method, rewrite.expose_event(event.method, event.params, space)))
+
+        try:
+            result = await upstream.exchange(call.with_params(params), expose)
+        except RpcError as error:
+            raise rewrite.expose_error(error, space) from None
+        return rewrite.expose_result(call.method, result, space)
+
+    async def _resolve_uri(self, uri: str) -> tuple[str, str]:
+        found = self._namespace.resolve_uri(uri)
+        if found is not None:
+            return found
+        candidates = await self._catalog.owners_of(uri)
+        if len(candidates) == 1:
+            return candidates[0], uri
+        if not candidates:
+            raise RpcError(INVALID_PARAMS, f"Resource not found: no upstream owns {uri}", {"uri": uri})
+        exposed = [self._namespace.spaces[name].expose_uri(uri) for name in candidates]
+        choice = " or ".join(exposed)
+        raise RpcError(
+            INVALID_PARAMS,
+            f"Resource not found: {uri} belongs to several upstreams: ask for {choice}",
+            {"uri": uri, "candidates": exposed},
+        )
+
+    async def _resolve_name(self, list_method: str, name: str) -> tuple[str, str]:
+        found = self._namespace.resolve_name(name)
+        if found is not None and self._namespace.is_shortened(name):
+            names = await self._catalog.names(list_method, found[0])
+            own = self._namespace.match_name(name, found[0], names)
+            found = (found[0], own) if own is not None else None
+        if found is None:
+            kind = m.LISTS[list_method].items.removesuffix("s")
+            raise RpcError(INVALID_PARAMS, f"Unknown {kind}: {name}", {"name": name})
+        return found
+
+
+def _required_text(call: Call, key: str) -> str:
+    text = call.text(key)
+    if text is None:
+        raise RpcError(INVALID_PARAMS, f'Invalid params: "{key}" must be a string')
+    return text
+
+
+def _with_raw(resolved: tuple[str, str]) -> tuple[str, Raw]:
+    return resolved[0], raw(resolved[1])

@@ -1,0 +1,128 @@
+"""A legacy client's session: what `initialize` agreed, and its requests in the core's language.
+
+Promises: the client sees the revision that it negotiated; the core sees 2026-07-28. The session ends with
+its stream (stdio) or with DELETE (HTTP). Refuses to know which of the two it is on.
+
+Source: "Lifecycle" of 2024-11-05 to 2025-11-25; `basic/utilities/ping`; `server/utilities/logging`.
+"""
+
+from __future__ import annotations
+
+from msgspec import Raw
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Event, Notify
+from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
+from mcpmux.protocol.envelope import EMPTY_OBJECT, Fields, Request, decode_fields, first_byte, raw, text_of
+from mcpmux.protocol.era import ClientFacts, downgrade_error, downgrade_result, upgrade_call
+from mcpmux.protocol.modern import LOG_LEVELS, severity
+from mcpmux.protocol.revisions import negotiate_legacy
+from mcpmux.runtime.mailbox import Mailbox
+from mcpmux.runtime.relay import LIST_CHANGES, Relay
+from mcpmux.runtime.router import Router
+
+_MODERN_ONLY = frozenset({m.DISCOVER, m.LISTEN})
+
+
+class LegacySession:
+    """One initialized client. Made by `open_session`; `close` must follow.
+
+    `mailbox` holds the changes that it has to be told.
+    """
+
+    def __init__(self, router: Router, relay: Relay, revision: str, client: ClientFacts) -> None:
+        self._router = router
+        self._relay = relay
+        self.mailbox: Mailbox = relay.join(LIST_CHANGES)
+        self.revision = revision
+        self._client = client
+
+    def __repr__(self) -> str:
+        return f"<LegacySession {self.revision} {bytes(self._client.info).decode(errors='replace')[:80]}>"
+
+    def close(self) -> None:
+        """The client has gone: nothing of its interest stays behind."""
+        self._relay.leave(self.mailbox)
+
+    async def answer(self, request: Request, notify: Notify) -> Fields:
+        """Answer one request in the session's revision. Raises RpcError."""
+        if request.method == m.PING:
+            return {}
+        if request.method == m.SET_LEVEL:
+            return self._set_level(request)
+        if request.method in (m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE):
+            return await self._subscribe(request)
+        if request.method == m.INITIALIZE:
+            raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
+        if request.method in _MODERN_ONLY:
+            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
+        return await self._forward(request, notify)
+
+    async def _forward(self, request: Request, notify: Notify) -> Fields:
+        try:
+            call = upgrade_call(request.method, request.params, self._client)
+        except ValueError:
+            raise RpcError(INVALID_PARAMS, 'Invalid params: "_meta" must be an object') from None
+
+        async def pass_on(event: Event) -> None:
+            if event.method != m.LOG_MESSAGE or self._wants(event):
+                await notify(event)
+
+        try:
+            return downgrade_result(await self._router.exchange(call, pass_on))
+        except RpcError as error:
+            raise downgrade_error(request.method, error) from None
+
+    async def _subscribe(self, request: Request) -> Fields:
+        uri = text_of(decode_fields(request.params).get("uri"))
+        if uri is None:
+            raise RpcError(INVALID_PARAMS, 'Invalid params: "uri" must be a string')
+        try:
+            if request.method == m.RESOURCES_SUBSCRIBE:
+                await self._router.subscribe(self.mailbox, uri)
+            else:
+                await self._router.unsubscribe(self.mailbox, uri)
+        except RpcError as error:
+            raise downgrade_error(request.method, error) from None
+        return {}
+
+    def _set_level(self, request: Request) -> Fields:
+        level = text_of(decode_fields(request.params).get("level"))
+        if level not in LOG_LEVELS:
+            raise RpcError(INVALID_PARAMS, f'Invalid params: "level" must be one of {", ".join(LOG_LEVELS)}')
+        self._client = ClientFacts(self._client.info, self._client.capabilities, level)
+        return {}
+
+    def _wants(self, event: Event) -> bool:
+        """Whether a log message is severe enough; before `logging/setLevel` the server may send any."""
+        level = self._client.log_level
+        return level is None or severity(text_of(event.params.get("level"))) >= severity(level)
+
+
+async def open_session(
+    request: Request, router: Router, relay: Relay, server_info: Raw
+) -> tuple[LegacySession, Fields]:
+    """Answer `initialize`: the new session and the result. Raises RpcError."""
+    params = decode_fields(request.params)
+    requested = text_of(params.get("protocolVersion"))
+    if requested is None:
+        raise RpcError(INVALID_PARAMS, 'Invalid params: "protocolVersion" must be a string')
+    client = ClientFacts(_object(params, "clientInfo"), _object(params, "capabilities"))
+    capabilities, instructions = await router.introduce()
+    revision = negotiate_legacy(requested)
+    result = {
+        "protocolVersion": raw(revision),
+        "capabilities": raw(capabilities),
+        "serverInfo": server_info,
+    }
+    if instructions is not None:
+        result["instructions"] = raw(instructions)
+    return LegacySession(router, relay, revision, client), result
+
+
+def _object(params: Fields, key: str) -> Raw:
+    value = params.get(key, EMPTY_OBJECT)
+    if first_byte(value) != b"{":
+        raise RpcError(INVALID_PARAMS, f'Invalid params: "{key}" must be an object')
+    return value

@@ -1,0 +1,103 @@
+"""One client on a duplex stream: standard input and output, or anything framed like it.
+
+A request with modern `_meta` is served statelessly; `initialize` opens the stream's one legacy session.
+Both may be used on the same stream. Source: "Versioning and Compatibility" (dual-era servers), 2026-07-28.
+"""
+
+from __future__ import annotations
+
+import structlog
+import trio
+
+from mcpmux.errors import RpcError, TransportError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call, Notify
+from mcpmux.protocol.codes import INVALID_REQUEST
+from mcpmux.protocol.envelope import Fields, Notification, Request
+from mcpmux.protocol.modern import check_call
+from mcpmux.runtime.front import Front, read_call, says_modern
+from mcpmux.runtime.link import Link, open_link
+from mcpmux.runtime.session import LegacySession
+from mcpmux.transports.pipe import MessagePipe
+
+log = structlog.get_logger()
+
+STUCK_SECONDS = 60.0  # a client that reads nothing for so long is gone
+LINGER_SECONDS = 10.0  # for answering what was asked before the client closed its side
+
+
+class DuplexClient:
+    """The client at the other end of one stream."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._session: LegacySession | None = None
+        self._initialized = trio.Event()
+        self._listens: set[trio.CancelScope] = set()
+
+    def __repr__(self) -> str:
+        return f"<DuplexClient {self._session!r}>"
+
+    async def answer(self, request: Request, notify: Notify) -> Fields:
+        """Answer one request. Raises RpcError."""
+        if request.method == m.INITIALIZE and self._session is None:
+            self._session, result = await self._front.initialize(request)
+            self._initialized.set()
+            return result
+        call = read_call(request)
+        if self._session is not None and not says_modern(call):
+            return await self._session.answer(request, notify)
+        if not says_modern(call) and request.method == m.PING:
+            return {}
+        if not says_modern(call) and request.method != m.DISCOVER:
+            raise RpcError(INVALID_REQUEST, "Invalid request: send `initialize` first, or modern `_meta`")
+        check_call(call)
+        if request.method == m.LISTEN:
+            return await self._listen(request, call, notify)
+        return await self._front.answer(request.id, call, notify)
+
+    async def _listen(self, request: Request, call: Call, notify: Notify) -> Fields:
+        with trio.CancelScope() as scope:
+            self._listens.add(scope)
+            try:
+                return await self._front.answer(request.id, call, notify)
+            finally:
+                self._listens.discard(scope)
+        raise RpcError(INVALID_REQUEST, "the client has closed its side of the stream")
+
+    async def hang_up(self, link: Link) -> None:
+        """End the listens of a client that says nothing more: it could not end them itself any more."""
+        await link.closed.wait()
+        for scope in list(self._listens):
+            scope.cancel(reason="the client has closed its side")
+
+    async def deliver(self, link: Link) -> None:
+        """Tell a legacy client what changes, until it goes, we stop, or it does not read any more."""
+        await self._initialized.wait()
+        assert self._session is not None
+        try:
+            while (event := await self._session.mailbox.take()) is not None:
+                with trio.fail_after(STUCK_SECONDS):
+                    await link.notify(event.method, event.params)
+        except (TransportError, trio.TooSlowError):
+            log.warning("client does not read any more; closing it", client=repr(self._session))
+        finally:
+            self._session.close()
+
+    def hear(self, notification: Notification) -> None:
+        """Take a notification that belongs to no exchange."""
+        log.debug("client notification", method=notification.method)
+
+
+async def serve_pipe(pipe: MessagePipe, front: Front) -> None:
+    """Serve one client until its stream ends."""
+    client = DuplexClient(front)
+    linger = LINGER_SECONDS
+    async with (
+        open_link(pipe, client.answer, client.hear, objects=True, linger=linger) as link,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(client.deliver, link, name="deliver changes")
+        nursery.start_soon(client.hang_up, link, name="hang up")
+        await link.ended.wait()
+        nursery.cancel_scope.cancel()

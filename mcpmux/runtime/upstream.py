@@ -1,0 +1,233 @@
+"""One upstream: kept connected by one supervised task, used by any number of exchanges.
+
+State
+
+    connecting --connected--> ready --lost--> down --backoff over--> connecting
+    connecting --failed-----> down
+
+Promises: a crash, hang or garbage of this upstream stays here; an exchange gets its answer, or an RpcError
+that names the upstream and says what is wrong, within the upstream's deadline; an idempotent exchange is
+sent a second time when the first connection was lost under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import structlog
+import trio
+from msgspec import Raw
+
+from mcpmux.config import Upstream as UpstreamConfig
+from mcpmux.errors import (
+    LocalProtocolError,
+    McpmuxError,
+    RemoteProtocolError,
+    RpcError,
+    TransportClosed,
+    TransportError,
+)
+from mcpmux.mux.namespace import Space
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
+from mcpmux.protocol.envelope import Fields, Notification
+from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.runtime.backoff import Backoff
+from mcpmux.runtime.connection import Channel, Connection, connect
+from mcpmux.runtime.http_channel import SessionExpired
+from mcpmux.runtime.link import Hear
+from mcpmux.runtime.subscriber import Subscriber
+
+log = structlog.get_logger()
+
+STABLE_SECONDS = 10.0  # a connection that held so long was a good one: the next loss starts a fresh backoff
+
+OpenChannel = Callable[[UpstreamConfig, Hear], AbstractAsyncContextManager[Channel]]
+OnChange = Callable[[str, ServerFacts], None]
+"""An upstream has come or gone: its name, and what it said about itself."""
+
+OnNotification = Callable[[str, Notification], None]
+
+
+class Upstream:
+    """One configured server and the conversation with it.
+
+    `connection` is set while it is ready; `trouble` says in words why it is not.
+    """
+
+    def __init__(
+        self,
+        config: UpstreamConfig,
+        space: Space,
+        client_info: Raw,
+        open_channel: OpenChannel,
+        subscriber: Subscriber,
+        on_change: OnChange,
+        on_notification: OnNotification,
+    ) -> None:
+        self.config = config
+        self.space = space
+        self.connection: Connection | None = None
+        self.trouble = "it is still starting"
+        self.connect_seconds: float | None = None
+        self._client_info = client_info
+        self._open_channel = open_channel
+        self.subscriber = subscriber
+        self._on_change = on_change
+        self._on_notification = on_notification
+        self._settled = trio.Event()
+        self._probe = True
+
+    def __repr__(self) -> str:
+        return f"<Upstream {self.name} {self.state}>"
+
+    @property
+    def name(self) -> str:
+        """The configured name."""
+        return self.config.name
+
+    @property
+    def state(self) -> str:
+        """`ready`, `connecting` or `down`."""
+        if self.connection is not None:
+            return "ready"
+        return "down" if self._settled.is_set() else "connecting"
+
+    @property
+    def facts(self) -> ServerFacts | None:
+        """What the server said about itself, while it is ready."""
+        return self.connection.facts if self.connection is not None else None
+
+    async def settled(self) -> None:
+        """Wait for the first attempt to connect, or the one right after a loss; later ones hold up nobody."""
+        await self._settled.wait()
+
+    async def exchange(self, call: Call, notify: Notify) -> Fields:
+        """One call to this upstream, within its deadline, which every progress notification renews.
+
+        Raises RpcError: the upstream's own, or one that says why there is no answer.
+        """
+        seconds = self.config.request_timeout
+        with trio.move_on_after(seconds) as scope:
+
+            async def pass_on(event: Event) -> None:
+                scope.deadline = max(scope.deadline, trio.current_time() + seconds)
+                await notify(event)
+
+            return await self._exchange(call, pass_on)
+        raise self.error(UPSTREAM_TIMEOUT, f"did not answer {call.method} within {seconds:g} s")
+
+    async def _exchange(self, call: Call, notify: Notify) -> Fields:
+        for attempt in (1, 2):
+            connection = await self._connected()
+            try:
+                return await connection.exchange(call, notify)
+            except TransportError as error:
+                safe = call.method in m.IDEMPOTENT or isinstance(error, SessionExpired)
+                if attempt == 2 or not safe:
+                    raise self.error(UPSTREAM_UNAVAILABLE, f"was lost: {error}") from None
+                self._forget(connection)
+            except RemoteProtocolError as error:
+                raise self.error(UPSTREAM_UNAVAILABLE, f"makes no sense: {error}") from None
+        raise LocalProtocolError("unreachable")
+
+    async def _connected(self) -> Connection:
+        """The open connection. Raises RpcError when there is none and none is about to be."""
+        while self.connection is None:
+            if self._settled.is_set():
+                raise self.error(UPSTREAM_UNAVAILABLE, f"is not available: {self.trouble}")
+            await self._settled.wait()
+        return self.connection
+
+    def _forget(self, connection: Connection) -> None:
+        """`connection` has ended: exchanges from now on wait for the attempt that follows."""
+        if self.connection is connection and connection.closed.is_set():
+            self._settled = trio.Event()
+            self.connection = None
+            self._on_change(self.name, connection.facts)
+
+    async def expect(self, capability: str, option: str) -> None:
+        """The server is there and offers an option of a capability. Raises RpcError when it does not."""
+        connection = await self._connected()
+        offered = connection.facts.capabilities.get(capability)
+        if not isinstance(offered, dict) or offered.get(option) is not True:
+            raise self.error(METHOD_NOT_FOUND, f"does not offer {capability}.{option}")
+
+    def error(self, code: int, what: str) -> RpcError:
+        """An error that names this upstream."""
+        return RpcError(code, f"Upstream {self.name!r} {what}", {"upstream": self.name, "state": self.state})
+
+    async def run(self) -> None:
+        """Keep it connected until cancelled. Closes its process or connections on the way out."""
+        structlog.contextvars.bind_contextvars(upstream=self.name)  # for every task below this one
+        backoff = Backoff()
+        told = ""
+        while True:
+            began, probed = trio.current_time(), self._probe
+            was_ready = await self._attempt()
+            if was_ready:
+                told = ""
+                if trio.current_time() - began > STABLE_SECONDS:
+                    backoff.reset()
+            wait = backoff.next()
+            died_of_probe = probed and not self._probe
+            if wait > 0 or not (was_ready or died_of_probe):
+                self._settled.set()
+            if self.trouble != told:
+                log.warning("upstream down", reason=self.trouble)
+            told = self.trouble
+            await trio.sleep(wait)
+
+    async def _attempt(self) -> bool:
+        """Connect and stay until the connection is lost; tells whether there was one. Sets `trouble`."""
+        was_ready = False
+        try:
+            async with self._open_channel(self.config, self._heard) as channel:
+                connection = await self._connect(channel)
+                was_ready = True
+                self._greet(connection)
+                try:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self.subscriber.run, connection, name=f"subscriber {self.name}")
+                        await connection.closed.wait()
+                        nursery.cancel_scope.cancel()
+                    self.trouble = str(connection.close_reason)
+                finally:
+                    self._forget(connection)
+        except* McpmuxError as group:  # the wall around one attempt
+            self.trouble = "; ".join(str(error) for error in _leaves(group))
+        return was_ready
+
+    async def _connect(self, channel: Channel) -> Connection:
+        began = trio.current_time()
+        seconds = self.config.connect_timeout
+        probe = self._probe
+        with trio.move_on_after(seconds):
+            try:
+                connection = await connect(channel, self._client_info, probe=probe)
+            except TransportClosed:
+                self._probe = not probe  # it may have died of the probe: the next attempt does without
+                raise
+            except RpcError as error:
+                raise RemoteProtocolError(f"it refused to initialize: {error.message}") from None
+            self.connect_seconds = trio.current_time() - began
+            return connection
+        raise RemoteProtocolError(f"it did not answer initialize within {seconds:g} s")
+
+    def _greet(self, connection: Connection) -> None:
+        log.info("upstream ready", revision=connection.facts.revision)
+        self.connection = connection
+        self._settled.set()
+        self._on_change(self.name, connection.facts)
+
+    def _heard(self, notification: Notification) -> None:
+        self._on_notification(self.name, notification)
+
+
+def _leaves(group: BaseExceptionGroup[McpmuxError]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    return found

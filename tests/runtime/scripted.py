@@ -1,0 +1,244 @@
+"""A scripted MCP server and a client for flows over memory pipes: plain JSON, sharing no code with mcpmux.
+
+Every message that mcpmux sends to either of them is checked against the official schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from mcpmux.errors import TransportClosed
+from tests.oracle import SchemaOracle
+
+Json = dict[str, Any]
+Handler = Callable[["ScriptedServer", Json, Json], Awaitable[Json]]
+
+VERSION = "io.modelcontextprotocol/protocolVersion"
+CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+MODERN = "2026-07-28"
+CACHE = {"ttlMs": 0, "cacheScope": "private"}
+
+
+class RpcFailure(Exception):
+    """A JSON-RPC error object."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.error = {"code": code, "message": message} | ({"data": data} if data is not None else {})
+
+
+class ScriptedServer:
+    """One upstream. `lists` maps a list method to its items; `handlers` override or add methods.
+
+    `seen` has every message that mcpmux sent, `pages` counts list pages asked for by (method, cursor).
+    """
+
+    def __init__(
+        self,
+        revision: str = MODERN,
+        *,
+        resources: list[Json] | None = None,
+        templates: list[Json] | None = None,
+        tools: list[Json] | None = None,
+        prompts: list[Json] | None = None,
+        page_size: int = 1000,
+        instructions: str | None = None,
+        handlers: dict[str, Handler] | None = None,
+        capabilities: Json | None = None,
+    ) -> None:
+        self.revision = revision
+        self.page_size = page_size
+        self.instructions = instructions
+        self.lists = {
+            "resources/list": ("resources", resources),
+            "resources/templates/list": ("resourceTemplates", templates),
+            "tools/list": ("tools", tools),
+            "prompts/list": ("prompts", prompts),
+        }
+        self.capabilities = capabilities if capabilities is not None else self._capabilities()
+        self.handlers = handlers or {}
+        self.seen: list[Json] = []
+        self.pages: dict[tuple[str, str | None], int] = {}
+        self.oracle = SchemaOracle(revision)
+        self._pipe: Any = None
+
+    @property
+    def modern(self) -> bool:
+        return self.revision == MODERN
+
+    def _capabilities(self) -> Json:
+        offered = {name for name, items in self.lists.values() if items is not None}
+        capabilities: Json = {}
+        if offered & {"resources", "resourceTemplates"}:
+            capabilities["resources"] = {}
+        capabilities |= {name: {} for name in ("tools", "prompts") if name in offered}
+        return capabilities
+
+    async def serve(self, pipe: Any) -> None:
+        """Answer until the pipe ends."""
+        self._pipe = pipe
+        scopes: dict[Any, trio.CancelScope] = {}
+        async with trio.open_nursery() as nursery:
+            try:
+                while True:
+                    message = json.loads(await pipe.receive())
+                    self.seen.append(message)
+                    if "method" not in message:
+                        continue
+                    if message.get("method") == "notifications/cancelled":
+                        if scope := scopes.get(message["params"]["requestId"]):
+                            scope.cancel()
+                    elif "id" in message:
+                        scope = scopes[message["id"]] = trio.CancelScope()
+                        nursery.start_soon(self._answer, message, scope)
+            except TransportClosed:
+                nursery.cancel_scope.cancel()
+
+    async def send(self, message: Json) -> None:
+        await self._pipe.send(json.dumps({"jsonrpc": "2.0", **message}).encode())
+
+    async def _answer(self, message: Json, scope: trio.CancelScope) -> None:
+        with scope:
+            try:
+                result = await self.handle(message["method"], message.get("params") or {}, message)
+            except RpcFailure as failure:
+                await self.send({"id": message["id"], "error": failure.error})
+            else:
+                await self.send({"id": message["id"], "result": result})
+
+    async def handle(self, method: str, params: Json, message: Json) -> Json:
+        if method not in ("server/discover", "initialize") and not method.startswith("vendor/"):
+            self.oracle.check_from_client(message, None)
+        if method in self.handlers:
+            return await self.handlers[method](self, params, message)
+        if method == "server/discover" and self.modern:
+            return self._discover()
+        if method == "initialize" and not self.modern:
+            return self._initialize()
+        if method in self.lists and self.lists[method][1] is not None:
+            return self._page(method, params)
+        raise RpcFailure(-32601, "Method not found")
+
+    def _discover(self) -> Json:
+        result = {"resultType": "complete", "supportedVersions": [MODERN], "capabilities": self.capabilities}
+        return result | CACHE | ({"instructions": self.instructions} if self.instructions else {})
+
+    def _initialize(self) -> Json:
+        result = {
+            "protocolVersion": self.revision,
+            "capabilities": self.capabilities,
+            "serverInfo": {"name": "scripted", "version": "1"},
+        }
+        return result | ({"instructions": self.instructions} if self.instructions else {})
+
+    def _page(self, method: str, params: Json) -> Json:
+        key, items = self.lists[method]
+        cursor = params.get("cursor")
+        self.pages[method, cursor] = self.pages.get((method, cursor), 0) + 1
+        start = int(cursor or 0)
+        end = start + self.page_size
+        result: Json = {key: items[start:end]}
+        if end < len(items):
+            result["nextCursor"] = str(end)
+        return result | ({"resultType": "complete"} | CACHE if self.modern else {})
+
+
+class ScriptedClient:
+    """One downstream client over a pipe. `initialize` makes it legacy; without it speaks 2026-07-28."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+        self._ids = 0
+        self._methods: dict[Any, str] = {}
+        self.revision = MODERN
+        self.capabilities: Json = {}
+
+    async def initialize(self, revision: str) -> Json:
+        self.revision = revision
+        params = {
+            "protocolVersion": revision,
+            "capabilities": self.capabilities,
+            "clientInfo": {"name": "scripted", "version": "1"},
+        }
+        result = await self.request("initialize", params)
+        await self.send({"method": "notifications/initialized"})
+        return result
+
+    async def send(self, message: Json) -> None:
+        await self._pipe.send(json.dumps({"jsonrpc": "2.0", **message}).encode())
+
+    async def send_raw(self, data: bytes) -> None:
+        await self._pipe.send(data)
+
+    async def receive(self) -> Json:
+        """The next message of mcpmux, checked against the schema."""
+        with trio.fail_after(60):  # of virtual time
+            message = json.loads(await self._pipe.receive())
+        method = self._methods.get(message.get("id"))
+        if method is None or not method.startswith("vendor/"):
+            SchemaOracle(self.revision).check_from_server(message, method)
+        return message
+
+    async def receive_method(self, method: str) -> Json:
+        """The next message with that method; others are skipped."""
+        while (message := await self.receive()).get("method") != method:
+            pass
+        return message
+
+    async def drain(self) -> list[Json]:
+        """Everything that comes until nothing more does."""
+        messages = []
+        with trio.move_on_after(20):  # of virtual time
+            while True:
+                messages.append(await self.receive())
+        return messages
+
+    async def vanish(self) -> None:
+        """Close the stream without a word."""
+        await self._pipe.aclose()
+
+    def params(self, params: Json | None = None, **meta: Any) -> Json:
+        """Parameters with the `_meta` that the revision asks for."""
+        params = dict(params or {})
+        if self.revision == MODERN:
+            meta = {
+                VERSION: MODERN,
+                CLIENT_INFO: {"name": "scripted", "version": "1"},
+                CAPABILITIES: self.capabilities,
+                **meta,
+            }
+        return params | ({"_meta": meta} if meta else {})
+
+    async def start(self, method: str, params: Json | None = None, **meta: Any) -> int:
+        """Send a request without waiting; its id."""
+        self._ids += 1
+        self._methods[self._ids] = method
+        params = params if method == "initialize" else self.params(params, **meta)
+        await self.send({"id": self._ids, "method": method, "params": params})
+        return self._ids
+
+    async def request(self, method: str, params: Json | None = None, **meta: Any) -> Json:
+        """The result of a request; raises RpcFailure for an error."""
+        request_id = await self.start(method, params, **meta)
+        message = await self.receive()
+        assert message["id"] == request_id, message
+        if "error" in message:
+            error = message["error"]
+            raise RpcFailure(error["code"], error["message"], error.get("data"))
+        return message["result"]
+
+    async def walk(self, method: str, key: str) -> list[Json]:
+        """Every item of a list, page by page."""
+        items: list[Json] = []
+        params: Json = {}
+        while True:
+            result = await self.request(method, params)
+            items += result[key]
+            if result.get("nextCursor") is None:
+                return items
+            params = {"cursor": result["nextCursor"]}

@@ -1,0 +1,403 @@
+"""Whole flows through mcpmux: scripted clients and servers of both eras, memory pipes, virtual time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
+from tests.runtime.world import World, open_world
+
+LEGACY = "2025-11-25"
+ERAS = [LEGACY, "2026-07-28"]
+
+
+def resource(uri: str, **more: Any) -> Json:
+    return {"uri": uri, "name": uri, **more}
+
+
+async def read_back(server: ScriptedServer, params: Json, _message: Json) -> Json:
+    uri = params["uri"]
+    known = [item["uri"] for item in server.lists["resources/list"][1] or []]
+    if uri not in known and not uri.startswith("t:"):
+        raise RpcFailure(-32602 if server.modern else -32002, "Resource not found", {"uri": uri})
+    result: Json = {"contents": [{"uri": uri, "text": f"text of {uri}"}, {"uri": uri + "#b", "blob": "AAE="}]}
+    return result | ({"resultType": "complete", "ttlMs": 5, "cacheScope": "public"} if server.modern else {})
+
+
+def docs(revision: str = "2026-07-28", **more: Any) -> ScriptedServer:
+    return ScriptedServer(
+        revision,
+        resources=[resource("file:///a.md", size=3, x_unknown={"b": 1, "a": [1.0, 2]}), resource("memo:1")],
+        templates=[{"uriTemplate": "t:{id}", "name": "t"}],
+        handlers={"resources/read": read_back},
+        **more,
+    )
+
+
+async def open_client(world: World, revision: str) -> Any:
+    client = world.client()
+    if revision != "2026-07-28":
+        await client.initialize(revision)
+    return client
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_listed_implies_readable_in_every_pair_of_eras(up, down, autojump_clock):
+    async with open_world({"docs": docs(up), "more": docs(up)}) as world:
+        client = await open_client(world, down)
+        items = await client.walk("resources/list", "resources")
+        assert [item["uri"] for item in items] == [
+            "docs+file:///a.md",
+            "docs+memo:1",
+            "more+file:///a.md",
+            "more+memo:1",
+        ]
+        assert items[0]["x_unknown"] == {"b": 1, "a": [1.0, 2]}
+        for item in items:
+            result = await client.request("resources/read", {"uri": item["uri"]})
+            own = item["uri"].partition("+")[2]
+            assert [content["uri"] for content in result["contents"]] == [item["uri"], item["uri"] + "#b"]
+            assert result["contents"][0]["text"] == f"text of {own}"
+            assert ("resultType" in result) == (down == "2026-07-28")
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize(("down", "code"), [(LEGACY, -32002), ("2026-07-28", -32602)])
+async def test_a_missing_resource_is_told_in_the_clients_era(up, down, code, autojump_clock):
+    async with open_world({"docs": docs(up), "more": docs(up)}) as world:
+        client = await open_client(world, down)
+        with pytest.raises(RpcFailure) as failure:
+            await client.request("resources/read", {"uri": "docs+file:///nope"})
+        assert failure.value.error["code"] == code
+        assert failure.value.error["data"] == {"uri": "docs+file:///nope"}
+
+
+async def test_a_raw_uri_reaches_its_only_owner_and_names_the_candidates_of_several(autojump_clock):
+    other = ScriptedServer(resources=[resource("file:///a.md"), resource("only:here")])
+    other.handlers["resources/read"] = read_back
+    async with open_world({"docs": docs(), "other": other}) as world:
+        client = world.client()
+        listed = await client.request("resources/read", {"uri": "only:here"})
+        assert listed["contents"][0]["uri"] == "other+only:here"
+        templated = await client.request("resources/read", {"uri": "t:42"})
+        assert templated["contents"][0]["uri"] == "docs+t:42"
+        with pytest.raises(RpcFailure) as failure:
+            await client.request("resources/read", {"uri": "file:///a.md"})
+        assert failure.value.error["data"]["candidates"] == ["docs+file:///a.md", "other+file:///a.md"]
+        with pytest.raises(RpcFailure) as failure:
+            await client.request("resources/read", {"uri": "nosuch+file:///a.md"})
+        assert failure.value.error["code"] == -32602
+
+
+@pytest.mark.parametrize("page_size", [1, 7, 1000])
+async def test_walking_all_pages_sees_every_item_once_and_fetches_each_page_once(page_size, autojump_clock):
+    servers = {
+        "a": ScriptedServer(resources=[resource(f"a:{n}") for n in range(23)], page_size=5),
+        "b": ScriptedServer(LEGACY, resources=[resource(f"b:{n}") for n in range(9)], page_size=2),
+        "c": ScriptedServer(resources=[]),
+    }
+    async with open_world(servers, page_size=page_size) as world:
+        client = world.client()
+        uris = [item["uri"] for item in await client.walk("resources/list", "resources")]
+        assert sorted(uris) == sorted([f"a+a:{n}" for n in range(23)] + [f"b+b:{n}" for n in range(9)])
+        assert [uri for uri in uris if uri.startswith("a")] == [f"a+a:{n}" for n in range(23)]
+        for server in servers.values():
+            assert set(server.pages.values()) == {1}
+
+
+async def test_a_hanging_upstream_delays_nobody_beyond_its_deadline_and_is_named(autojump_clock):
+    async def hang(_server: Any, _params: Json, _message: Json) -> Json:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    slow = ScriptedServer(resources=[], handlers={"resources/list": hang})
+    silent = ScriptedServer(handlers={"server/discover": hang, "initialize": hang})
+    settings = {"slow": {"list_timeout": 3.0}, "silent": {"list_timeout": 4.0}}
+    async with open_world({"docs": docs(), "slow": slow, "silent": silent}, settings=settings) as world:
+        client = world.client()
+        began = trio.current_time()
+        result = await client.request("resources/list")
+        assert trio.current_time() - began == pytest.approx(4, abs=0.01)
+        assert len(result["resources"]) == 2
+        left_out = result["_meta"]["dev.mcpmux/upstreams"]
+        assert set(left_out) == {"slow", "silent"}
+        assert "within 3 s" in left_out["slow"]["reason"]
+        cancelled = [message for message in slow.seen if message.get("method") == "notifications/cancelled"]
+        assert len(cancelled) == 1
+
+
+async def test_an_upstream_that_is_not_there_is_named_and_the_rest_answers(autojump_clock):
+    async with open_world({"docs": docs(), "gone": None}) as world:
+        result = await world.client().request("resources/list")
+        assert [item["uri"] for item in result["resources"]] == ["docs+file:///a.md", "docs+memo:1"]
+        assert "nobody there" in result["_meta"]["dev.mcpmux/upstreams"]["gone"]["reason"]
+        with pytest.raises(RpcFailure) as failure:
+            await world.client().request("resources/read", {"uri": "gone+x:y"})
+        assert "nobody there" in str(failure.value)
+
+
+async def test_an_upstream_that_dies_is_connected_again_and_the_read_is_repeated(autojump_clock):
+    async with open_world({"docs": docs(), "more": docs()}) as world:
+        client = world.client()
+        await client.request("resources/read", {"uri": "docs+memo:1"})
+        await world.kill("docs")
+        result = await client.request("resources/read", {"uri": "docs+memo:1"})
+        assert result["contents"][0]["uri"] == "docs+memo:1"
+        assert world.connects["docs"] == 2
+
+
+async def test_tools_prompts_and_completions_go_to_their_owner_under_its_own_names(autojump_clock):
+    async def call(_server: Any, params: Json, _message: Json) -> Json:
+        content = [
+            {"type": "text", "text": json.dumps(params.get("arguments"))},
+            {"type": "resource_link", "uri": "memo:1", "name": "one"},
+            {"type": "resource", "resource": {"uri": "memo:2", "text": "x"}},
+        ]
+        return {"resultType": "complete", "content": content, "structuredContent": {"uri": "memo:1"}}
+
+    async def prompt(_server: Any, params: Json, _message: Json) -> Json:
+        block = {"type": "resource", "resource": {"uri": "memo:3", "text": params["name"]}}
+        return {"resultType": "complete", "messages": [{"role": "user", "content": block}]}
+
+    async def complete(_server: Any, params: Json, _message: Json) -> Json:
+        return {"resultType": "complete", "completion": {"values": [json.dumps(params["ref"])]}}
+
+    schema = {"type": "object"}
+    server = ScriptedServer(
+        tools=[
+            {"name": "t", "inputSchema": schema, "_meta": {"ui": {"resourceUri": "ui://w/x"}}},
+            {"name": "n" * 80, "inputSchema": schema},
+        ],
+        prompts=[{"name": "p"}],
+        handlers={"tools/call": call, "prompts/get": prompt, "completion/complete": complete},
+        capabilities={"tools": {}, "prompts": {}, "resources": {}, "completions": {}},
+    )
+    async with open_world({"docs": docs(), "x": server}) as world:
+        client = world.client()
+        tools = await client.walk("tools/list", "tools")
+        assert tools[0]["name"] == "x__t"
+        assert tools[0]["_meta"]["ui"]["resourceUri"] == "ui://x/w/x"
+        assert len(tools[1]["name"]) == 64
+        arguments = {
+            "own": "x+memo:1",
+            "foreign": "docs+memo:1",
+            "text": "see x+memo:1",
+            "deep": ["x+memo:2"],
+        }
+        result = await client.request("tools/call", {"name": "x__t", "arguments": arguments})
+        assert json.loads(result["content"][0]["text"]) == {
+            "own": "memo:1",
+            "foreign": "docs+memo:1",
+            "text": "see x+memo:1",
+            "deep": ["memo:2"],
+        }
+        assert result["content"][1]["uri"] == "x+memo:1"
+        assert result["content"][2]["resource"]["uri"] == "x+memo:2"
+        assert result["structuredContent"] == {"uri": "memo:1"}
+        await client.request("tools/call", {"name": tools[1]["name"], "arguments": {}})
+        called = [m["params"]["name"] for m in server.seen if m.get("method") == "tools/call"]
+        assert called == ["t", "n" * 80]
+        result = await client.request("prompts/get", {"name": "x__p"})
+        assert result["messages"][0]["content"]["resource"] == {"uri": "x+memo:3", "text": "p"}
+        for ref, own in [
+            ({"type": "ref/prompt", "name": "x__p"}, {"type": "ref/prompt", "name": "p"}),
+            ({"type": "ref/resource", "uri": "x+t:{a}"}, {"type": "ref/resource", "uri": "t:{a}"}),
+        ]:
+            params = {"ref": ref, "argument": {"name": "a", "value": ""}}
+            result = await client.request("completion/complete", params)
+            assert json.loads(result["completion"]["values"][0]) == own
+
+
+async def test_a_single_unprefixed_upstream_is_transparent(autojump_clock):
+    async def custom(_server: Any, params: Json, _message: Json) -> Json:
+        return {"resultType": "complete", "echo": {k: v for k, v in params.items() if k != "_meta"}}
+
+    server = docs(page_size=1)
+    server.handlers["vendor/custom"] = custom
+    async with open_world({"docs": server}, settings={"docs": {"prefix": ""}}) as world:
+        client = world.client()
+        page = await client.request("resources/list")
+        assert page["resources"][0]["uri"] == "file:///a.md"
+        assert page["nextCursor"] == "1"
+        assert "_meta" not in page
+        answer = await client.request("resources/read", {"uri": "memo:1"})
+        assert answer["contents"][0]["uri"] == "memo:1"
+        assert await client.request("vendor/custom", {"x": 1}) == {
+            "resultType": "complete",
+            "echo": {"x": 1},
+        }
+
+
+@pytest.mark.parametrize("down", ERAS)
+async def test_capabilities_are_the_union_and_instructions_have_headings(down, autojump_clock):
+    servers = {
+        "a": docs(instructions="use a"),
+        "b": ScriptedServer(LEGACY, tools=[], instructions="use b"),
+        "gone": None,
+    }
+    async with open_world(servers) as world:
+        client = world.client()
+        result = await (client.initialize(down) if down == LEGACY else client.request("server/discover"))
+        assert set(result["capabilities"]) >= {"resources", "tools"}
+        assert "prompts" not in result["capabilities"]
+        assert result["instructions"] == "## a\n\nuse a\n\n## b\n\nuse b"
+
+
+async def test_progress_keeps_the_clients_token_and_cancelling_reaches_the_upstream(autojump_clock):
+    async def slow(server: ScriptedServer, params: Json, message: Json) -> Json:
+        token = params["_meta"]["progressToken"]
+        for step in (1, 2):
+            await server.send(
+                {"method": "notifications/progress", "params": {"progressToken": token, "progress": step}}
+            )
+        if params["arguments"].get("hang"):
+            await trio.sleep_forever()
+        return {"resultType": "complete", "content": []}
+
+    server = ScriptedServer(
+        tools=[{"name": "t", "inputSchema": {"type": "object"}}], handlers={"tools/call": slow}
+    )
+    async with open_world({"x": server, "docs": docs()}) as world:
+        client = world.client()
+        await client.start("tools/call", {"name": "x__t", "arguments": {}}, progressToken=0)
+        messages = [await client.receive() for _ in range(3)]
+        assert [m["params"] for m in messages[:2]] == [
+            {"progressToken": 0, "progress": 1},
+            {"progressToken": 0, "progress": 2},
+        ]
+        hanging = await client.start(
+            "tools/call", {"name": "x__t", "arguments": {"hang": 1}}, progressToken="p"
+        )
+        for _ in range(2):
+            assert (await client.receive())["params"]["progressToken"] == "p"
+        await client.send({"method": "notifications/cancelled", "params": {"requestId": hanging}})
+        with trio.fail_after(5):
+            while server.seen[-1].get("method") != "notifications/cancelled":
+                await trio.testing.wait_all_tasks_blocked()
+        called = [m["id"] for m in server.seen if m.get("method") == "tools/call"]
+        assert server.seen[-1]["params"]["requestId"] == called[-1]
+        assert (await client.request("resources/list"))["resources"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "request_id"),
+    [
+        (b"{", -32700, None),
+        (b'{"jsonrpc":"2.0","id":7}', -32600, 7),
+        (b'{"jsonrpc":"1.0","id":7,"method":"ping"}', -32600, 7),
+        (b'{"jsonrpc":"2.0","id":true,"method":"ping"}', -32600, None),
+        (b'[{"jsonrpc":"2.0","id":7,"method":"ping"}]', -32600, None),
+        (b'{"jsonrpc":"2.0","id":7,"method":"resources/list"}', -32600, 7),
+        (b'{"jsonrpc":"2.0","id":7,"method":"x","params":{"_meta":3}}', -32602, 7),
+    ],
+)
+async def test_bad_lines_get_the_right_error_and_harm_nothing(line, code, request_id, autojump_clock):
+    async with open_world({"docs": docs(), "more": docs()}) as world:
+        client = world.client()
+        await client.send_raw(line)
+        with trio.fail_after(5):
+            message = json.loads(await client._pipe.receive())
+        assert message["error"]["code"] == code
+        assert message.get("id") == request_id
+        assert await client.request("resources/list")
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "code"),
+    [
+        ("no/such", {}, -32601),
+        ("initialize", {}, -32602),
+        ("ping", {}, -32601),
+        ("resources/read", {}, -32602),
+        ("resources/read", {"uri": 3}, -32602),
+        ("tools/call", {"name": "nosuch"}, -32602),
+        ("tools/call", {"name": "nosuch__x"}, -32602),
+        ("completion/complete", {}, -32602),
+        ("resources/list", {"cursor": "x"}, -32602),
+        ("resources/list", {"cursor": 3}, -32602),
+    ],
+)
+async def test_wrong_calls_get_the_right_code(method, params, code, autojump_clock):
+    async with open_world({"docs": docs(), "more": docs()}) as world:
+        client = world.client()
+        if method == "initialize":
+            await client.send({"id": 1, "method": method, "params": params})
+            failure = (await client.receive())["error"]
+        else:
+            with pytest.raises(RpcFailure) as caught:
+                await client.request(method, params)
+            failure = caught.value.error
+        assert failure["code"] == code
+
+
+async def test_a_cursor_of_another_list_is_rejected(autojump_clock):
+    server = ScriptedServer(
+        resources=[resource("a:1"), resource("a:2")],
+        templates=[{"uriTemplate": "t:{x}", "name": "t"}],
+        page_size=1,
+    )
+    async with open_world({"docs": server, "more": docs()}, page_size=1) as world:
+        client = world.client()
+        page = await client.request("resources/list")
+        with pytest.raises(RpcFailure) as failure:
+            await client.request("resources/templates/list", {"cursor": page["nextCursor"]})
+        assert failure.value.error["code"] == -32602
+
+
+@pytest.mark.parametrize("key", ["protocolVersion", "clientCapabilities"])
+async def test_modern_requests_must_state_what_they_are(key, autojump_clock):
+    async with open_world({"docs": docs(), "more": docs()}) as world:
+        client = world.client()
+        params = client.params()
+        params["_meta"][f"io.modelcontextprotocol/{key}"] = "1999-01-01" if key == "protocolVersion" else 3
+        await client.send({"id": 1, "method": "resources/list", "params": params})
+        error = (await client.receive())["error"]
+        if key == "protocolVersion":
+            assert error["code"] == -32022
+            assert error["data"]["requested"] == "1999-01-01"
+        else:
+            assert error["code"] == -32602
+
+
+async def test_garbage_from_an_upstream_is_skipped(autojump_clock):
+    class Noisy(ScriptedServer):
+        async def handle(self, method: str, params: Json, message: Json) -> Json:
+            await self._pipe.send(b"hello, I am a print statement")
+            await self._pipe.send(b'{"jsonrpc":"2.0","id":999,"result":{}}')
+            return await super().handle(method, params, message)
+
+    server = Noisy(resources=[resource("a:1")])
+    async with open_world({"docs": docs(), "noisy": server}) as world:
+        result = await world.client().request("resources/list")
+        assert len(result["resources"]) == 3
+
+
+async def test_a_server_that_dies_of_the_probe_is_started_without_it(autojump_clock):
+    class Fragile(ScriptedServer):
+        async def handle(self, method: str, params: Json, message: Json) -> Json:
+            if method == "server/discover":
+                await self._pipe.aclose()
+            return await super().handle(method, params, message)
+
+    async with open_world(
+        {"docs": docs(), "old": Fragile("2024-11-05", resources=[resource("a:1")])}
+    ) as world:
+        result = await world.client().request("resources/list")
+        assert "old+a:1" in [item["uri"] for item in result["resources"]]
+
+
+async def test_a_silent_server_is_legacy_after_the_probe(autojump_clock):
+    async def silent(_server: Any, _params: Json, _message: Json) -> Json:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    server = ScriptedServer(LEGACY, resources=[resource("a:1")], handlers={"server/discover": silent})
+    async with open_world({"docs": docs(), "old": server}) as world:
+        result = await world.client().request("resources/list")
+        assert "old+a:1" in [item["uri"] for item in result["resources"]]

@@ -1,0 +1,266 @@
+"""Subscriptions and changes, over memory pipes with virtual time, in every pair of eras."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from tests.runtime.scripted import RpcFailure, ScriptedClient
+from tests.runtime.subscribable import Subscribable
+from tests.runtime.world import World, open_world
+
+LEGACY = "2025-11-25"
+MODERN = "2026-07-28"
+ERAS = [LEGACY, MODERN]
+SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
+
+
+async def subscribe(client: ScriptedClient, uris: list[str], **lists: bool) -> Any:
+    """Subscribe in the client's era; the listen's id, or None."""
+    if client.revision != MODERN:
+        for uri in uris:
+            await client.request("resources/subscribe", {"uri": uri})
+        return None
+    wish = {"resourceSubscriptions": uris, **lists}
+    listen = await client.start("subscriptions/listen", {"notifications": wish})
+    acknowledged = await client.receive()
+    assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
+    assert acknowledged["params"]["_meta"] == {SUBSCRIPTION_ID: listen}
+    assert acknowledged["params"]["notifications"].get("resourceSubscriptions", []) == uris
+    return listen
+
+
+async def unsubscribe(client: ScriptedClient, uris: list[str], listen: Any) -> None:
+    if client.revision != MODERN:
+        for uri in uris:
+            await client.request("resources/unsubscribe", {"uri": uri})
+    else:
+        await client.send({"method": "notifications/cancelled", "params": {"requestId": listen}})
+
+
+async def expect_update(client: ScriptedClient, uri: str, listen: Any) -> None:
+    message = await client.receive()
+    assert message["method"] == "notifications/resources/updated", message
+    assert message["params"]["uri"] == uri
+    assert message["params"].get("_meta", {}).get(SUBSCRIPTION_ID) == listen
+
+
+async def silent(client: ScriptedClient, seconds: float = 30) -> None:
+    """Nothing comes."""
+    with trio.move_on_after(seconds):
+        pytest.fail(str(await client.receive()))
+
+
+async def quiet() -> None:
+    """Every wish has been followed (virtual time makes this immediate)."""
+    await trio.sleep(10)
+
+
+async def client_of(world: World, revision: str) -> ScriptedClient:
+    client = world.client()
+    if revision != MODERN:
+        await client.initialize(revision)
+        await client.drain()  # the upstreams have just appeared, which it hears
+    return client
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_an_update_reaches_subscribers_and_nobody_else(up, down, autojump_clock):
+    server = Subscribable(up)
+    async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:
+        one, other = await client_of(world, down), await client_of(world, down)
+        listen = await subscribe(one, ["x+memo:1", "x+memo:2"])
+        await subscribe(other, ["x+memo:3"])
+        await server.update("memo:1")
+        await expect_update(one, "x+memo:1", listen)
+        await silent(other)
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_many_clients_are_one_upstream_subscription(up, down, autojump_clock):
+    server = Subscribable(up)
+    async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:
+        clients = [await client_of(world, down) for _ in range(5)]
+        listens = [await subscribe(client, ["x+memo:1"]) for client in clients]
+        assert server.subscribed == {"memo:1"}
+        assert server.subscribes["memo:1"] == 1
+        await server.update("memo:1")
+        for client, listen in zip(clients, listens, strict=True):
+            await expect_update(client, "x+memo:1", listen)
+        for client, listen in list(zip(clients, listens, strict=True))[:4]:
+            await unsubscribe(client, ["x+memo:1"], listen)
+        await quiet()
+        assert server.subscribed == {"memo:1"}
+        await unsubscribe(clients[4], ["x+memo:1"], listens[4])
+        await quiet()
+        assert server.subscribed == set()
+        assert not world.mux.relay.subscriptions.wanted("x")
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_client_that_vanishes_leaves_no_interest_behind(up, down, autojump_clock):
+    server = Subscribable(up)
+    async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:
+        client = await client_of(world, down)
+        await subscribe(client, ["x+memo:1"])
+        await client.vanish()
+        await quiet()
+        assert server.subscribed == set()
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_after_a_reconnect_everything_is_subscribed_again_and_caught_up(up, down, autojump_clock):
+    server = Subscribable(up)
+    async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:
+        client = await client_of(world, down)
+        listen = await subscribe(client, ["x+memo:1", "x+memo:2"])
+        await world.kill("x")
+        heard = [await client.receive_method("notifications/resources/updated") for _ in range(2)]
+        assert sorted(m["params"]["uri"] for m in heard) == ["x+memo:1", "x+memo:2"]
+        await quiet()
+        assert server.subscribed == {"memo:1", "memo:2"}
+        await client.drain()
+        await server.update("memo:2")
+        await expect_update(client, "x+memo:2", listen)
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_sub_resource_reaches_subscribers_of_what_is_above_it(up, down, autojump_clock):
+    server = Subscribable(up)
+    async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:
+        client = await client_of(world, down)
+        listen = await subscribe(client, ["x+file:///a"])
+        await server.update("file:///a/b.md", through="file:///a")
+        await expect_update(client, "x+file:///a/b.md", listen)
+        await server.update("file:///ab", through="file:///a")
+        await silent(client)
+
+
+async def test_subscribing_by_raw_uri_is_told_by_raw_uri(autojump_clock):
+    server = Subscribable(MODERN)
+    async with open_world({"x": server, "y": Subscribable(MODERN, uris=["other:1"])}) as world:
+        client = await client_of(world, LEGACY)
+        await subscribe(client, ["memo:1"])
+        await server.update("memo:1")
+        await expect_update(client, "memo:1", None)
+
+
+async def test_what_cannot_be_subscribed_is_an_error_and_leaves_nothing(autojump_clock):
+    server = Subscribable(LEGACY)
+    deaf = Subscribable(LEGACY, capabilities={"resources": {}})
+    unwilling = Subscribable(MODERN, honours=set())
+    async with open_world({"x": server, "deaf": deaf, "no": unwilling, "gone": None}) as world:
+        client = await client_of(world, LEGACY)
+        for uri, code in [
+            ("x+nope:1", -32002),
+            ("deaf+memo:1", -32601),
+            ("no+memo:1", -32601),
+            ("gone+memo:1", -31001),
+            ("nosuch:1", -32002),
+        ]:
+            with pytest.raises(RpcFailure) as failure:
+                await client.request("resources/subscribe", {"uri": uri})
+            assert (uri, failure.value.error["code"]) == (uri, code)
+        assert not world.mux.relay.subscriptions._of_listener
+        modern = await client_of(world, MODERN)
+        wish = {"resourceSubscriptions": ["x+nope:1", "x+memo:1", "gone+a:b"], "toolsListChanged": True}
+        await modern.start("subscriptions/listen", {"notifications": wish})
+        acknowledged = (await modern.receive())["params"]["notifications"]
+        assert acknowledged == {"resourceSubscriptions": ["x+memo:1"], "toolsListChanged": True}
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_thousand_list_changes_are_a_handful(up, down, autojump_clock):
+    server = Subscribable(up)
+    async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:
+        client = await client_of(world, down)
+        await subscribe(client, [], resourcesListChanged=True)
+        await quiet()
+        await client.drain()
+        for _ in range(10):
+            for _ in range(100):
+                await server.notify("notifications/resources/list_changed")
+            await trio.sleep(0.1)
+        await quiet()
+        heard = await client.drain()
+        assert 1 <= len(heard) <= 12
+        assert {m["method"] for m in heard} == {"notifications/resources/list_changed"}
+
+
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_change_of_the_upstreams_themselves_is_a_list_change(down, autojump_clock):
+    world_servers: dict[str, Any] = {"x": Subscribable(MODERN), "y": None}
+    async with open_world(world_servers) as world:
+        client = await client_of(world, down)
+        await subscribe(client, [], resourcesListChanged=True)
+        await quiet()
+        await client.drain()
+        world_servers["y"] = Subscribable(LEGACY)
+        await trio.sleep(60)
+        assert "notifications/resources/list_changed" in [m["method"] for m in await client.drain()]
+        world_servers["y"] = None
+        await world.kill("y")
+        await quiet()
+        assert "notifications/resources/list_changed" in [m["method"] for m in await client.drain()]
+
+
+async def test_a_listen_hears_only_what_it_asked_for_and_several_are_kept_apart(autojump_clock):
+    server = Subscribable(MODERN)
+    async with open_world({"x": server, "y": Subscribable(LEGACY)}) as world:
+        client = await client_of(world, MODERN)
+        first = await subscribe(client, ["x+memo:1"])
+        second = await subscribe(client, ["x+memo:1", "x+memo:2"])
+        await server.update("memo:1")
+        heard = [await client.receive() for _ in range(2)]
+        assert {m["params"]["_meta"][SUBSCRIPTION_ID] for m in heard} == {first, second}
+        await server.notify("notifications/tools/list_changed")
+        await server.update("memo:2")
+        await expect_update(client, "x+memo:2", second)
+        await unsubscribe(client, [], second)
+        await quiet()
+        await server.update("memo:2")
+        await silent(client)
+
+
+async def test_stopping_ends_a_listen_gracefully(autojump_clock):
+    async with open_world({"x": Subscribable(MODERN), "y": Subscribable(LEGACY)}) as world:
+        client = await client_of(world, MODERN)
+        listen = await subscribe(client, ["x+memo:1"])
+        world.mux.relay.close()
+        message = await client.receive()
+        assert message["id"] == listen
+        assert message["result"] == {"resultType": "complete", "_meta": {SUBSCRIPTION_ID: listen}}
+
+
+@pytest.mark.parametrize("wish", [None, [], {"resourceSubscriptions": "x"}, {"toolsListChanged": 1}])
+async def test_a_malformed_filter_is_an_error(wish, autojump_clock):
+    async with open_world({"x": Subscribable(MODERN), "y": Subscribable(LEGACY)}) as world:
+        client = await client_of(world, MODERN)
+        with pytest.raises(RpcFailure) as failure:
+            await client.request("subscriptions/listen", {"notifications": wish})
+        assert failure.value.error["code"] == -32602
+
+
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_burst_to_a_slow_reader_is_bounded_and_ends_with_every_uri(down, autojump_clock):
+    uris = [f"memo:{n}" for n in range(50)]
+    server = Subscribable(MODERN, uris=uris)
+    async with open_world({"x": server, "y": Subscribable(LEGACY)}) as world:
+        client = await client_of(world, down)
+        await subscribe(client, [f"x+{uri}" for uri in uris])
+        for n in range(10_000):
+            await server.update(uris[n % 50])
+        (mailbox,) = world.mux.relay._listeners
+        assert len(mailbox._outbox) <= 50
+        assert mailbox.merged > 9_000
+        heard = await client.drain()
+        assert {m["params"]["uri"] for m in heard} == {f"x+{uri}" for uri in uris}

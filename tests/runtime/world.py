@@ -1,0 +1,77 @@
+"""mcpmux between scripted servers and clients, all in memory: for flows with a virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from mcpmux import app
+from mcpmux.config import Config, Http, Merging, Upstream
+from mcpmux.errors import ConnectFailed
+from mcpmux.runtime.channels import answer_server
+from mcpmux.runtime.link import open_link
+from mcpmux.runtime.stdio_client import serve_pipe
+from tests.memory_pipe import open_memory_pipes
+from tests.runtime.scripted import ScriptedClient, ScriptedServer
+
+
+class World:
+    """Running mcpmux. `servers` can be replaced; `kill` ends an upstream's stream."""
+
+    def __init__(self, servers: dict[str, ScriptedServer | None]) -> None:
+        self.servers = servers
+        self.mux: app.Mux
+        self.nursery: trio.Nursery
+        self.connects: dict[str, int] = {}
+        self._pipes: dict[str, Any] = {}
+
+    @asynccontextmanager
+    async def open_channel(self, upstream: Upstream, hear: Any) -> AsyncIterator[Any]:
+        """A link to the scripted server of that name; None in its place is nobody there."""
+        self.connects[upstream.name] = self.connects.get(upstream.name, 0) + 1
+        server = self.servers[upstream.name]
+        if server is None:
+            raise ConnectFailed("nobody there")
+        ours, theirs = open_memory_pipes()
+        self._pipes[upstream.name] = theirs
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.serve, theirs)
+            async with open_link(ours, answer_server, hear, objects=False) as link:
+                yield link
+            await ours.aclose()
+            nursery.cancel_scope.cancel()
+
+    async def kill(self, name: str) -> None:
+        await self._pipes[name].aclose()
+
+    def client(self) -> ScriptedClient:
+        """A new client on a stream of its own."""
+        ours, theirs = open_memory_pipes()
+        self.nursery.start_soon(serve_pipe, theirs, self.mux.front)
+        return ScriptedClient(ours)
+
+
+def upstream(name: str, **settings: Any) -> Upstream:
+    """A configured upstream; its target is not used, as the world opens the channels."""
+    return Upstream(name=name, target=Http(url="http://unused.invalid/"), **settings)
+
+
+@asynccontextmanager
+async def open_world(
+    servers: dict[str, ScriptedServer | None],
+    *,
+    page_size: int = 1000,
+    settings: dict[str, dict[str, Any]] | None = None,
+) -> AsyncIterator[World]:
+    """mcpmux in front of `servers`, in that order. `settings`: name → settings of its upstream."""
+    world = World(servers)
+    config = Config(
+        upstreams=tuple(upstream(name, **(settings or {}).get(name, {})) for name in servers),
+        merging=Merging(page_size=page_size),
+    )
+    async with app.open_mux(config, world.open_channel) as world.mux, trio.open_nursery() as world.nursery:
+        yield world
+        world.nursery.cancel_scope.cancel()
