@@ -1,0 +1,165 @@
+"""`mcpmux check`: is every upstream there, what does it speak, how much does it have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+import trio
+from attrs import field, frozen
+from rich.table import Table
+from rich.text import Text
+
+from mcpmux.app import open_mux
+from mcpmux.cli.console import make_table, show_activity, show_json, show_table
+from mcpmux.cli.listing import KINDS
+from mcpmux.cli.options import quiet_option, upstream_option
+from mcpmux.cli.source import load_config
+from mcpmux.config import Config, Stdio
+from mcpmux.config import Upstream as UpstreamConfig
+from mcpmux.errors import RpcError
+from mcpmux.logs import printable
+from mcpmux.protocol import method as m
+from mcpmux.protocol.envelope import raw
+from mcpmux.runtime.paging import walk
+from mcpmux.runtime.upstream import Upstream
+
+READY, DISABLED = "ready", "disabled"
+STYLES = {READY: "green", DISABLED: "dim"}
+
+
+@frozen(kw_only=True)
+class Finding:
+    """What was found out about one upstream. `counts`: items of each kind that it offers."""
+
+    upstream: UpstreamConfig
+    state: str
+    revision: str | None = None
+    capabilities: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(factory=dict)
+    connect_seconds: float | None = None
+    error: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The upstream's name."""
+        return self.upstream.name
+
+    @property
+    def transport(self) -> str:
+        """How it is reached."""
+        return "stdio" if isinstance(self.upstream.target, Stdio) else "http"
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is wrong with it; a disabled upstream does no harm."""
+        return self.error is None
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines; what is not known is left out."""
+        values = {
+            "name": self.name,
+            "state": self.state,
+            "transport": self.transport,
+            "target": self.upstream.target.display,
+            "revision": self.revision,
+            "capabilities": self.capabilities or None,
+            "counts": self.counts or None,
+            "connectSeconds": None if self.connect_seconds is None else round(self.connect_seconds, 3),
+            "error": self.error,
+        }
+        return {key: value for key, value in values.items() if value is not None}
+
+
+@click.command()
+@click.argument("config", required=False)
+@upstream_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line and upstream.")
+@quiet_option
+def check(config: str | None, upstreams: tuple[str, ...], as_json: bool) -> None:
+    """Connect to every upstream and say how each one is.
+
+    CONFIG is a TOML or JSON file, - for standard input, or one server by its URL or its command line in
+    quotes. Exit code 0 when all upstreams that are not disabled are ready and answer their lists.
+
+    \b
+    Examples:
+      mcpmux check mcpmux.toml
+      mcpmux check --upstream web=https://example.com/mcp
+      mcpmux check mcpmux.toml --json | jq -r 'select(.error) | .name'
+    """
+    findings = trio.run(examine_all, load_config(config, upstreams))
+    if as_json:
+        for finding in findings:
+            show_json(raw(finding.as_json()))
+    else:
+        show_table(fill_table(findings))
+    bad = [finding.name for finding in findings if not finding.is_good]
+    if bad:
+        raise click.ClickException(f"{len(bad)} of {len(findings)} upstreams not in order: {', '.join(bad)}")
+
+
+async def examine_all(config: Config) -> list[Finding]:
+    """The findings in configuration order; all upstreams are examined at the same time."""
+    findings: dict[str, Finding] = {}
+
+    async def examine_one(upstream: Upstream) -> None:
+        findings[upstream.name] = await examine(upstream)
+
+    async with (
+        show_activity(f"connecting to {len(config.upstreams)} upstreams"),
+        open_mux(config) as mux,
+        trio.open_nursery() as nursery,
+    ):
+        for upstream in mux.upstreams.values():
+            nursery.start_soon(examine_one, upstream)
+    return [
+        findings[each.name] if each.enabled else Finding(upstream=each, state=DISABLED)
+        for each in config.upstreams
+    ]
+
+
+async def examine(upstream: Upstream) -> Finding:
+    """Wait for the connection, then walk all lists."""
+    await upstream.settled()
+    facts = upstream.facts
+    if facts is None:
+        return Finding(upstream=upstream.config, state=upstream.state, error=upstream.trouble)
+    counts: dict[str, int] = {}
+    error = None
+    try:
+        for kind, (method, _, _) in KINDS.items():
+            if facts.offers(m.LISTS[method].capability):
+                counts[kind] = len(await walk(upstream, method))
+    except RpcError as failure:
+        error = failure.message
+    return Finding(
+        upstream=upstream.config,
+        state=upstream.state,
+        revision=facts.revision,
+        capabilities=tuple(sorted(facts.capabilities)),
+        counts=counts,
+        connect_seconds=upstream.connect_seconds,
+        error=error,
+    )
+
+
+def fill_table(findings: Sequence[Finding]) -> Table:
+    """One row each; the last column has the capabilities, or what is wrong."""
+    counted = [kind.upper() for kind in KINDS]
+    headings = ["NAME", "STATE", "VIA", "REVISION", *counted, "CONNECT", "DETAILS"]
+    table = make_table(headings, right_aligned={*counted, "CONNECT"})
+    for finding in findings:
+        style = STYLES.get(finding.state, "red") if finding.is_good else "red"
+        seconds = finding.connect_seconds
+        table.add_row(
+            finding.name,
+            Text(finding.state, style=style),
+            finding.transport,
+            finding.revision or "-",
+            *(str(finding.counts.get(kind, "-")) for kind in KINDS),
+            "-" if seconds is None else f"{seconds:.2f} s",
+            printable(finding.error or ", ".join(finding.capabilities)),
+        )
+    return table

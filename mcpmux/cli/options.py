@@ -1,0 +1,49 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from mcpmux.config import HttpListener, parse_listener_argument
+from mcpmux.errors import ConfigError
+from mcpmux.logs import configure_logs
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+DEFAULT_ADDRESS = "127.0.0.1:8484"
+
+LEVELS = click.Choice(["debug", "info", "warning", "error"])
+
+upstream_option: Decorator = click.option(
+    "--upstream",
+    "upstreams",
+    multiple=True,
+    metavar="NAME=URL|COMMAND",
+    help="One more server: its URL, or the command line that starts it. May be repeated.",
+)
+
+
+def _configure(_context: click.Context, _parameter: click.Parameter, level: str) -> None:
+    configure_logs(level, "console")
+
+
+quiet_option: Decorator = click.option(
+    "--log-level",
+    type=LEVELS,
+    default="error",
+    expose_value=False,
+    callback=_configure,
+    help="Least important events to write to stderr.",
+)
+"""For a command whose answer tells all there is to tell."""
+
+
+def parse_http(address: str) -> HttpListener:
+    """The listener that `--http` describes. Raises click.BadParameter."""
+    try:
+        return parse_listener_argument(address)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--http") from None

@@ -1,0 +1,53 @@
+"""What a command is pointed at: a configuration, or one server by its URL or its command line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+from mcpmux.config import Config, parse_upstream_argument, parse_upstream_arguments, read_config
+from mcpmux.errors import ConfigError
+
+STANDARD_INPUT = "-"
+
+EXPECTED = "a configuration file, a URL with http:// or https://, or a command line in quotes"
+
+
+def load_config(target: str | None, upstreams: Sequence[str] = ()) -> Config:
+    """The configuration of `target`, with the servers of `--upstream` added. Raises ConfigError."""
+    added = parse_upstream_arguments(upstreams)
+    if target is not None:
+        config = _read_target(target)
+        return attrs.evolve(config, upstreams=(*config.upstreams, *added))
+    if not added:
+        raise ConfigError([f"name what to connect to: CONFIG ({EXPECTED}), or --upstream NAME=URL"])
+    return Config(upstreams=added)
+
+
+def _read_target(target: str) -> Config:
+    if _is_server(target):
+        try:
+            return Config(upstreams=(parse_upstream_argument(target),))
+        except ConfigError as error:
+            raise ConfigError([text.removeprefix("--upstream: ") for text in error.problems]) from None
+    if target != STANDARD_INPUT and not Path(target).exists():
+        raise ConfigError([f"{target}: there is no such file; expected {EXPECTED}"])
+    return read_config(target, os.environ, _read_stdin)
+
+
+def _is_server(target: str) -> bool:
+    """Whether `target` is one server itself; a file whose name has blanks in it is none."""
+    if target.startswith(("http://", "https://")):
+        return True
+    return " " in target and not Path(target).exists()
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"standard input: expected UTF-8 text, byte {error.start + 1} is none"]) from None

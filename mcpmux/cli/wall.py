@@ -1,0 +1,78 @@
+"""The wall around the process: whatever a command raises becomes one sentence and an exit code.
+
+    0    done                                 2    a mistake in the usage or the configuration
+    1    it did not work out                  130  interrupted
+
+A broken pipe ends it silently. Tracebacks are shown at log level debug only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import structlog
+
+from mcpmux.errors import ConfigError, McpmuxError
+from mcpmux.logs import configure_logs, printable
+
+log = structlog.get_logger()
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+class Mistake(click.ClickException):
+    """The user has to change what they wrote."""
+
+    exit_code = 2
+
+
+class Commands(click.Group):
+    """A group of commands inside the wall."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of use, not of the alphabet."""
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that `ctx` names. Raises only what click turns into an exit code."""
+        configure_logs("error", "console")
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
+            raise judge(error) from None
+
+
+def judge(error: BaseException) -> Exception:
+    """What to tell the user, as an exception that click shows."""
+    causes = list(_causes(error))
+    if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
+        return click.exceptions.Exit(INTERRUPTED)
+    for cause in causes:
+        if isinstance(cause, BrokenPipeError):
+            return cause
+    problems = [text for cause in causes if isinstance(cause, ConfigError) for text in cause.problems]
+    if problems:
+        return Mistake(_list_problems(problems))
+    strange = [cause for cause in causes if not isinstance(cause, McpmuxError)]
+    if strange:
+        log.debug("internal error", exc_info=error)
+        reason = printable(f"{type(strange[0]).__name__}: {strange[0]}")
+        return click.ClickException(f"{reason}; this is a fault in mcpmux, `--log-level debug` shows where")
+    return click.ClickException("; ".join(printable(str(cause)) for cause in causes))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _causes(inner)
+    else:
+        yield error
+
+
+def _list_problems(problems: list[str]) -> str:
+    shown = [printable(problem) for problem in problems]
+    return shown[0] if len(shown) == 1 else "\n  ".join([f"{len(shown)} mistakes:", *shown])

@@ -1,0 +1,195 @@
+"""What a bundled server is made of: its lists and its answers, served on standard input and output.
+
+Promises: modern clients (2026-07-28) and legacy ones are served alike, lists in pages, unknown methods
+refused. Refuses to know what a server is about: that is in the tables that it is built from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import trio
+
+from mcpmux import __version__
+from mcpmux.errors import RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import META, PROGRESS_TOKEN, SERVER_INFO, VERSION, Call, Event, Notify
+from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
+from mcpmux.protocol.envelope import Fields, Notification, Request, decode_any, raw
+from mcpmux.protocol.era import downgrade_error, downgrade_result, upgrade_result
+from mcpmux.protocol.modern import check_call
+from mcpmux.protocol.revisions import SUPPORTED, negotiate_legacy
+from mcpmux.runtime.link import open_link
+from mcpmux.transports.pipe import MessagePipe
+from mcpmux.transports.stdio import open_stdio_pipe
+
+LINGER_SECONDS = 1.0  # for answering what was asked before the client closed its side
+MESSAGE_BYTES = 2**20  # longest request; nobody says more to a demo
+
+Json = dict[str, Any]
+
+Report = Callable[[float, float, str], Awaitable[None]]
+"""Tells the client (progress, total, message), if it asked to be told."""
+
+Answer = Callable[[Json, Report], Awaitable[Json]]
+"""Takes the params of a request, gives its result or raises RpcError."""
+
+
+class DemoServer:
+    """One server. `lists` gives the items of each list method, `answers` the results of other methods."""
+
+    def __init__(
+        self,
+        name: str,
+        instructions: str,
+        lists: Mapping[str, Callable[[], list[Json]]],
+        answers: Mapping[str, Answer],
+        page_size: int = 100,
+    ) -> None:
+        self._info = raw({"name": f"mcpmux-demo-{name}", "version": __version__})
+        self._instructions = instructions
+        self._lists = lists
+        self._answers = answers
+        self._page_size = page_size
+
+    def __repr__(self) -> str:
+        return f"<DemoServer {bytes(self._info).decode()}>"
+
+    async def serve(self, pipe: MessagePipe) -> None:
+        """Serve the client at the other end until it has gone and everything is answered."""
+        async with open_link(pipe, self.answer, _ignore, objects=True, linger=LINGER_SECONDS) as link:
+            await link.ended.wait()
+
+    async def answer(self, request: Request, notify: Notify) -> Fields:
+        """Answer one request in the words of its era. Raises RpcError."""
+        try:
+            call = Call.of(request.method, request.params)
+        except ValueError:
+            raise RpcError(INVALID_PARAMS, 'Invalid params: "_meta" must be an object') from None
+        if VERSION in call.meta or call.method == m.DISCOVER:
+            check_call(call)
+            return await self._exchange(call, notify)
+        if call.method == m.INITIALIZE:
+            return self._initialize(call)
+        if call.method == m.PING:
+            return {}
+        try:
+            return downgrade_result(await self._exchange(call, notify))
+        except RpcError as error:
+            raise downgrade_error(call.method, error) from None
+
+    def _initialize(self, call: Call) -> Fields:
+        return {
+            "protocolVersion": raw(negotiate_legacy(call.text("protocolVersion") or "")),
+            "capabilities": raw(self._capabilities()),
+            "serverInfo": self._info,
+            "instructions": raw(self._instructions),
+        }
+
+    def _capabilities(self) -> Json:
+        """What there is a table for is offered."""
+        offered = {m.LISTS[method].capability for method in self._lists}
+        if m.COMPLETE in self._answers:
+            offered.add("completions")
+        return {capability: {} for capability in sorted(offered)}
+
+    async def _exchange(self, call: Call, notify: Notify) -> Fields:
+        """The result in the shape of 2026-07-28."""
+        params = {key: decode_any(value) for key, value in call.params.items()}
+        result = await self._answer(call, params, notify)
+        fields = {key: raw(value) for key, value in result.items()}
+        fields[META] = raw({SERVER_INFO: self._info})
+        return upgrade_result(call.method, fields)
+
+    async def _answer(self, call: Call, params: Json, notify: Notify) -> Json:
+        if call.method == m.DISCOVER:
+            return self._discover()
+        if call.method in self._lists:
+            return self._page(call.method, params)
+        if call.method in self._answers:
+            return await self._answers[call.method](params, _reporter(call, notify))
+        raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}")
+
+    def _discover(self) -> Json:
+        return {
+            "supportedVersions": SUPPORTED,
+            "capabilities": self._capabilities(),
+            "instructions": self._instructions,
+        }
+
+    def _page(self, method: str, params: Json) -> Json:
+        items = self._lists[method]()
+        start = _read_cursor(params.get("cursor"))
+        end = start + self._page_size
+        result: Json = {m.LISTS[method].items: items[start:end]}
+        if end < len(items):
+            result["nextCursor"] = str(end)
+        return result
+
+
+def _ignore(_notification: Notification) -> None:
+    """Nothing that a client can notify of matters here."""
+
+
+def _read_cursor(cursor: Any) -> int:
+    """The position that a cursor of ours stands for."""
+    if cursor is None:
+        return 0
+    if isinstance(cursor, str) and cursor.isdecimal() and len(cursor) < 10:
+        return int(cursor)
+    raise RpcError(INVALID_PARAMS, "Invalid cursor")
+
+
+def _reporter(call: Call, notify: Notify) -> Report:
+    async def report(progress: float, total: float, message: str) -> None:
+        if not call.wants_progress:
+            return
+        values = {"progress": progress, "total": total, "message": message}
+        token = call.meta[PROGRESS_TOKEN]
+        await notify(
+            Event(m.PROGRESS, {PROGRESS_TOKEN: token, **{key: raw(value) for key, value in values.items()}})
+        )
+
+    return report
+
+
+def required_text(params: Json, key: str) -> str:
+    """The string at `key`. Raises RpcError when there is none."""
+    value = params.get(key)
+    if isinstance(value, str):
+        return value
+    raise RpcError(INVALID_PARAMS, f'Invalid params: "{key}" must be a string')
+
+
+def object_at(params: Json, key: str) -> Json:
+    """The object at `key`, empty when there is none. Raises RpcError when it is something else."""
+    value = params.get(key, {})
+    if isinstance(value, dict):
+        return value
+    raise RpcError(INVALID_PARAMS, f'Invalid params: "{key}" must be an object')
+
+
+def unknown(kind: str, key: str, value: str) -> RpcError:
+    """The error for something that is not there: `unknown("Resource", "uri", "book:///x")`."""
+    return RpcError(INVALID_PARAMS, f"{kind} not found: {value}", {key: value})
+
+
+def text_block(text: str) -> Json:
+    """A content block of text."""
+    return {"type": "text", "text": text}
+
+
+def tool_failure(reason: str) -> Json:
+    """The result of a tool that could not do what it was asked to: for the model to read."""
+    return {"content": [text_block(reason)], "isError": True}
+
+
+def run_server(server: DemoServer) -> None:
+    """Serve whoever started this process, until it closes our standard input."""
+    trio.run(_serve_stdio, server)
+
+
+async def _serve_stdio(server: DemoServer) -> None:
+    async with open_stdio_pipe(MESSAGE_BYTES) as pipe:
+        await server.serve(pipe)

@@ -1,0 +1,34 @@
+"""The command line in this process and in real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import structlog
+from click.testing import CliRunner, Result
+
+from mcpmux.cli.main import cli
+from tests.cli.running import Running
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def invoke() -> Iterator[Invoke]:
+    """Run one command in this process: `invoke("ls", url)`. Not on a terminal."""
+    logging = structlog.get_config()
+
+    def run(*args: str, stdin: bytes = b"") -> Result:
+        return CliRunner().invoke(cli, args, input=stdin, prog_name="mcpmux")
+
+    yield run
+    structlog.configure(**logging)
+
+
+@pytest.fixture(scope="session")
+def demo_url() -> Iterator[str]:
+    """The URL of a demo that runs in a process of its own."""
+    with Running("demo", "--http", "127.0.0.1:0") as demo:
+        yield demo.line().strip()
+        assert demo.stop() == 0, demo.stderr

@@ -1,0 +1,125 @@
+"""`mcpmux` as a real child process. Every wait is bounded."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+WAIT_SECONDS = 10.0
+
+COMMAND = [sys.executable, "-m", "mcpmux"]
+
+
+def demo_command(name: str, pid_file: Path | None = None) -> str:
+    """The command line of a bundled server, which writes its process id into `pid_file` first."""
+    command = shlex.join([sys.executable, "-m", f"mcpmux.demo.{name}"])
+    if pid_file is None:
+        return command
+    return shlex.join(["sh", "-c", f"echo $$ > {shlex.quote(str(pid_file))}; exec {command}"])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class Running:
+    """A running `mcpmux`; killed when the block is left with it still running."""
+
+    def __init__(self, *args: str, stdin: bytes | None = None, env: dict[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            [*COMMAND, *args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, **(env or {})},
+        )
+        self._rest = {"stdout": b"", "stderr": b""}
+        if stdin is not None:
+            self.send(stdin)
+            self.close_stdin()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(WAIT_SECONDS)
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def send(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(data)
+
+    def send_json(self, message: dict[str, Any]) -> None:
+        self.send(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    def receive_json(self) -> dict[str, Any]:
+        message = json.loads(self.line())
+        assert isinstance(message, dict)
+        return message
+
+    def close_stdin(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.stdin = None
+
+    def line(self, stream: str = "stdout", containing: str = "") -> str:
+        """The next line of a stream that contains a text; the lines before it are gone."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            line, newline, rest = self._rest[stream].partition(b"\n")
+            if newline:
+                self._rest[stream] = rest
+                if containing in line.decode():
+                    return line.decode()
+            else:
+                self._read(stream, deadline)
+
+    def _read(self, stream: str, deadline: float) -> None:
+        pipe: IO[bytes] = getattr(self._process, stream)
+        ready, _, _ = select.select([pipe], [], [], max(0, deadline - time.monotonic()))
+        assert ready, f"nothing on {stream} in time"
+        chunk = os.read(pipe.fileno(), 65536)
+        assert chunk, f"{stream} has ended: {self._rest}, exit code {self._process.poll()}"
+        self._rest[stream] += chunk
+
+    def send_signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def stop(self, number: int = signal.SIGINT) -> int:
+        """Signal it and wait for its end: the exit code. `stdout` and `stderr` have what was not read yet."""
+        self.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        out, err = self._process.communicate(timeout=WAIT_SECONDS)
+        self._rest["stdout"] += out
+        self._rest["stderr"] += err
+        return self._process.returncode
+
+    @property
+    def stdout(self) -> str:
+        return self._rest["stdout"].decode()
+
+    @property
+    def stderr(self) -> str:
+        return self._rest["stderr"].decode()

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.cli.conftest import Invoke
+from tests.cli.running import demo_command
+
+
+def test_every_upstream_gets_a_row(invoke: Invoke, demo_url: str) -> None:
+    result = invoke("check", "--upstream", f"web={demo_url}", "--upstream", "old=" + demo_command("clock"))
+    assert (result.exit_code, result.stderr) == (0, "")
+    heading, web, old = result.stdout.splitlines()
+    assert heading.split()[:5] == ["NAME", "STATE", "VIA", "REVISION", "RESOURCES"]
+    assert web.split()[:8] == ["web", "ready", "http", "2026-07-28", "36", "1", "4", "1"]
+    assert old.split()[:8] == ["old", "ready", "stdio", "2025-11-25", "1", "0", "1", "-"]
+    assert web.endswith("completions, prompts, resources, tools")
+
+
+def test_failed_upstream_says_why_and_fails_the_command(invoke: Invoke) -> None:
+    result = invoke(
+        "check",
+        "--upstream",
+        "gone=http://127.0.0.1:1/mcp",
+        "--upstream",
+        "good=" + demo_command("clock"),
+    )
+    assert result.exit_code == 1
+    _, gone, good = result.stdout.splitlines()
+    assert gone.split()[:3] == ["gone", "down", "http"]
+    assert "cannot connect to 127.0.0.1:1" in gone
+    assert good.split()[1] == "ready"
+    assert result.stderr == "Error: 1 of 2 upstreams not in order: gone\n"
+
+
+def test_json_tells_the_same_and_disabled_upstreams_do_no_harm(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    clock = {"command": sys.executable, "args": ["-m", "mcpmux.demo.clock"]}
+    file.write_text(json.dumps({"mcpServers": {"off": {"command": "x", "disabled": True}, "clock": clock}}))
+    result = invoke("check", str(file), "--json")
+    assert result.exit_code == 0, result.stderr
+    off, found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert off == {"name": "off", "state": "disabled", "transport": "stdio", "target": "x"}
+    assert found.pop("connectSeconds") >= 0
+    assert found == {
+        "name": "clock",
+        "state": "ready",
+        "transport": "stdio",
+        "target": f"{sys.executable} …",
+        "revision": "2025-11-25",
+        "capabilities": ["resources", "tools"],
+        "counts": {"resources": 1, "templates": 0, "tools": 1},
+    }
+
+
+def test_configuration_comes_from_stdin(invoke: Invoke) -> None:
+    text = f'[upstreams.clock]\ncommand = "{sys.executable}"\nargs = ["-m", "mcpmux.demo.clock"]\n'
+    result = invoke("check", "-", stdin=text.encode())
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines()[1].startswith("clock  ready")

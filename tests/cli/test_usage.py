@@ -1,0 +1,91 @@
+"""Help, mistakes, and what needs no server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mcpmux import __version__
+from tests.cli.conftest import Invoke
+
+COMMANDS = [["serve"], ["demo"], ["check"], ["ls"], ["read"], ["call"], ["config"], ["config", "schema"]]
+
+
+@pytest.mark.parametrize("command", [[], *COMMANDS], ids=" ".join)
+def test_every_command_has_help_with_an_example(invoke: Invoke, command: list[str]) -> None:
+    result = invoke(*command, "--help")
+    assert result.exit_code == 0
+    assert "Example" in result.stdout
+    assert " ".join(["mcpmux", *command]) in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 100
+
+
+def test_version(invoke: Invoke) -> None:
+    assert invoke("--version").stdout == f"mcpmux {__version__}\n"
+
+
+def test_schema_is_json(invoke: Invoke) -> None:
+    assert json.loads(invoke("config", "schema").stdout)["$schema"].startswith("https://json-schema.org/")
+
+
+MISTAKES = {
+    "no target": (["serve"], "name what to connect to"),
+    "no such file": (["ls", "nowhere.toml"], "nowhere.toml: there is no such file; expected"),
+    "no scheme": (["ls", "localhost:8484/mcp"], "expected a configuration file, a URL with http://"),
+    "no URL": (["ls", "http://"], "Error: expected"),
+    "no command": (["check", "--upstream", "a="], "expected [NAME=]URL"),
+    "quotation marks": (["ls", "echo 'x"], "quotation marks do not match"),
+    "name in use": (["check", "--upstream", "a=x", "--upstream", "a=y"], "same name"),
+    "address": (["serve", "--upstream", "x", "--http", "8484"], 'expected "HOST:PORT"'),
+    "demo address": (["demo", "--http", "x:99999"], 'expected "HOST:PORT"'),
+    "kind": (["ls", "x", "tool"], "'tool' is not one of"),
+    "argument": (["call", "http://127.0.0.1:1", "t", "x"], "expected key=text or key:=JSON"),
+    "level": (["ls", "x", "--log-level", "loud"], "'loud' is not one of"),
+    "stdin twice": (["serve", "-", "--stdio"], "standard input is the configuration already"),
+    "command": (["server"], "No such command"),
+}
+
+
+@pytest.mark.parametrize(("args", "words"), MISTAKES.values(), ids=MISTAKES)
+def test_mistake_is_told_on_stderr_with_exit_code_2(invoke: Invoke, args: list[str], words: str) -> None:
+    result = invoke(*args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "check", "ls"])
+def test_every_mistake_in_a_file_is_listed(invoke: Invoke, tmp_path: Path, command: str) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text('[upstreams.a]\ncomand = "x"\n\n[listeners]\nhttp = ["x"]\n')
+    result = invoke(command, str(file))
+    assert result.exit_code == 2
+    first, *problems = result.stderr.splitlines()
+    assert first == f"Error: {len(problems)} mistakes:"
+    assert all(problem.startswith(f"  {file}: ") for problem in problems)
+    assert any("did you mean `command`?" in problem for problem in problems)
+    assert any("listeners.http[0]" in problem for problem in problems)
+
+
+def test_configuration_on_stdin_has_to_be_utf8(invoke: Invoke) -> None:
+    result = invoke("check", "-", stdin=b"\xff")
+    assert result.exit_code == 2
+    assert result.stderr == "Error: standard input: expected UTF-8 text, byte 1 is none\n"
+
+
+FAILURES = {
+    "nobody there": (["ls", "http://127.0.0.1:1/mcp"], "cannot connect to 127.0.0.1:1"),
+    "nobody to read from": (["read", "http://127.0.0.1:1/mcp", "a:b"], "cannot connect to 127.0.0.1:1"),
+    "nobody to call": (["call", "http://127.0.0.1:1/mcp", "t"], "cannot connect to 127.0.0.1:1"),
+    "no such program": (["ls", "no-such-program --at-all"], "not found in PATH"),
+}
+
+
+@pytest.mark.parametrize(("args", "words"), FAILURES.values(), ids=FAILURES)
+def test_failure_is_one_sentence_with_exit_code_1(invoke: Invoke, args: list[str], words: str) -> None:
+    result = invoke(*args)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import click
+import pytest
+import structlog
+from click.testing import CliRunner
+
+from mcpmux.cli.options import quiet_option
+from mcpmux.cli.wall import Commands, Mistake, judge
+from mcpmux.errors import ConfigError, RpcError, TransportError
+
+
+def test_groups_are_told_as_their_causes() -> None:
+    group = ExceptionGroup("", [TransportError("no way"), ExceptionGroup("", [RpcError(1, "no such thing")])])
+    verdict = judge(group)
+    assert isinstance(verdict, click.ClickException)
+    assert (verdict.exit_code, verdict.message) == (1, "no way; no such thing")
+
+
+def test_interrupt_beats_everything_that_came_with_it() -> None:
+    verdict = judge(BaseExceptionGroup("", [KeyboardInterrupt(), TransportError("lost")]))
+    assert isinstance(verdict, click.exceptions.Exit)
+    assert verdict.exit_code == 130
+
+
+def test_broken_pipe_is_left_to_click_which_is_silent() -> None:
+    broken = BrokenPipeError(32, "Broken pipe")
+    assert judge(ExceptionGroup("", [broken])) is broken
+
+
+def test_configuration_mistakes_are_listed_one_per_line() -> None:
+    verdict = judge(ConfigError(["a: wrong", "b: wrong\x1b[31m too"]))
+    assert isinstance(verdict, Mistake)
+    assert verdict.exit_code == 2
+    assert verdict.message == "2 mistakes:\n  a: wrong\n  b: wrong\\x1b[31m too"
+
+
+@pytest.mark.parametrize("fault", [ValueError("\x07oops"), ExceptionGroup("", [ValueError("\x07oops")])])
+def test_our_own_fault_is_one_sentence_that_says_where_to_see_more(fault: Exception) -> None:
+    verdict = judge(fault)
+    assert isinstance(verdict, click.ClickException)
+    assert verdict.exit_code == 1
+    assert verdict.message.startswith("ValueError: \\x07oops; this is a fault in mcpmux")
+
+
+@click.command()
+@quiet_option
+def faulty() -> None:
+    raise ValueError("oops")
+
+
+@pytest.mark.parametrize(("level", "traced"), [("error", False), ("debug", True)])
+def test_traceback_is_shown_at_debug_level_only(level: str, traced: bool) -> None:
+    logging = structlog.get_config()
+    try:
+        result = CliRunner().invoke(Commands(commands=[faulty]), ["faulty", "--log-level", level])
+    finally:
+        structlog.configure(**logging)
+    assert result.exit_code == 1
+    assert ("Traceback" in result.stderr) == traced
+    assert result.stderr.splitlines()[-1].startswith("Error: ValueError: oops; ")
