@@ -22,11 +22,13 @@ from mcpmux.config import Config, HttpListener, Identity
 from mcpmux.errors import TransportError
 from mcpmux.mux.cursor import CursorSeal
 from mcpmux.mux.namespace import Namespace
+from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.runtime.channels import ChannelOpener
 from mcpmux.runtime.front import Front
-from mcpmux.runtime.http_endpoint import HttpEndpoint, refuse
+from mcpmux.runtime.http_answer import refuse
+from mcpmux.runtime.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.router import Router
@@ -166,9 +168,11 @@ async def _serve_http(
     sockets = await _listen(listener)
     port = sockets[0].socket.getsockname()[1]
     policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
-    endpoint = HttpEndpoint(front, listener.path, policy, config.limits.max_sessions)
+    sessions = SessionLimits(config.limits.max_sessions, config.limits.session_idle, ReplayBounds())
+    endpoint = HttpEndpoint(front, listener.path, policy, sessions)
     limits = HttpLimits(head_bytes=config.limits.max_head_bytes, body_bytes=config.limits.max_message_bytes)
     async with trio.open_nursery() as nursery:
+        await nursery.start(endpoint.run)
         serving = partial(serve_http, refuse=refuse, stopping=stopping, limits=limits)
         await nursery.start(serving, sockets, endpoint.handle, name=f"http {listener.host}:{port}")
         host = f"[{listener.host}]" if ":" in listener.host else listener.host

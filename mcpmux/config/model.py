@@ -168,6 +168,9 @@ class Limits:
     max_sessions: Annotated[int, Whole(1, 1_000_000)] = field(
         default=1000, metadata=about("Legacy sessions that are open at the same time.")
     )
+    session_idle: Seconds = field(
+        default=300.0, metadata=about("After this long without a request or an open stream a session ends.")
+    )
 
 
 @frozen(kw_only=True)

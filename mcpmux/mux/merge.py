@@ -16,6 +16,8 @@ from __future__ import annotations
 from mcpmux.mux.cursor import Position
 from mcpmux.protocol.envelope import Fields
 
+FOLLOWING_LIMIT = 8 * 1024  # characters of one upstream's cursor; the combined one has room for 32 such
+
 
 class Walk:
     """One combined page in the making.
@@ -37,7 +39,9 @@ class Walk:
     def take_page(self, position: Position, items: list[Fields], following: str | None) -> None:
         """The page at `position` has come: its items and the upstream's cursor after it (None: the last)."""
         after = None
-        if following is not None:
+        if following is not None and len(following) > FOLLOWING_LIMIT:
+            self.failures[position.upstream] = "its list cannot go on: its cursor is too long"
+        elif following is not None:
             after = position.advance(following)
             if after is None:
                 self.failures[position.upstream] = "its list never ends: it repeats a cursor"

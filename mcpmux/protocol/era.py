@@ -6,10 +6,12 @@ Each edge uses one half. Upward (what a legacy peer says): `upgrade_*`. Downward
 | legacy | modern |
 | --- | --- |
 | facts of the session (version, client, capabilities, log level) | `_meta` of every request |
+| structured output, always an object | any JSON value: left out downward, with its schema, if no object |
 | a result | `resultType` "complete"; cacheable ones `ttlMs` 0 and `cacheScope` "private" |
 | -32002 resource not found | -32602 with `data.uri` |
 
-Source: changelog of 2026-07-28; `server/resources` error handling; `server/utilities/caching`.
+Source: changelog of 2026-07-28; `server/resources` error handling; `server/utilities/caching`;
+`server/tools` (output schema) of 2025-11-25 and of 2026-07-28.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from mcpmux.protocol.call import (
     Call,
 )
 from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, RESOURCE_NOT_FOUND
-from mcpmux.protocol.envelope import Fields, decode_fields, raw
+from mcpmux.protocol.envelope import Fields, decode_fields, decode_list, first_byte, raw, text_of
 from mcpmux.protocol.revisions import NEWEST
 
 _COMPLETE = raw("complete")
@@ -91,16 +93,45 @@ def downgrade_result(result: Fields) -> Fields:
     """A modern result without what legacy revisions do not know (changed in place)."""
     for key in _MODERN_RESULT_KEYS:
         result.pop(key, None)
+    _drop_server_info(result)
+    structured = result.get("structuredContent")
+    if structured is not None and first_byte(structured) != b"{":
+        del result["structuredContent"]
+    if "tools" in result:
+        _drop_loose_schemas(result)
+    return result
+
+
+def _drop_server_info(result: Fields) -> None:
     try:
         meta = decode_fields(result.get(META))
     except ValueError:  # no object, so not ours to change
-        return result
+        return
     if meta.pop(SERVER_INFO, None) is not None:
         if meta:
             result[META] = raw(meta)
         else:
             del result[META]
-    return result
+
+
+def _drop_loose_schemas(result: Fields) -> None:
+    """Leave out each tool's `outputSchema` that describes something else than an object."""
+    try:
+        tools = decode_list(result["tools"])
+    except ValueError:
+        return
+    loose = [tool for tool in tools if "outputSchema" in tool and not _is_of_object(tool["outputSchema"])]
+    for tool in loose:
+        del tool["outputSchema"]
+    if loose:
+        result["tools"] = raw(tools)
+
+
+def _is_of_object(schema: Raw) -> bool:
+    try:
+        return text_of(decode_fields(schema).get("type")) == "object"
+    except ValueError:
+        return False
 
 
 def upgrade_error(method: str, params: Fields, error: RpcError) -> RpcError:

@@ -41,6 +41,10 @@ class Channel(Protocol):
         """Send a notification. Raises TransportError."""
         ...
 
+    async def listen(self) -> None:
+        """From now on hear what a legacy server says of its own accord."""
+        ...
+
     def settle(self, facts: ServerFacts) -> None:
         """The revision is agreed."""
         ...
@@ -130,4 +134,5 @@ async def _initialize(channel: Channel, client_info: Raw) -> Connection:
     facts = handshake.read_initialize_result(result)
     channel.settle(facts)
     await channel.notify(m.INITIALIZED)
+    await channel.listen()
     return LegacyConnection(channel, facts, client_info)

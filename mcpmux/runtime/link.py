@@ -109,6 +109,9 @@ class Link:
             else:
                 raise answer
 
+    async def listen(self) -> None:
+        """A duplex stream is heard all the time."""
+
     def settle(self, facts: ServerFacts) -> None:
         """A duplex stream looks the same in every revision."""
 

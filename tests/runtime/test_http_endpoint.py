@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import trio
 
+from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.origin import OriginPolicy
-from mcpmux.runtime.http_endpoint import HttpEndpoint, refuse
+from mcpmux.runtime.http_answer import refuse
+from mcpmux.runtime.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.transports.http_client import HttpPool
 from mcpmux.transports.http_connection import HttpOrigin
 from mcpmux.transports.http_message import HttpLimits
@@ -39,6 +41,24 @@ class Answer:
         return self.messages[-1]
 
 
+class Stream:
+    """An event stream that is being read: `next` gives (event id, message or None)."""
+
+    def __init__(self, response: Any) -> None:
+        self.response = response
+        self._decoder = SseDecoder(1 << 20)
+        self._events: list[Any] = []
+
+    async def next(self) -> tuple[str | None, Json | None]:
+        with trio.fail_after(5):
+            while not self._events:
+                chunk = await self.response.receive_some()
+                assert chunk, "the stream has ended"
+                self._events += self._decoder.feed(chunk)
+        event = self._events.pop(0)
+        return event.id, json.loads(event.data) if event.data else None
+
+
 class HttpClient:
     def __init__(self, pool: HttpPool) -> None:
         self._pool = pool
@@ -54,10 +74,22 @@ class HttpClient:
                 content = await response.read()
         if response.headers.get("content-type") == "text/event-stream":
             events = SseDecoder(1 << 20).feed(content)
-            messages = [json.loads(event.data) for event in events]
+            messages = [json.loads(event.data) for event in events if event.data]
         else:
             messages = [json.loads(content)] if content else []
         return Answer(response.status, response.headers, messages)
+
+    @asynccontextmanager
+    async def stream(self, method: str, body: Json | None, headers: Json) -> AsyncIterator[Stream]:
+        fields = {
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+        } | headers
+        data = json.dumps(body).encode() if body else b""
+        request = self._pool.request(method, "/mcp", tuple(fields.items()), data, idempotent=False)
+        with trio.fail_after(10):
+            async with request as response:
+                yield Stream(response)
 
     async def modern(self, method: str, params: Json | None = None, **headers: Any) -> Answer:
         params = {**(params or {}), "_meta": {VERSION: MODERN, CLIENT_INFO: IMPLEMENTATION, CAPABILITIES: {}}}
@@ -90,7 +122,9 @@ async def open_endpoint(
     async with open_world(servers or {"docs": docs(), "more": docs()}) as world:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = listeners[0].socket.getsockname()[1]
-        endpoint = HttpEndpoint(world.mux.front, "/mcp", OriginPolicy("127.0.0.1", (), ()), max_sessions)
+        sessions = SessionLimits(max_sessions, 300, ReplayBounds())
+        endpoint = HttpEndpoint(world.mux.front, "/mcp", OriginPolicy("127.0.0.1", (), ()), sessions)
+        await world.nursery.start(endpoint.run)
         limits = HttpLimits(body_bytes=body_bytes)
         serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), limits=limits)
         await world.nursery.start(serve, listeners, endpoint.handle)
@@ -236,7 +270,7 @@ async def test_sessions_are_limited():
         assert "try again" in answer.last["error"]["message"]
 
 
-async def test_a_client_that_leaves_cancels_its_exchange():
+async def test_a_modern_client_that_leaves_cancels_its_exchange():
     started, cancelled = trio.Event(), trio.Event()
 
     async def hang(_server: Any, _params: Json, _message: Json) -> Json:
@@ -250,8 +284,7 @@ async def test_a_client_that_leaves_cancels_its_exchange():
     tool = {"name": "t", "inputSchema": {"type": "object"}}
     server = ScriptedServer(tools=[tool], handlers={"tools/call": hang})
     async with open_endpoint({"x": server, "docs": docs()}) as client, trio.open_nursery() as nursery:
-        session = await client.initialize()
-        nursery.start_soon(client.send, request("tools/call", {"name": "x__t"}), session)
+        nursery.start_soon(client.modern, "tools/call", {"name": "x__t"})
         with trio.fail_after(5):
             await started.wait()
             nursery.cancel_scope.cancel()

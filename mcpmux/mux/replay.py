@@ -1,0 +1,115 @@
+"""Events that a client may ask for again: one session's streams, within bounds.
+
+Rules
+  * An event id is `stream-number`, unique in the session, increasing within a stream.
+  * Kept are the newest events of all the session's streams together, up to a count, a size and an age;
+    what falls out is remembered only as "everything up to that number is gone".
+  * `after(id)` gives the events of that very stream behind that one, or raises `Gone` when one of them has
+    fallen out, or when the id is none of this session's.
+
+Time is an argument, in seconds of any clock that only goes forward.
+Source: "Resumability and Redelivery", 2025-03-26 to 2025-11-25.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from mcpmux.errors import McpmuxError
+
+
+class Gone(McpmuxError):
+    """The events behind that id are not kept (any more)."""
+
+
+class ReplayBounds(NamedTuple):
+    """What is kept for one session."""
+
+    events: int = 1000
+    bytes: int = 4 * 1024 * 1024
+    seconds: float = 300.0
+
+
+class Kept(NamedTuple):
+    """One event that can be asked for again."""
+
+    stream: int
+    number: int
+    data: bytes
+    at: float
+
+    @property
+    def event_id(self) -> str:
+        """What `Last-Event-ID` names it by."""
+        return f"{self.stream}-{self.number}"
+
+
+class ReplayBuffer:
+    """The newest events of one session."""
+
+    def __init__(self, bounds: ReplayBounds) -> None:
+        self._bounds = bounds
+        self._kept: deque[Kept] = deque()
+        self._bytes = 0
+        self._last: dict[int, int] = {}
+        self._gone: dict[int, int] = {}
+        self._closed: set[int] = set()
+
+    def __repr__(self) -> str:
+        return f"<ReplayBuffer {len(self._kept)} events, {self._bytes} bytes, {len(self._last)} streams>"
+
+    def open(self, stream: int) -> None:
+        """A stream begins: it can be resumed from its start, before event 1."""
+        self._last.setdefault(stream, 0)
+
+    def add(self, stream: int, data: bytes, now: float) -> Kept:
+        """Keep the next event of a stream."""
+        number = self._last.get(stream, 0) + 1
+        self._last[stream] = number
+        event = Kept(stream, number, data, now)
+        self._kept.append(event)
+        self._bytes += len(data)
+        self.trim(now)
+        return event
+
+    def trim(self, now: float) -> None:
+        """Let go of what is over the bounds; the newest event stays for its age, whatever its size."""
+        bounds = self._bounds
+        while self._kept and (
+            self._kept[0].at < now - bounds.seconds
+            or (len(self._kept) > 1 and (len(self._kept) > bounds.events or self._bytes > bounds.bytes))
+        ):
+            event = self._kept.popleft()
+            self._bytes -= len(event.data)
+            self._gone[event.stream] = event.number
+            if event.stream in self._closed and event.number == self._last[event.stream]:
+                self._forget(event.stream)
+
+    def after(self, event_id: str, now: float) -> tuple[int, list[Kept]]:
+        """(stream, its events behind `event_id`, oldest first). Raises Gone."""
+        self.trim(now)
+        stream, number = _parse(event_id)
+        if number > self._last.get(stream, -1):
+            raise Gone(f"event {event_id} was never sent in this session")
+        if number < self._gone.get(stream, 0):
+            raise Gone(f"the events after {event_id} are not kept any more: read again what you need")
+        return stream, [event for event in self._kept if event.stream == stream and event.number > number]
+
+    def close(self, stream: int) -> None:
+        """Nothing more comes on a stream; it is forgotten once its last event has fallen out."""
+        self._closed.add(stream)
+        if self._gone.get(stream, 0) == self._last.get(stream, 0):
+            self._forget(stream)
+
+    def _forget(self, stream: int) -> None:
+        self._closed.discard(stream)
+        self._last.pop(stream, None)
+        self._gone.pop(stream, None)
+
+
+def _parse(event_id: str) -> tuple[int, int]:
+    stream, _, number = event_id.partition("-")
+    if not (stream.isdecimal() and number.isdecimal() and len(event_id) < 40):
+        raise Gone(f"event {event_id[:40]!r} was never sent in this session")
+    return int(stream), int(number)

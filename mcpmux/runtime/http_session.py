@@ -1,0 +1,222 @@
+"""A legacy session over Streamable HTTP: its requests, its own stream, and what can be heard again.
+
+Promises: a tool call goes on when its client loses the connection, and its stream can be resumed with
+`Last-Event-ID`, as can the session's own stream; what is kept for that is bounded. Other requests change
+nothing, so they just end with their connection. Source: "Transports", 2025-03-26 to 2025-11-25.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from mcpmux.errors import RpcError
+from mcpmux.mux.replay import Gone, Kept, ReplayBounds, ReplayBuffer
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Event
+from mcpmux.protocol.codes import BUSY, INVALID_REQUEST
+from mcpmux.protocol.envelope import (
+    Id,
+    Notification,
+    Request,
+    decode_any,
+    decode_fields,
+    encode_notification,
+)
+from mcpmux.protocol.revisions import V_2025_11_25
+from mcpmux.runtime.http_answer import JSON, STREAM_HEADERS, outcome, respond
+from mcpmux.runtime.session import LegacySession
+from mcpmux.transports.http_reply import HttpReply
+from mcpmux.transports.sse import encode_event
+
+OWN_STREAM = 0  # the number of the stream that a plain GET opens
+IN_FLIGHT_LIMIT = 256  # requests of one session at a time
+KEEP_ALIVE_SECONDS = 15.0  # between comments on a quiet stream, so that nothing in between closes it
+
+
+class _Stream:
+    """A call's stream. `over` once its last event is in; `only_answer` when that was all there is."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.events = 0
+        self.only_answer: bytes | None = None
+        self.over = False
+        self.arrival = trio.lowlevel.ParkingLot()
+
+
+class HttpSession:
+    """One legacy client. `last_used` is trio's time of its last request."""
+
+    def __init__(self, session: LegacySession, nursery: trio.Nursery, bounds: ReplayBounds) -> None:
+        self.session = session
+        self.last_used = trio.current_time()
+        self._nursery = nursery
+        self._buffer = ReplayBuffer(bounds)
+        self._buffer.open(OWN_STREAM)
+        self._in_flight: dict[Id, trio.CancelScope] = {}
+        self._streams: dict[int, _Stream] = {}
+        self._next_stream = OWN_STREAM + 1
+        self._readers = 0
+        self._own_reader: trio.CancelScope | None = None
+
+    def __repr__(self) -> str:
+        return f"<HttpSession {self.session!r} {len(self._in_flight)} in flight, {self._buffer!r}>"
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody reads a stream of it and nothing is in flight."""
+        return self._readers == 0 and not self._in_flight
+
+    def close(self) -> None:
+        """The session is over: its exchanges and streams end, nothing of its interest stays."""
+        for scope in self._in_flight.values():
+            scope.cancel(reason="the session has ended")
+        self.session.mailbox.close()
+        self.session.close()
+
+    def take_notification(self, notification: Notification) -> None:
+        """A notification of the client: it may take back a request."""
+        if notification.method != m.CANCELLED:
+            return
+        try:
+            request_id = decode_any(decode_fields(notification.params)["requestId"])
+        except (KeyError, ValueError):
+            return
+        scope = self._in_flight.get(request_id) if isinstance(request_id, int | str) else None
+        if scope is not None:
+            scope.cancel(reason="the client cancelled the request")
+
+    # Requests
+
+    async def post(self, request: Request, reply: HttpReply, *, streams: bool) -> None:
+        """Answer one request; `streams`: the client takes event streams. Raises RpcError for a refusal."""
+        self.last_used = trio.current_time()
+        if request.id in self._in_flight:
+            raise RpcError(INVALID_REQUEST, f"Invalid request: id {request.id!r} is already in flight")
+        if len(self._in_flight) >= IN_FLIGHT_LIMIT:
+            raise RpcError(BUSY, f"Busy: more than {IN_FLIGHT_LIMIT} requests in flight; try again later")
+        scope = self._in_flight[request.id] = trio.CancelScope()
+        if streams and request.method == m.TOOLS_CALL:
+            stream = self._open_stream()
+            self._nursery.start_soon(self._work, request, scope, stream, name=f"call {request.id}")
+            await self._follow(stream, reply)
+            return
+        with scope:
+            await respond(request, reply, partial(self.session.answer, request), streams=streams)
+        self._in_flight.pop(request.id, None)
+
+    def _open_stream(self) -> _Stream:
+        self._buffer.open(self._next_stream)
+        stream = self._streams[self._next_stream] = _Stream(self._next_stream)
+        self._next_stream += 1
+        return stream
+
+    async def _work(self, request: Request, scope: trio.CancelScope, stream: _Stream) -> None:
+        """A request that outlives its connection: everything it says goes into its stream."""
+
+        async def notify(event: Event) -> None:
+            self._put(stream, encode_notification(event.method, event.params))
+
+        try:
+            with scope:
+                _, data = await outcome(request, partial(self.session.answer, request), notify)
+                if stream.events == 0:
+                    stream.only_answer = data
+                self._put(stream, data)
+        finally:
+            del self._in_flight[request.id]
+            del self._streams[stream.number]
+            stream.over = True
+            stream.arrival.unpark_all()
+            self._buffer.close(stream.number)
+
+    def _put(self, stream: _Stream, data: bytes) -> None:
+        stream.events += 1
+        self._buffer.add(stream.number, data, trio.current_time())
+        stream.arrival.unpark_all()
+
+    async def _follow(self, stream: _Stream, reply: HttpReply) -> None:
+        """Send a call's stream as it grows; as plain JSON when the answer is all there is."""
+        self._readers += 1
+        try:
+            first = f"{stream.number}-0"
+            while not stream.over and not self._after(first):
+                await stream.arrival.park()
+            if stream.only_answer is not None or (stream.over and stream.events == 0):
+                await _send_only(reply, stream.only_answer)
+                return
+            opening = b""
+            if self.session.revision >= V_2025_11_25:
+                opening = encode_event(b"", event_id=first)
+            await reply.open(200, STREAM_HEADERS, opening)
+            await self._send_after(stream, first, reply)
+        finally:
+            self._readers -= 1
+
+    def _after(self, event_id: str) -> list[Kept]:
+        return self._buffer.after(event_id, trio.current_time())[1]
+
+    async def _send_after(self, stream: _Stream, event_id: str, reply: HttpReply) -> None:
+        """Send everything behind an event of a stream, until its end."""
+        while True:
+            try:
+                events = self._after(event_id)
+            except Gone:
+                return  # too slow a reader: the end of the response tells it to ask again
+            for event in events:
+                event_id = event.event_id
+                await reply.write(encode_event(event.data, event_id=event_id))
+            if not events and stream.over:
+                return
+            if not events:
+                await stream.arrival.park()
+
+    # Streams that the client opens itself
+
+    async def get(self, last_event_id: str | None, reply: HttpReply) -> None:
+        """Open the session's own stream, or resume any stream. Raises Gone."""
+        self.last_used = trio.current_time()
+        number = OWN_STREAM
+        missed: list[Kept] = []
+        if last_event_id is not None:
+            number, missed = self._buffer.after(last_event_id, trio.current_time())
+        self._readers += 1
+        try:
+            data = b"".join(encode_event(event.data, event_id=event.event_id) for event in missed)
+            await reply.open(200, STREAM_HEADERS, data or b": open\n\n")
+            if number == OWN_STREAM:
+                await self._send_own(reply)
+            elif number in self._streams:
+                last = missed[-1].event_id if missed else last_event_id
+                await self._send_after(self._streams[number], last or "", reply)
+        finally:
+            self._readers -= 1
+
+    async def _send_own(self, reply: HttpReply) -> None:
+        """Send what changes, until the client goes or opens this stream a second time."""
+        if self._own_reader is not None:
+            self._own_reader.cancel(reason="the client opened its stream again")
+        with trio.CancelScope() as scope:
+            self._own_reader = scope
+            while True:
+                event: Event | None = None
+                with trio.move_on_after(KEEP_ALIVE_SECONDS) as patience:
+                    event = await self.session.mailbox.take()
+                if event is not None:
+                    data = encode_notification(event.method, event.params)
+                    kept = self._buffer.add(OWN_STREAM, data, trio.current_time())
+                    await reply.write(encode_event(data, event_id=kept.event_id))
+                elif patience.cancelled_caught:
+                    await reply.write(b":\n\n")
+                else:
+                    return
+
+
+async def _send_only(reply: HttpReply, data: bytes | None) -> None:
+    """The answer alone; a request that was cancelled has none."""
+    if data is None:
+        await reply.send(202, ())
+    else:
+        await reply.send(200, JSON, data)

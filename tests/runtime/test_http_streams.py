@@ -1,0 +1,157 @@
+"""Streams of legacy HTTP sessions: the session's own, resumed ones, and calls that outlive connections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from tests.runtime.scripted import Json, ScriptedServer
+from tests.runtime.subscribable import Subscribable
+from tests.runtime.test_flows import docs
+from tests.runtime.test_http_endpoint import LEGACY, open_endpoint, request
+
+UPDATED = "notifications/resources/updated"
+TOOL = {"name": "t", "inputSchema": {"type": "object"}}
+
+
+class Steps:
+    """A tool that reports progress each time it is let go on, `total` times, then answers."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self.started = trio.Event()
+        self.cancelled = trio.Event()
+        self._go, self._waiting = trio.open_memory_channel[None](total)
+
+    def go(self) -> None:
+        self._go.send_nowait(None)
+
+    async def __call__(self, server: ScriptedServer, params: Json, _message: Json) -> Json:
+        self.started.set()
+        try:
+            for step in range(1, self._total + 1):
+                await self._waiting.receive()
+                progress = {"progressToken": params["_meta"]["progressToken"], "progress": step}
+                await server.send({"method": "notifications/progress", "params": progress})
+        except trio.Cancelled:
+            self.cancelled.set()
+            raise
+        return {"resultType": "complete", "content": [{"type": "text", "text": "done"}]}
+
+
+def call(request_id: int = 1) -> Json:
+    return request("tools/call", {"name": "x__t", "_meta": {"progressToken": "p"}}, request_id)
+
+
+def servers(steps: Steps) -> dict[str, Any]:
+    return {"x": ScriptedServer(tools=[TOOL], handlers={"tools/call": steps}), "docs": docs()}
+
+
+async def test_updates_arrive_on_the_sessions_own_stream_and_are_told_again_after_a_break():
+    server = Subscribable("2026-07-28")
+    async with open_endpoint({"x": server, "y": Subscribable(LEGACY)}) as client:
+        session = await client.initialize()
+        for uri in ("x+memo:1", "x+memo:2", "x+memo:3"):
+            assert (await client.send(request("resources/subscribe", {"uri": uri}), session)).last[
+                "result"
+            ] == {}
+        async with client.stream("GET", None, session) as stream:
+            assert stream.response.headers["content-type"] == "text/event-stream"
+            await server.update("memo:1")
+            seen = await next_update(stream)
+        await server.update("memo:2")
+        resume = session | {"Last-Event-ID": seen[0]}
+        async with client.stream("GET", None, resume) as stream:
+            second = await next_update(stream)
+            assert second[1] == "x+memo:2"
+            await server.update("memo:3")
+            assert (await next_update(stream))[1] == "x+memo:3"
+        async with client.stream("GET", None, resume) as stream:
+            again = [(await next_update(stream))[1] for _ in range(2)]
+            assert again == ["x+memo:2", "x+memo:3"]
+
+
+async def next_update(stream: Any) -> tuple[str, str]:
+    """(event id, uri) of the next update; list changes at the start are skipped."""
+    while True:
+        event_id, message = await stream.next()
+        if message is not None and message["method"] == UPDATED:
+            return event_id, message["params"]["uri"]
+
+
+async def test_a_call_goes_on_without_its_connection_and_is_resumed_where_it_was():
+    steps = Steps(3)
+    async with open_endpoint(servers(steps)) as client:
+        session = await client.initialize()
+        steps.go()
+        async with client.stream("POST", call(), session) as stream:
+            primed, nothing = await stream.next()
+            assert nothing is None
+            last, first = await stream.next()
+            assert first is not None
+            assert first["params"]["progress"] == 1
+        steps.go()
+        steps.go()
+        async with client.stream("GET", None, session | {"Last-Event-ID": last}) as stream:
+            messages = [(await stream.next())[1] for _ in range(3)]
+        assert [m["params"]["progress"] for m in messages[:2]] == [2, 3]
+        assert messages[2]["result"]["content"][0]["text"] == "done"
+        async with client.stream("GET", None, session | {"Last-Event-ID": primed}) as stream:
+            assert [(await stream.next())[0] for _ in range(4)] == ["1-1", "1-2", "1-3", "1-4"]
+
+
+async def test_a_cancelled_call_reaches_the_upstream_and_is_not_answered():
+    steps = Steps(2)
+    async with open_endpoint(servers(steps)) as client:
+        session = await client.initialize()
+        steps.go()
+        async with client.stream("POST", call(7), session) as stream:
+            await stream.next()
+            assert (await stream.next())[1]["params"]["progress"] == 1
+            cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+            assert (await client.send(cancel, session)).status == 202
+            with trio.fail_after(5):
+                await steps.cancelled.wait()
+            assert await stream.response.receive_some() == b""
+
+
+async def test_ending_the_session_ends_its_calls_and_streams():
+    steps = Steps(1)
+    async with open_endpoint(servers(steps)) as client:
+        session = await client.initialize()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send, call(), session)
+            with trio.fail_after(5):
+                await steps.started.wait()
+            async with client.stream("GET", None, session) as stream:
+                assert (await client.send(b"", session, "DELETE")).status == 204
+                with trio.fail_after(5):
+                    while await stream.response.receive_some():
+                        pass
+            with trio.fail_after(5):
+                await steps.cancelled.wait()
+
+
+async def test_event_ids_that_are_not_kept_get_a_clear_answer():
+    async with open_endpoint() as client:
+        session = await client.initialize()
+        for event_id in ("0-99", "5-1", "nonsense", "9" * 50 + "-1"):
+            answer = await client.send(b"", session | {"Last-Event-ID": event_id}, "GET")
+            assert answer.status == 400
+            assert "never sent" in answer.last["error"]["message"]
+
+
+async def test_a_stream_that_is_opened_again_replaces_the_one_before():
+    async with open_endpoint({"x": Subscribable("2026-07-28"), "y": docs()}) as client:
+        session = await client.initialize()
+        async with client.stream("GET", None, session) as first, client.stream("GET", None, session):
+            with trio.fail_after(5):
+                while await first.response.receive_some():
+                    pass
+
+
+async def test_a_get_without_a_session_is_refused():
+    async with open_endpoint() as client:
+        assert (await client.send(b"", {}, "GET")).status == 405
+        assert (await client.send(b"", {"Mcp-Session-Id": "nope"}, "GET")).status == 404
