@@ -171,13 +171,15 @@ async def _serve_http(
     sessions = SessionLimits(config.limits.max_sessions, config.limits.session_idle, ReplayBounds())
     endpoint = HttpEndpoint(front, listener.path, policy, sessions)
     limits = HttpLimits(head_bytes=config.limits.max_head_bytes, body_bytes=config.limits.max_message_bytes)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(endpoint.run)
-        serving = partial(serve_http, refuse=refuse, stopping=stopping, limits=limits)
-        await nursery.start(serving, sockets, endpoint.handle, name=f"http {listener.host}:{port}")
-        host = f"[{listener.host}]" if ":" in listener.host else listener.host
-        announce(f"http://{host}:{port}{listener.path}")
-        task_status.started()
+    async with trio.open_nursery() as sessions_of_listener:
+        await sessions_of_listener.start(endpoint.run)
+        async with trio.open_nursery() as serving:
+            serve_listener = partial(serve_http, refuse=refuse, stopping=stopping, limits=limits)
+            await serving.start(serve_listener, sockets, endpoint.handle, name=f"http {listener.host}:{port}")
+            host = f"[{listener.host}]" if ":" in listener.host else listener.host
+            announce(f"http://{host}:{port}{listener.path}")
+            task_status.started()
+        sessions_of_listener.cancel_scope.cancel()
 
 
 async def _listen(listener: HttpListener) -> list[trio.SocketListener]:

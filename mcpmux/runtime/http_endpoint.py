@@ -143,7 +143,8 @@ class HttpEndpoint:
 
     async def _initialize(self, message: Request, reply: HttpReply) -> None:
         if len(self.sessions) >= self._limits.sessions:
-            raise RpcError(BUSY, f"Busy: {self._limits.sessions} sessions are open; end one or try again later")
+            count = self._limits.sessions
+            raise RpcError(BUSY, f"Busy: {count} sessions are open; end one or try again later")
         session, result = await self._front.initialize(message)
         session_id = secrets.token_urlsafe(SESSION_BYTES)
         self.sessions[session_id] = HttpSession(session, self._nursery, self._limits.replay)
