@@ -88,7 +88,9 @@ def object_of(members: dict[str, str]) -> str:
 
 @given(ids, methods, object_texts)
 def test_a_payload_keeps_its_bytes_when_decoded(request_id: int | str, method: str, params: str):
-    text = json.dumps({"jsonrpc": "2.0", "id": request_id, "method": method})[:-1] + f', "params" : {params} }}'
+    text = (
+        json.dumps({"jsonrpc": "2.0", "id": request_id, "method": method})[:-1] + f', "params" : {params} }}'
+    )
     assert decode_message(text.encode()) == Request(request_id, method, Raw(params.encode()))
 
 
@@ -107,7 +109,9 @@ def test_members_keep_their_bytes_and_order_through_encoding_and_decoding(
 
 
 @given(ids | st.none(), st.integers(-(2**31), 2**31), st.text(), st.none() | json_texts)
-def test_errors_come_back_as_they_were(request_id: int | str | None, code: int, message: str, data: str | None):
+def test_errors_come_back_as_they_were(
+    request_id: int | str | None, code: int, message: str, data: str | None
+):
     payload = None if data is None else Raw(data.encode())
     reply = decode_message(encode_error(request_id, RpcError(code, message, payload)))
     assert reply == ErrorReply(request_id, code, message, payload)
@@ -187,7 +191,9 @@ BAD: list[tuple[str, bytes, int, int | str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("data", "code", "request_id"), [row[1:] for row in BAD], ids=[row[0] for row in BAD])
+@pytest.mark.parametrize(
+    ("data", "code", "request_id"), [row[1:] for row in BAD], ids=[row[0] for row in BAD]
+)
 def test_a_malformed_message_is_refused_with_its_id_where_that_can_be_read(
     data: bytes, code: int, request_id: int | str | None
 ):
@@ -213,7 +219,9 @@ def test_a_message_with_a_method_is_a_request_whatever_else_it_has():
     assert decode_message(data) == Request(1, "a")
 
 
-@pytest.mark.parametrize("error", ["null", '"boom"', "{}", '{"code":"1","message":"m"}', '{"code":1.5}', "[]"])
+@pytest.mark.parametrize(
+    "error", ["null", '"boom"', "{}", '{"code":"1","message":"m"}', '{"code":1.5}', "[]"]
+)
 def test_a_malformed_error_still_fails_its_request(error: str):
     message = decode_message(f'{{"jsonrpc":"2.0","id":7,"error":{error}}}'.encode())
     assert message == ErrorReply(7, INTERNAL_ERROR, "The answer is a malformed error", Raw(error.encode()))
@@ -262,7 +270,14 @@ def test_a_malformed_batch_is_refused_as_a_whole(data: bytes, code: int):
 
 # Payload parts
 
-UNREADABLE = [b"", b"{", b'"\\ud800"', b"[" * DEEP + b"]" * DEEP, b'{"a":' * DEEP + b"1" + b"}" * DEEP, b'{"\xff":1}']
+UNREADABLE = [
+    b"",
+    b"{",
+    b'"\\ud800"',
+    b"[" * DEEP + b"]" * DEEP,
+    b'{"a":' * DEEP + b"1" + b"}" * DEEP,
+    b'{"\xff":1}',
+]
 
 
 @pytest.mark.parametrize("data", UNREADABLE)

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcpmux.mux.cursor import CursorSeal, Position
+from mcpmux.mux.merge import FOLLOWING_LIMIT, Walk
+from mcpmux.protocol.envelope import Fields, decode_any, raw
+
+SEAL = CursorSeal(b"0123456789abcdef")
+ROUND_LIMIT = 1000  # more than any list here has pages
+
+
+class Upstream(NamedTuple):
+    """A server's list: each page's items, the cursor of each page but the first, the page that fails."""
+
+    pages: list[list[str]]
+    cursors: list[str]
+    failing: int | None
+
+
+class Outcome(NamedTuple):
+    """What a client saw: the items of each combined page, and what it was told about failures."""
+
+    pages: list[list[str]]
+    failures: list[tuple[str, str]]
+    fetched: Counter[tuple[str, str | None]]
+
+    @property
+    def items(self) -> list[str]:
+        return [item for page in self.pages for item in page]
+
+
+@st.composite
+def upstreams(draw: st.DrawFn) -> dict[str, Upstream]:
+    found = {}
+    for name in draw(st.permutations(["a", "b", "c", "d"]))[: draw(st.integers(0, 4))]:
+        sizes = draw(st.lists(st.integers(0, 4), min_size=1, max_size=6))
+        pages = [[f"{name}{page}.{item}" for item in range(size)] for page, size in enumerate(sizes)]
+        cursors = draw(
+            st.lists(st.text(max_size=2), min_size=len(pages) - 1, max_size=len(pages) - 1, unique=True)
+        )
+        found[name] = Upstream(pages, cursors, draw(st.none() | st.integers(0, len(pages) - 1)))
+    return found
+
+
+def fetch(upstream: Upstream, cursor: str | None) -> tuple[list[Fields], str | None] | None:
+    """One page as a server gives it: its items and the next cursor; None for the one that cannot be had."""
+    page = 0 if cursor is None else upstream.cursors.index(cursor) + 1
+    if page == upstream.failing:
+        return None
+    items = [{"name": raw(name)} for name in upstream.pages[page]]
+    return items, upstream.cursors[page] if page < len(upstream.cursors) else None
+
+
+def walk_all(table: dict[str, Upstream], page_size: int, reverse: bool = False) -> Outcome:
+    """Every combined page, each cursor sealed and opened in between; `reverse`: answers come last first."""
+    outcome = Outcome([], [], Counter())
+    start = [Position(name) for name in table]
+    while True:
+        walk = Walk(start, page_size)
+        while not walk.done:
+            for position in reversed(walk.wanted) if reverse else walk.wanted:
+                outcome.fetched[position.upstream, position.cursor] += 1
+                answer = fetch(table[position.upstream], position.cursor)
+                if answer is None:
+                    walk.take_failure(position, "is down")
+                else:
+                    walk.take_page(position, *answer)
+            walk.end_round()
+        outcome.pages.append([decode_any(item["name"]) for item in walk.items])
+        outcome.failures.extend(walk.failures.items())
+        if not walk.wanted:
+            return outcome
+        assert len(outcome.pages) < ROUND_LIMIT
+        start = SEAL.open("tools/list", SEAL.seal("tools/list", walk.wanted), table)
+
+
+def expected(table: dict[str, Upstream]) -> list[str]:
+    """Round by round, in configuration order, up to what cannot be had."""
+    rounds = max((len(upstream.pages) for upstream in table.values()), default=0)
+    return [
+        item
+        for page in range(rounds)
+        for upstream in table.values()
+        if page < len(upstream.pages) and (upstream.failing is None or page < upstream.failing)
+        for item in upstream.pages[page]
+    ]
+
+
+@given(upstreams(), st.integers(1, 30))
+def test_walking_all_pages_yields_every_item_that_can_be_had_exactly_once(
+    table: dict[str, Upstream], page_size: int
+):
+    assert walk_all(table, page_size).items == expected(table)
+
+
+@given(upstreams(), st.integers(1, 30), st.integers(1, 30))
+def test_the_order_depends_neither_on_the_page_size_nor_on_who_answers_first(
+    table: dict[str, Upstream], page_size: int, other_size: int
+):
+    items = walk_all(table, page_size).items
+    assert walk_all(table, other_size).items == items
+    assert walk_all(table, page_size, reverse=True).items == items
+
+
+@given(upstreams(), st.integers(1, 30))
+def test_each_upstream_page_is_fetched_once_in_a_walk(table: dict[str, Upstream], page_size: int):
+    wanted = {
+        (name, cursor)
+        for name, upstream in table.items()
+        for cursor in [None, *upstream.cursors][
+            : len(upstream.pages) if upstream.failing is None else upstream.failing + 1
+        ]
+    }
+    assert walk_all(table, page_size).fetched == Counter(wanted)
+
+
+@given(upstreams(), st.integers(1, 30))
+def test_each_failed_upstream_is_told_once_and_no_other(table: dict[str, Upstream], page_size: int):
+    failing = {(name, "is down") for name, upstream in table.items() if upstream.failing is not None}
+    assert Counter(walk_all(table, page_size).failures) == Counter(failing)
+
+
+@given(upstreams(), st.integers(1, 30))
+def test_a_combined_page_is_as_large_as_asked_for_unless_it_is_the_last(
+    table: dict[str, Upstream], page_size: int
+):
+    *full, _last = walk_all(table, page_size).pages
+    assert all(len(page) >= page_size for page in full)
+
+
+@given(upstreams())
+def test_a_small_aggregate_comes_back_whole(table: dict[str, Upstream]):
+    assert len(walk_all(table, 1000).pages) == 1
+
+
+@pytest.mark.parametrize("loop", [1, 2, 3, 7])
+def test_a_list_that_never_ends_is_given_up_and_told(loop: int):
+    walk = Walk([Position("a"), Position("b")], 1000)
+    rounds = 0
+    while not walk.done:
+        for position in walk.wanted:
+            following = str(rounds % loop) if position.upstream == "a" else None
+            walk.take_page(position, [{"name": raw(position.upstream)}], following)
+        walk.end_round()
+        rounds += 1
+        assert rounds <= 3 * loop + 1
+    assert walk.failures == {"a": "its list never ends: it repeats a cursor"}
+    assert [decode_any(item["name"]) for item in walk.items].count("b") == 1
+
+
+def test_a_cursor_that_would_spoil_the_combined_one_fails_its_own_upstream_only():
+    walk = Walk([Position("a"), Position("b")], 1)
+    walk.take_page(walk.wanted[0], [{"name": raw("x")}], "x" * (FOLLOWING_LIMIT + 1))
+    walk.take_page(walk.wanted[1], [{"name": raw("y")}], "x" * FOLLOWING_LIMIT)
+    walk.end_round()
+    assert [decode_any(item["name"]) for item in walk.items] == ["x", "y"]
+    assert [position.upstream for position in walk.wanted] == ["b"]
+    assert walk.failures == {"a": "its list cannot go on: its cursor is too long"}
+
+
+def test_thirty_upstreams_with_the_longest_cursors_fit_in_a_combined_one():
+    cursor = hashlib.shake_256(b"").hexdigest(FOLLOWING_LIMIT // 2)
+    SEAL.seal("tools/list", [Position(f"upstream-{index}", cursor) for index in range(30)])
+
+
+def test_nothing_is_wanted_of_no_upstreams():
+    assert Walk([], 10).done
+
+
+def test_a_walk_shows_its_state():
+    walk = Walk([Position("a"), Position("b")], 10)
+    walk.take_page(walk.wanted[0], [{"name": raw("x")}], "")
+    walk.take_failure(walk.wanted[1], "is down")
+    walk.end_round()
+    assert repr(walk) == "Walk(wanted=['a'], items=1, {'b': 'is down'})"

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from msgspec import Raw
+
+from mcpmux.protocol.call import META, Call, with_meta
+from mcpmux.protocol.envelope import decode_fields, raw
+from tests.payloads import member_texts, object_texts
+
+
+@given(member_texts, member_texts)
+def test_params_and_meta_are_split_and_put_together_again(params: dict[str, str], meta: dict[str, str]):
+    fields = {key: Raw(text.encode()) for key, text in params.items() if key != META}
+    inner = {key: Raw(text.encode()) for key, text in meta.items()}
+    call = Call.of("tools/call", raw(with_meta(fields, inner)))
+    assert call == Call("tools/call", fields, inner)
+    assert list(call.params) == list(fields)
+    assert list(call.meta) == list(inner)
+
+
+@given(object_texts)
+def test_empty_meta_is_as_good_as_none(text: str):
+    fields = decode_fields(text.encode())
+    assert with_meta(fields, {}) is fields
+
+
+def test_absent_params_are_empty():
+    assert Call.of("ping", None) == Call("ping", {}, {})
+
+
+@pytest.mark.parametrize("params", [b"[]", b'{"_meta":null}', b'{"_meta":[]}', b'{"_meta":"x"}', b'{"a":'])
+def test_params_or_meta_that_are_no_objects_are_refused(params: bytes):
+    with pytest.raises(ValueError):
+        Call.of("tools/call", Raw(params))
+
+
+def test_other_params_leave_method_and_meta_alone():
+    call = Call.of("tools/call", Raw(b'{"name":"a","_meta":{"x":1}}'))
+    assert call.with_params({"name": raw("b")}) == Call("tools/call", {"name": raw("b")}, {"x": raw(1)})
+
+
+@pytest.mark.parametrize(("params", "text"), [(b'{"name":"a"}', "a"), (b'{"name":1}', None), (b"{}", None)])
+def test_text_is_a_string_parameter_or_none(params: bytes, text: str | None):
+    assert Call.of("tools/call", Raw(params)).text("name") == text
+
+
+@pytest.mark.parametrize(("token", "wanted"), [("0", True), ('""', True), ('"a"', True), (None, False)])
+def test_any_progress_token_asks_for_progress(token: str | None, wanted: bool):
+    meta = {} if token is None else {"progressToken": Raw(token.encode())}
+    assert Call("tools/call", {}, meta).wants_progress is wanted
