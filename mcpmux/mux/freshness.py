@@ -6,7 +6,7 @@ Source: `server/utilities/caching`, 2026-07-28.
 
 from __future__ import annotations
 
-from mcpmux.protocol.envelope import Fields, decode_any, text_of
+from mcpmux.protocol.envelope import Fields, text_of, value_of
 
 
 class Freshness:
@@ -23,8 +23,8 @@ class Freshness:
         """One more part. An empty result is no part: there was nothing to ask."""
         if not result:
             return
-        ttl = decode_any(result["ttlMs"]) if "ttlMs" in result else 0
-        ttl = ttl if isinstance(ttl, int) and ttl > 0 else 0
+        ttl = value_of(result.get("ttlMs"))
+        ttl = ttl if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl > 0 else 0
         self._ttl_ms = ttl if self._ttl_ms is None else min(self._ttl_ms, ttl)
         if text_of(result.get("cacheScope")) != "public":
             self.scope = "private"

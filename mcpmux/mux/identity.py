@@ -15,6 +15,7 @@ DELIVERED: dict[str, frozenset[str]] = {
     "resources": frozenset({"listChanged", "subscribe"}),
     "prompts": frozenset({"listChanged"}),
     "completions": frozenset(),
+    "logging": frozenset(),
 }
 """Capability → the options of it that mcpmux delivers."""
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from msgspec import Raw
 
-from mcpmux.protocol.envelope import Fields, decode_fields, raw, text_of
+from mcpmux.protocol.envelope import Fields, decode_fields, id_of, raw, text_of
 
 META = "_meta"
 PROGRESS_TOKEN = "progressToken"
@@ -32,17 +32,28 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     method: str
     params: Fields
     meta: Fields
+    client: object = None
+    """Who asks, as far as that is known: the same object for every call of one client. Never looked into."""
+    capabilities: Raw | None = None
+    """What that client can be asked, on a leg whose `meta` does not say it."""
 
     @classmethod
-    def of(cls, method: str, params: Raw | None) -> Call:
+    def of(cls, method: str, params: Raw | None, client: object = None) -> Call:
         """Split raw params. Raises ValueError when `_meta` is no object."""
         fields = decode_fields(params)
         meta = fields.pop(META, None)
-        return cls(method, fields, decode_fields(meta))
+        members = decode_fields(meta)
+        if PROGRESS_TOKEN in members and id_of(members[PROGRESS_TOKEN]) is None:
+            del members[PROGRESS_TOKEN]  # null and the like are no tokens
+        return cls(method, fields, members, client)
 
     def with_params(self, params: Fields) -> Call:
         """The same call with other parameters."""
-        return Call(self.method, params, self.meta)
+        return Call(self.method, params, self.meta, self.client, self.capabilities)
+
+    def with_meta(self, meta: Fields) -> Call:
+        """The same call with other `_meta`."""
+        return Call(self.method, self.params, meta, self.client, self.capabilities)
 
     def text(self, key: str) -> str | None:
         """The parameter `key` when it is a string, else None."""

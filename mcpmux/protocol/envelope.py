@@ -241,6 +241,20 @@ def text_of(raw: Raw | None) -> str | None:
         return None
 
 
+def value_of(raw: Raw | None) -> Any:
+    """The Python value of a stranger's raw JSON, or None when it is absent or cannot be one (1e400)."""
+    try:
+        return None if raw is None else decode_any(raw)
+    except ValueError:
+        return None
+
+
+def id_of(raw: Raw | None) -> Id | None:
+    """The request id or progress token that `raw` holds, or None when it is absent or none."""
+    value = value_of(raw)
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
+
+
 def raw(value: Any) -> Raw:
     """Any value (dicts of raw members included) as raw JSON."""
     return Raw(_encoder.encode(value))

@@ -14,7 +14,7 @@ from msgspec import Raw
 from mcpmux.errors import RemoteProtocolError, RpcError
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, META, SERVER_INFO, VERSION, Call
 from mcpmux.protocol.codes import MODERN_ONLY, UNSUPPORTED_VERSION
-from mcpmux.protocol.envelope import Fields, decode_any, decode_fields, raw, text_of
+from mcpmux.protocol.envelope import Fields, decode_any, decode_fields, raw, text_of, value_of
 from mcpmux.protocol.method import DISCOVER, INITIALIZE
 from mcpmux.protocol.revisions import LEGACY, NEWEST, NEWEST_LEGACY, V_2024_11_05
 
@@ -102,8 +102,6 @@ def supported_versions(error: RpcError) -> str:
 
 
 def _supported(error: RpcError) -> list[str]:
-    data = error.data
-    if isinstance(data, Raw):
-        data = decode_any(data)
+    data = value_of(error.data) if isinstance(error.data, Raw) else error.data
     versions = data.get("supported") if isinstance(data, dict) else None
     return [version for version in versions if isinstance(version, str)] if isinstance(versions, list) else []

@@ -2,7 +2,8 @@
 
 State of a ticket
 
-    waiting --reply/error--> answered --take()--> gone
+    waiting --reply/error--> answered --close()--> gone
+    waiting --ask()--------> asked         (the server wants to know something first; see runtime/calls)
     waiting --close()------> gone          (the caller gave up: its late answer is swallowed)
     waiting --fail_all()---> answered      (the stream ended)
 
@@ -14,12 +15,12 @@ messages are dropped with a count once it is full.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Event
-from mcpmux.protocol.envelope import ErrorReply, Id, Reply
+from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.envelope import ErrorReply, Id, Reply, Request
 
 EVENT_LIMIT = 64  # events that wait for one exchange; a reader that keeps up never sees the bound
 
@@ -27,10 +28,13 @@ EVENT_LIMIT = 64  # events that wait for one exchange; a reader that keeps up ne
 class Ticket:
     """One request that waits for its answer. `wake` is called whenever there is something to take."""
 
-    __slots__ = ("answer", "dropped", "events", "id", "wake")
+    __slots__ = ("answer", "asked", "call", "dropped", "events", "id", "parked_until", "wake")
 
-    def __init__(self, id: int) -> None:  # noqa: A002 - the protocol's word
+    def __init__(self, id: int, call: Call) -> None:  # noqa: A002 - the protocol's word
         self.id = id
+        self.call = call
+        self.asked: dict[str, Request] = {}
+        self.parked_until: float | None = None
         self.events: deque[Event] = deque()
         self.answer: Reply | ErrorReply | McpmuxError | None = None
         self.dropped = 0
@@ -60,6 +64,11 @@ class Ticket:
             return True
         return False
 
+    def ask(self, request: Request) -> None:
+        """The server asks something before it answers."""
+        self.asked[str(request.id)] = request
+        self._notify()
+
     def settle(self, answer: Reply | ErrorReply | McpmuxError) -> None:
         """The answer has come."""
         self.answer = answer
@@ -83,10 +92,18 @@ class Outgoing:
     def __len__(self) -> int:
         return len(self._tickets)
 
-    def open(self) -> Ticket:
-        """A ticket with an id that was never used on this stream."""
+    def __iter__(self) -> Iterator[Ticket]:
+        return iter(list(self._tickets.values()))
+
+    def next_id(self) -> int:
+        """An id that was never used on this stream."""
         self._next += 1
-        ticket = self._tickets[self._next] = Ticket(self._next)
+        return self._next
+
+    def open(self, call: Call) -> Ticket:
+        """A ticket for a call, under an id of its own."""
+        ticket = Ticket(self.next_id(), call)
+        self._tickets[ticket.id] = ticket
         return ticket
 
     def take_answer(self, answer: Reply | ErrorReply) -> bool:
@@ -109,9 +126,14 @@ class Outgoing:
         """Whether somebody still waits for the answer with that id."""
         return self._find(token) is not None
 
-    def only(self) -> Ticket | None:
-        """The one request in flight, if it is the only one: then an unmarked message can only be about it."""
-        return next(iter(self._tickets.values())) if len(self._tickets) == 1 else None
+    def sole(self) -> Ticket | None:
+        """The oldest request in flight, when all are of one client: an unmarked message is for it."""
+        tickets = list(self._tickets.values())
+        if not tickets:
+            return None
+        client = tickets[0].call.client
+        same = len(tickets) == 1 or (client is not None and all(t.call.client is client for t in tickets))
+        return tickets[0] if same else None
 
     def close(self, ticket: Ticket) -> bool:
         """Forget a ticket; True when it was still waiting, so that the peer must be told."""

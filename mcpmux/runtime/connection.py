@@ -15,10 +15,12 @@ from msgspec import Raw
 from mcpmux.errors import RemoteProtocolError, RpcError, TransportError
 from mcpmux.protocol import handshake
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
-from mcpmux.protocol.envelope import Fields, raw
+from mcpmux.protocol.asking import STATE, first_error
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, LOG_LEVEL, Call, Event, Notify
+from mcpmux.protocol.envelope import Fields, raw, text_of
 from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_error, upgrade_result
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.modern import LOG_LEVELS, severity
 
 log = structlog.get_logger()
 
@@ -39,6 +41,14 @@ class Channel(Protocol):
 
     async def notify(self, method: str, params: Fields | None = None) -> None:
         """Send a notification. Raises TransportError."""
+        ...
+
+    async def resume(self, call: Call, notify: Notify) -> Fields:
+        """Go on with a call that was parked. Raises like `exchange`."""
+        ...
+
+    def abandon(self, state: str) -> bool:
+        """The client of a parked call has gone; False when the state is not known here."""
         ...
 
     async def listen(self) -> None:
@@ -71,41 +81,74 @@ class Connection:
         """One call. Raises RpcError (the upstream's answer) or TransportError (no answer)."""
         raise NotImplementedError
 
+    def abandon(self, state: str) -> bool:
+        """The client of a parked call has gone; False when the state is not known here."""
+        return self._channel.abandon(state)
+
+    async def tell(self, method: str) -> None:
+        """Pass on a notification of the clients that this server's era knows."""
+
 
 class ModernConnection(Connection):
     """A server of 2026-07-28: every request states its version and its client."""
 
     async def exchange(self, call: Call, notify: Notify) -> Fields:
-        leg = Call(call.method, call.params, modern_meta(call, self._client_info))
+        error = first_error(call)
+        if error is not None:
+            raise error
+        leg = call.with_meta(modern_meta(call, self._client_info))
         return await self._channel.exchange(leg, notify)
 
 
 class LegacyConnection(Connection):
     """A session opened with `initialize`; answers are raised to the shape of 2026-07-28."""
 
+    _severity = len(LOG_LEVELS)  # of the log level that was set; so far none
+
     async def exchange(self, call: Call, notify: Notify) -> Fields:
-        leg = Call(call.method, call.params, downgrade_meta(call))
+        if LOG_LEVEL in call.meta:
+            await self._speak_up(text_of(call.meta[LOG_LEVEL]))
+        capabilities = call.meta.get(CLIENT_CAPABILITIES)
+        leg = Call(call.method, call.params, downgrade_meta(call), call.client, capabilities)
         try:
-            result = await self._channel.exchange(leg, notify)
+            if STATE in call.params:
+                result = await self._channel.resume(leg, notify)
+            else:
+                result = await self._channel.exchange(leg, notify)
         except RpcError as error:
             raise upgrade_error(call.method, call.params, error) from None
         return upgrade_result(call.method, result)
+
+    async def _speak_up(self, level: str | None) -> None:
+        """Have the server log at least `level`: its sessions have one level, our clients each their own."""
+        if severity(level) >= self._severity or not self.facts.offers("logging"):
+            return
+        self._severity = severity(level)
+        try:
+            await self._channel.exchange(Call(m.SET_LEVEL, {"level": raw(level)}, {}), unheard)
+        except RpcError as error:
+            log.debug("log level refused", level=level, reason=error.message)
+
+    async def tell(self, method: str) -> None:
+        await self._channel.notify(method)
 
 
 async def unheard(_event: Event) -> None:
     """For an exchange whose notifications nobody waits for."""
 
 
-async def connect(channel: Channel, client_info: Raw, *, probe: bool) -> Connection:
+async def connect(channel: Channel, client_info: Raw, capabilities: Raw, *, probe: bool) -> Connection:
     """Find out the server's era and open the conversation. The caller owns the deadline.
 
-    `probe` False skips `server/discover`, for a server that is known not to survive it.
+    `capabilities`: of the client or clients, for a server whose sessions are opened with them. `probe` False
+    skips `server/discover`, for a server that is known not to survive it.
+
     Raises TransportError, RpcError (it refused `initialize`), RemoteProtocolError (it makes no sense).
     """
     facts = await _discover(channel, client_info) if probe else None
     if facts is None:
         try:
-            return await _initialize(channel, client_info)
+            return await _initialize(channel, client_info, capabilities)
         except RpcError as refusal:
             # A modern server that was too slow for the probe refuses `initialize`: ask it once more.
             facts = await _discover(channel, client_info)
@@ -129,8 +172,8 @@ async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
     return None
 
 
-async def _initialize(channel: Channel, client_info: Raw) -> Connection:
-    result = await channel.exchange(handshake.initialize_call(client_info, raw({})), unheard)
+async def _initialize(channel: Channel, client_info: Raw, capabilities: Raw) -> Connection:
+    result = await channel.exchange(handshake.initialize_call(client_info, capabilities), unheard)
     facts = handshake.read_initialize_result(result)
     channel.settle(facts)
     await channel.notify(m.INITIALIZED)

@@ -6,10 +6,10 @@ from msgspec import Raw
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import VERSION, Call, Notify
+from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event, Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import Fields, Id, Request
-from mcpmux.protocol.modern import MalformedRequest
+from mcpmux.protocol.envelope import Fields, Id, Request, text_of
+from mcpmux.protocol.modern import MalformedRequest, severity
 from mcpmux.runtime.listen import serve_listen
 from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.router import Router
@@ -30,19 +30,34 @@ class Front:
             return await serve_listen(request_id, call, notify, self._router, self._relay)
         if call.method in m.REMOVED_IN_MODERN:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method} is not in this revision")
-        return await self._router.exchange(call, notify)
+
+        async def pass_on(event: Event) -> None:
+            if event.method != m.LOG_MESSAGE or _wants(call, event):
+                await notify(event)
+
+        return await self._router.exchange(call, pass_on)
+
+    def roots_changed(self) -> None:
+        """A client says that its roots have changed."""
+        self._router.roots_changed()
 
     async def initialize(self, request: Request) -> tuple[LegacySession, Fields]:
         """Open a legacy session: it, and the answer. The caller closes it. Raises RpcError."""
         return await open_session(request, self._router, self._relay, self._server_info)
 
 
-def read_call(request: Request) -> Call:
-    """A request as a call, of whatever era. Raises RpcError when `_meta` is no object."""
+def read_call(request: Request, client: object = None) -> Call:
+    """A request of `client` as a call, of whatever era. Raises RpcError when `_meta` is no object."""
     try:
-        return Call.of(request.method, request.params)
+        return Call.of(request.method, request.params, client)
     except ValueError:
         raise MalformedRequest('"_meta" must be an object') from None
+
+
+def _wants(call: Call, event: Event) -> bool:
+    """Whether a log message is what the call asked for; without a level it asked for none."""
+    level = text_of(call.meta.get(LOG_LEVEL))
+    return level is not None and severity(text_of(event.params.get("level"))) >= severity(level)
 
 
 def says_modern(call: Call) -> bool:

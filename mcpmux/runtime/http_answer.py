@@ -18,6 +18,8 @@ log = structlog.get_logger()
 
 Headers = tuple[tuple[str, str], ...]
 Work = Callable[[Notify], Awaitable[Fields]]
+Say = Callable[[bytes], Awaitable[None]]
+"""Sends one more message to the client, before the answer."""
 
 JSON: Headers = (("Content-Type", "application/json"),)
 STREAM_HEADERS: Headers = (
@@ -53,17 +55,27 @@ async def outcome(request: Request, work: Work, notify: Notify) -> tuple[int, by
         return 500, encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
 
 
-async def respond(request: Request, reply: HttpReply, work: Work, *, streams: bool) -> None:
-    """Do the work and send its answer; its notifications before, when the client takes event streams."""
+def streaming(reply: HttpReply, *, streams: bool) -> Say:
+    """How to say something before the answer: by making it an event stream, if the client takes those."""
 
-    async def notify(event: Event) -> None:
+    async def say(message: bytes) -> None:
         if not streams:
             return
-        data = encode_event(encode_notification(event.method, event.params))
+        data = encode_event(message)
         if reply.started:
             await reply.write(data)
         else:
             await reply.open(200, STREAM_HEADERS, data)
+
+    return say
+
+
+async def respond(request: Request, reply: HttpReply, work: Work, *, streams: bool) -> None:
+    """Do the work and send its answer; its notifications before, when the client takes event streams."""
+    say = streaming(reply, streams=streams)
+
+    async def notify(event: Event) -> None:
+        await say(encode_notification(event.method, event.params))
 
     status, data = await outcome(request, work, notify)
     if reply.started:

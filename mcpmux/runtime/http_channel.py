@@ -9,16 +9,22 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import structlog
 import trio
-from msgspec import Raw
 
-from mcpmux.errors import ConnectFailed, RemoteProtocolError, RpcError, TransportClosed, TransportError
+from mcpmux.errors import (
+    ConnectFailed,
+    McpmuxError,
+    RemoteProtocolError,
+    RpcError,
+    TransportClosed,
+    TransportError,
+)
 from mcpmux.protocol import method as m
+from mcpmux.protocol.asking import ASKS
 from mcpmux.protocol.call import PROGRESS_TOKEN, VERSION, Call, Event, Notify, with_meta
 from mcpmux.protocol.envelope import (
     ErrorReply,
@@ -37,7 +43,9 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import SESSION_HEADER, request_headers
+from mcpmux.protocol.inflight import Ticket
 from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, is_modern
+from mcpmux.runtime.calls import PARK_SECONDS, Calls, result_of
 from mcpmux.runtime.link import Answer, Hear
 from mcpmux.transports.http_client import HttpPool, HttpResponse
 from mcpmux.transports.sse import SseDecoder
@@ -45,6 +53,9 @@ from mcpmux.transports.sse import SseDecoder
 log = structlog.get_logger()
 
 Headers = tuple[tuple[str, str], ...]
+
+_MAY_BE_PARKED = frozenset({m.TOOLS_CALL, m.PROMPTS_GET})
+"""Reading a resource is not among them: no legacy server asks for input there, and it is the hot path."""
 
 JSON_TYPE = "application/json"
 EVENT_STREAM = "text/event-stream"
@@ -80,13 +91,16 @@ def _explain(status: int, text: str) -> str:
 
 
 class _Waiting:
-    """One request whose answer has not come, and how far its event stream has been read."""
+    """One request whose answer has not come, and how far its event stream has been read.
 
-    def __init__(self, request_id: int, token: Raw | None, notify: Notify, message_limit: int) -> None:
+    `ticket` is set when the answer is waited for elsewhere: then what comes before it goes there.
+    """
+
+    def __init__(self, request_id: int, notify: Notify, message_limit: int, ticket: Ticket | None) -> None:
         self.request_id = request_id
-        self.token = token
         self.notify = notify
         self.decoder = SseDecoder(message_limit)
+        self.ticket = ticket
 
 
 class HttpChannel:
@@ -113,7 +127,8 @@ class HttpChannel:
         self._nursery = nursery
         self._legacy = False
         self._listening = trio.Event()
-        self._ids = itertools.count(1)
+        self._calls = Calls(self._send)
+        self._carriers: dict[int, trio.CancelScope] = {}
         self.closed = trio.Event()
         self.close_reason: TransportError = TransportClosed("not reachable")
 
@@ -135,26 +150,94 @@ class HttpChannel:
 
         Raises RpcError (the server's answer), SessionExpired, HttpStatusError or another TransportError.
         """
-        request_id = next(self._ids)
+        if self._legacy and call.method in _MAY_BE_PARKED:
+            return await self._exchange_apart(call, notify)
+        request_id = self._calls.outgoing.next_id()
         token = call.meta.get(PROGRESS_TOKEN)
-        meta = call.meta if token is None else {**call.meta, PROGRESS_TOKEN: raw(request_id)}
-        body = encode_request(request_id, call.method, with_meta(call.params, meta) or None)
-        waiting = _Waiting(request_id, token, notify, self._message_limit)
+
+        async def pass_on(event: Event) -> None:
+            if event.method != m.PROGRESS:
+                await notify(event)
+            elif token is not None:
+                await notify(Event(event.method, {**event.params, PROGRESS_TOKEN: token}))
+
         finished = False
         try:
-            answer = await self._ask(call, body, waiting)
-            while answer is None:
-                answer = await self._resume(waiting)
+            waiting = _Waiting(request_id, pass_on, self._message_limit, None)
+            answer = await self._answer_to(call, waiting)
             finished = True
         finally:
             if not finished and self._legacy:
                 await self._say_cancelled(request_id)
-        if isinstance(answer, ErrorReply):
-            raise answer.as_error()
+        return result_of(answer)
+
+    async def _answer_to(self, call: Call, waiting: _Waiting) -> Reply | ErrorReply:
+        """Send a call and read until its answer, over as many connections as its stream takes."""
+        meta = call.meta
+        if PROGRESS_TOKEN in meta:
+            meta = {**meta, PROGRESS_TOKEN: raw(waiting.request_id)}
+        body = encode_request(waiting.request_id, call.method, with_meta(call.params, meta) or None)
+        answer = await self._ask(call, body, waiting)
+        while answer is None:
+            answer = await self._resume_stream(waiting)
+        return answer
+
+    # Calls in which a legacy server may ask something: carried by a task, as they can be parked
+
+    async def _exchange_apart(self, call: Call, notify: Notify) -> Fields:
+        ticket = self._calls.outgoing.open(call)
+        self._nursery.start_soon(self._carry, ticket, name=f"carry {call.method}")
+        return await self._wait(ticket, notify)
+
+    async def _carry(self, ticket: Ticket) -> None:
+        async def pass_on(event: Event) -> None:
+            ticket.push(event)
+
+        with trio.CancelScope() as scope:
+            self._carriers[ticket.id] = scope
+            try:
+                waiting = _Waiting(ticket.id, pass_on, self._message_limit, ticket)
+                ticket.settle(await self._answer_to(ticket.call, waiting))
+            except McpmuxError as error:
+                ticket.settle(error)
+            finally:
+                del self._carriers[ticket.id]
+
+    async def resume(self, call: Call, notify: Notify) -> Fields:
+        """Go on with a parked call. Raises RpcError for a state that is not known (any more)."""
+        return await self._wait(await self._calls.resume(call), notify)
+
+    async def _wait(self, ticket: Ticket, notify: Notify) -> Fields:
         try:
-            return decode_fields(answer.result)
-        except ValueError:
-            raise RemoteProtocolError("its result is not an object") from None
+            return await self._calls.wait(ticket, notify)
+        finally:
+            if ticket.parked_until is not None:
+                self._nursery.start_soon(self._expire, ticket, name="parked call")
+            else:
+                await self._end(ticket)
+
+    async def _end(self, ticket: Ticket) -> None:
+        """Nobody waits any more: a server that still works on it is told."""
+        if self._calls.outgoing.close(ticket):
+            if (carrier := self._carriers.get(ticket.id)) is not None:
+                carrier.cancel(reason="the client gave up")
+            await self._say_cancelled(ticket.id)
+
+    def abandon(self, state: str) -> bool:
+        """The client of a parked call has gone; False when no call was parked with that state."""
+        ticket = self._calls.take_back(state)
+        if ticket is not None:
+            self._nursery.start_soon(self._give_up, ticket)
+        return ticket is not None
+
+    async def _expire(self, ticket: Ticket) -> None:
+        await trio.sleep(PARK_SECONDS)
+        for late in self._calls.overdue():
+            await self._give_up(late)
+
+    async def _give_up(self, ticket: Ticket) -> None:
+        await self._calls.refuse_questions(ticket)
+        await self._end(ticket)
 
     async def _ask(self, call: Call, body: bytes, waiting: _Waiting) -> Reply | ErrorReply | None:
         """Send the request; its answer, or None when its event stream broke off and can be resumed."""
@@ -163,7 +246,7 @@ class HttpChannel:
                 self._session = response.headers.get(SESSION_HEADER)
             return await self._answer_in(response, waiting)
 
-    async def _resume(self, waiting: _Waiting) -> Reply | ErrorReply | None:
+    async def _resume_stream(self, waiting: _Waiting) -> Reply | ErrorReply | None:
         """Go on reading a broken event stream where it broke off (2025-11-25 and earlier)."""
         await trio.sleep(_retry_seconds(waiting.decoder))
         async with self._get(waiting.decoder.last_event_id) as response:
@@ -287,25 +370,28 @@ class HttpChannel:
 
     async def _take(self, message: Message, waiting: _Waiting) -> None:
         if isinstance(message, Notification):
-            await self._take_notification(message, waiting.token, waiting.notify)
+            await self._take_notification(message, waiting.notify)
         elif isinstance(message, Request):
-            await self._serve(message)
+            await self._take_question(message, waiting.ticket)
+
+    async def _take_question(self, request: Request, ticket: Ticket | None) -> None:
+        if request.method in ASKS:
+            await self._calls.take_question(request, ticket)
+        else:
+            await self._serve(request)
 
     async def _take_unasked(self, message: Message) -> None:
         if isinstance(message, Notification):
             self._hear(message)
         elif isinstance(message, Request):
-            await self._serve(message)
+            await self._take_question(message, None)
 
-    async def _take_notification(self, message: Notification, token: Raw | None, notify: Notify) -> None:
+    async def _take_notification(self, message: Notification, notify: Notify) -> None:
         try:
             params = decode_fields(message.params)
         except ValueError:
             return
-        if message.method == m.PROGRESS:
-            if token is not None:
-                await notify(Event(message.method, {**params, PROGRESS_TOKEN: token}))
-        elif message.method in (m.LOG_MESSAGE, m.ACKNOWLEDGED):
+        if message.method in (m.PROGRESS, m.LOG_MESSAGE, m.ACKNOWLEDGED):
             await notify(Event(message.method, params))
         else:
             self._hear(message)

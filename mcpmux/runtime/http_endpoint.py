@@ -23,8 +23,10 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import BUSY, INVALID_REQUEST
 from mcpmux.protocol.envelope import (
     BadMessage,
+    ErrorReply,
     Message,
     Notification,
+    Reply,
     Request,
     decode_message,
     encode_error,
@@ -160,6 +162,8 @@ class HttpEndpoint:
             return
         if session is not None and isinstance(message, Notification):
             session.take_notification(message)
+        elif session is not None and isinstance(message, Reply | ErrorReply):
+            session.take_answer(message)
         await reply.send(202, ())
 
     async def _get(self, request: HttpRequest, reply: HttpReply) -> None:

@@ -14,18 +14,24 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import Gone, Kept, ReplayBounds, ReplayBuffer
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Event
+from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.codes import BUSY, INVALID_REQUEST
 from mcpmux.protocol.envelope import (
+    ErrorReply,
+    Fields,
     Id,
     Notification,
+    Reply,
     Request,
-    decode_any,
     decode_fields,
     encode_notification,
+    encode_request,
+    id_of,
 )
 from mcpmux.protocol.revisions import V_2025_11_25
-from mcpmux.runtime.http_answer import JSON, STREAM_HEADERS, outcome, respond
+from mcpmux.runtime.calls import Calls
+from mcpmux.runtime.connection import unheard
+from mcpmux.runtime.http_answer import JSON, STREAM_HEADERS, Say, outcome, respond, streaming
 from mcpmux.runtime.session import LegacySession
 from mcpmux.transports.http_reply import HttpReply
 from mcpmux.transports.sse import encode_event
@@ -56,6 +62,7 @@ class HttpSession:
         self._buffer = ReplayBuffer(bounds)
         self._buffer.open(OWN_STREAM)
         self._in_flight: dict[Id, trio.CancelScope] = {}
+        self._asked = Calls(_unasked)
         self._streams: dict[int, _Stream] = {}
         self._next_stream = OWN_STREAM + 1
         self._readers = 0
@@ -76,15 +83,30 @@ class HttpSession:
         self.session.mailbox.close()
         self.session.close()
 
+    def take_answer(self, answer: Reply | ErrorReply) -> None:
+        """The client's answer to something that it was asked."""
+        self._asked.outgoing.take_answer(answer)
+
+    async def _ask(self, say: Say, method: str, params: Fields) -> Fields:
+        """Ask the client something in the stream of the call that it is about. Raises RpcError."""
+        ticket = self._asked.outgoing.open(Call(method, params, {}))
+        try:
+            await say(encode_request(ticket.id, method, params or None))
+            return await self._asked.wait(ticket, unheard)
+        finally:
+            self._asked.outgoing.close(ticket)
+
     def take_notification(self, notification: Notification) -> None:
         """A notification of the client: it may take back a request."""
+        if notification.method == m.ROOTS_CHANGED:
+            self.session.roots_changed()
         if notification.method != m.CANCELLED:
             return
         try:
-            request_id = decode_any(decode_fields(notification.params)["requestId"])
-        except (KeyError, ValueError):
+            request_id = id_of(decode_fields(notification.params).get("requestId"))
+        except ValueError:
             return
-        scope = self._in_flight.get(request_id) if isinstance(request_id, int | str) else None
+        scope = self._in_flight.get(request_id) if request_id is not None else None
         if scope is not None:
             scope.cancel(reason="the client cancelled the request")
 
@@ -104,7 +126,8 @@ class HttpSession:
             await self._follow(stream, reply)
             return
         with scope:
-            await respond(request, reply, partial(self.session.answer, request), streams=streams)
+            ask = partial(self._ask, streaming(reply, streams=streams))
+            await respond(request, reply, partial(self.session.answer, request, ask=ask), streams=streams)
         self._in_flight.pop(request.id, None)
 
     def _open_stream(self) -> _Stream:
@@ -116,12 +139,16 @@ class HttpSession:
     async def _work(self, request: Request, scope: trio.CancelScope, stream: _Stream) -> None:
         """A request that outlives its connection: everything it says goes into its stream."""
 
+        async def say(message: bytes) -> None:
+            self._put(stream, message)
+
         async def notify(event: Event) -> None:
-            self._put(stream, encode_notification(event.method, event.params))
+            await say(encode_notification(event.method, event.params))
 
         try:
             with scope:
-                _, data = await outcome(request, partial(self.session.answer, request), notify)
+                ask = partial(self._ask, say)
+                _, data = await outcome(request, partial(self.session.answer, request, ask=ask), notify)
                 if stream.events == 0:
                     stream.only_answer = data
                 self._put(stream, data)
@@ -212,6 +239,10 @@ class HttpSession:
                     await reply.write(b":\n\n")
                 else:
                     return
+
+
+async def _unasked(_data: bytes) -> None:
+    """A client asks nothing in the middle of what it was asked."""
 
 
 async def _send_only(reply: HttpReply, data: bytes | None) -> None:

@@ -15,6 +15,7 @@ import trio
 
 from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
+from mcpmux.protocol.asking import ASKS
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, Call, Event, Notify, with_meta
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_REQUEST
 from mcpmux.protocol.envelope import (
@@ -25,17 +26,18 @@ from mcpmux.protocol.envelope import (
     Notification,
     Reply,
     Request,
-    decode_any,
     decode_fields,
     decode_message,
     encode_error,
     encode_notification,
     encode_reply,
     encode_request,
+    id_of,
     raw,
 )
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.inflight import Outgoing, Ticket
+from mcpmux.protocol.inflight import Ticket
+from mcpmux.runtime.calls import Calls
 from mcpmux.transports.pipe import MessagePipe
 
 log = structlog.get_logger()
@@ -48,6 +50,7 @@ Hear = Callable[[Notification], None]
 
 INCOMING_LIMIT = 1024  # exchanges of one peer at a time; more than any host opens, less than hurts
 OBJECTION_LIMIT = 16  # refusals of one peer's messages that wait to be sent; more are not worth an answer
+EXPIRE_SECONDS = 10.0  # how often parked calls are looked after
 FAREWELL_SECONDS = 2.0  # for telling a peer that an exchange is cancelled, or what was wrong with a message
 
 
@@ -59,16 +62,17 @@ class Link:
         self._answer = answer
         self._hear = hear
         self._objects = objects
+        self._watching = False
         self._refused = 0
         self._objections = 0
-        self._outgoing = Outgoing()
+        self.calls = Calls(pipe.send)
         self._incoming: dict[Id, trio.CancelScope] = {}
         self.closed = trio.Event()  # the peer will say nothing more
         self.ended = trio.Event()  # and everything it asked is done with
         self.close_reason: TransportError = TransportClosed("the stream has ended")
 
     def __repr__(self) -> str:
-        return f"<Link {self._outgoing!r}, {len(self._incoming)} incoming>"
+        return f"<Link {self.calls!r}, {len(self._incoming)} incoming>"
 
     async def exchange(self, call: Call, notify: Notify) -> Fields:
         """Send one request and wait for its answer, handing its notifications to `notify` on the way.
@@ -78,36 +82,56 @@ class Link:
         """
         if self.closed.is_set():
             raise self.close_reason
-        ticket = self._outgoing.open()
-        token = call.meta.get(PROGRESS_TOKEN)
-        meta = call.meta if token is None else {**call.meta, PROGRESS_TOKEN: raw(ticket.id)}
-        finished = False
+        ticket = self.calls.outgoing.open(call)
+        meta = call.meta
+        if PROGRESS_TOKEN in meta:
+            meta = {**meta, PROGRESS_TOKEN: raw(ticket.id)}
+        params = with_meta(call.params, meta)
         try:
-            params = with_meta(call.params, meta)
             await self._pipe.send(encode_request(ticket.id, call.method, params or None))
-            answer = await self._await_answer(ticket, token, notify)
-            finished = True
-            return answer
+            return await self.calls.wait(ticket, notify)
         finally:
-            if self._outgoing.close(ticket) and not finished and call.method != m.INITIALIZE:
-                await self._say_cancelled(ticket.id)
+            await self._leave(ticket)
 
-    async def _await_answer(self, ticket: Ticket, token: object, notify: Notify) -> Fields:
-        while True:
-            while ticket.events:
-                event = ticket.events.popleft()
-                if event.method == m.PROGRESS and token is not None:
-                    event = Event(event.method, {**event.params, PROGRESS_TOKEN: token})  # type: ignore[dict-item]
-                await notify(event)
-            answer = ticket.answer
-            if answer is None:
-                await _parked(ticket)
-            elif isinstance(answer, Reply):
-                return _result_fields(answer)
-            elif isinstance(answer, ErrorReply):
-                raise answer.as_error()
-            else:
-                raise answer
+    async def resume(self, call: Call, notify: Notify) -> Fields:
+        """Go on with a parked call. Raises RpcError for a state that is not known (any more)."""
+        ticket = await self.calls.resume(call)
+        try:
+            return await self.calls.wait(ticket, notify)
+        finally:
+            await self._leave(ticket)
+
+    async def _leave(self, ticket: Ticket) -> None:
+        """The wait is over: the ticket is gone, or parked; the peer is told when nobody waits any more."""
+        if ticket.parked_until is not None:
+            self._watch_parked()
+        elif self.calls.outgoing.close(ticket) and ticket.call.method != m.INITIALIZE:
+            await self._say_cancelled(ticket.id)
+
+    def abandon(self, state: str) -> bool:
+        """The client of a parked call has gone; False when no call was parked with that state."""
+        ticket = self.calls.take_back(state)
+        if ticket is not None and not self.closed.is_set():
+            self._nursery.start_soon(self._give_up, ticket)
+        return ticket is not None
+
+    def _watch_parked(self) -> None:
+        if not self._watching:
+            self._watching = True
+            self._nursery.start_soon(self._expire_parked, name="parked calls")
+
+    async def _expire_parked(self) -> None:
+        while self.calls.has_parked:
+            await trio.sleep(EXPIRE_SECONDS)
+            for ticket in self.calls.overdue():
+                await self._give_up(ticket)
+        self._watching = False
+
+    async def _give_up(self, ticket: Ticket) -> None:
+        """Nobody will go on with a parked call: the server is told, and forgets it."""
+        await self.calls.refuse_questions(ticket)
+        if self.calls.outgoing.close(ticket):
+            await self._say_cancelled(ticket.id)
 
     async def listen(self) -> None:
         """A duplex stream is heard all the time."""
@@ -137,7 +161,7 @@ class Link:
                 self.close_reason = error
             finally:
                 self.closed.set()
-                self._outgoing.fail_all(self.close_reason)
+                self.calls.outgoing.fail_all(self.close_reason)
             self._nursery.cancel_scope.deadline = trio.current_time() + linger
         self.ended.set()
 
@@ -155,13 +179,18 @@ class Link:
         self._refused += 1
         if self._refused.bit_count() == 1:  # the 1st, 2nd, 4th, 8th …: a flood must not flood the log
             log.warning("message refused", reason=bad.message, refused_so_far=self._refused)
+        if not self._objects and bad.id is not None:
+            nonsense = ErrorReply(
+                bad.id, INTERNAL_ERROR, f"the server's answer makes no sense: {bad.message}"
+            )
+            self.calls.outgoing.take_answer(nonsense)
         if self._objects and self._objections < OBJECTION_LIMIT:
             self._objections += 1
             self._nursery.start_soon(self._send_objection, encode_error(bad.id, bad))
 
     def _take(self, message: Request | Notification | Reply | ErrorReply) -> None:
         if isinstance(message, Reply | ErrorReply):
-            if not self._outgoing.take_answer(message):
+            if not self.calls.outgoing.take_answer(message):
                 log.debug("late or unknown answer dropped", id=message.id)
         elif isinstance(message, Request):
             self._take_request(message)
@@ -169,7 +198,9 @@ class Link:
             self._take_notification(message)
 
     def _take_request(self, request: Request) -> None:
-        if request.id in self._incoming:
+        if request.method in ASKS and not self._objects:
+            self._nursery.start_soon(self.calls.take_question, request)
+        elif request.id in self._incoming:
             refusal = RpcError(INVALID_REQUEST, f"Invalid request: id {request.id!r} is already in flight")
             self._object_to(BadMessage(refusal.code, refusal.message))
         elif len(self._incoming) >= INCOMING_LIMIT:
@@ -185,18 +216,18 @@ class Link:
         except ValueError:
             return
         if message.method == m.CANCELLED:
-            scope = self._incoming.get(_id_of(params, "requestId"))  # type: ignore[arg-type]
+            scope = self._incoming.get(id_of(params.get("requestId")))  # type: ignore[arg-type]
             if scope is not None:
                 scope.cancel(reason="the peer cancelled the request")
         elif message.method == m.PROGRESS:
-            self._outgoing.take_event(_id_of(params, PROGRESS_TOKEN), Event(message.method, params))
+            self.calls.outgoing.take_event(id_of(params.get(PROGRESS_TOKEN)), Event(message.method, params))
         elif message.method == m.ACKNOWLEDGED:
-            self._outgoing.take_event(_subscription_of(params), Event(message.method, params))
-        elif message.method == m.LOG_MESSAGE and (only := self._outgoing.only()) is not None:
-            only.push(Event(message.method, params))
+            self.calls.outgoing.take_event(_subscription_of(params), Event(message.method, params))
+        elif message.method == m.LOG_MESSAGE and (sole := self.calls.outgoing.sole()) is not None:
+            sole.push(Event(message.method, params))
         else:
             listen = _subscription_of(params)
-            if listen is None or self._outgoing.is_open(listen):  # else another listen has taken over
+            if listen is None or self.calls.outgoing.is_open(listen):  # else another listen has taken over
                 self._hear(message)
 
     async def _serve(self, request: Request, scope: trio.CancelScope) -> None:
@@ -231,41 +262,12 @@ async def _quietly(sending: Awaitable[None]) -> None:
         await sending
 
 
-def _result_fields(reply: Reply) -> Fields:
-    try:
-        return decode_fields(reply.result)
-    except ValueError:
-        raise RpcError(INTERNAL_ERROR, "the upstream's result is not an object") from None
-
-
-def _id_of(params: Fields, key: str) -> Id | None:
-    value = params.get(key)
-    found = decode_any(value) if value is not None else None
-    return found if isinstance(found, int | str) and not isinstance(found, bool) else None
-
-
 def _subscription_of(params: Fields) -> Id | None:
     """The id of our listen that a notification belongs to."""
     try:
-        return _id_of(decode_fields(params.get(META)), SUBSCRIPTION_ID)
+        return id_of(decode_fields(params.get(META)).get(SUBSCRIPTION_ID))
     except ValueError:
         return None
-
-
-async def _parked(ticket: Ticket) -> None:
-    """Sleep until something is put into the ticket."""
-    task = trio.lowlevel.current_task()
-
-    def wake() -> None:
-        ticket.wake = None
-        trio.lowlevel.reschedule(task)
-
-    def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
-        ticket.wake = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    ticket.wake = wake
-    await trio.lowlevel.wait_task_rescheduled(abort)
 
 
 @asynccontextmanager

@@ -97,6 +97,17 @@ class Router:
             return capabilities, self._instructions or (facts[0][1].instructions if facts else None)
         return capabilities, merge_instructions(self._instructions, facts)
 
+    def abandon(self, state: str) -> None:
+        """The client of a call that waits for its answers has gone."""
+        for upstream in self._upstreams.values():
+            if upstream.connection is not None and upstream.connection.abandon(state):
+                return
+
+    def roots_changed(self) -> None:
+        """A client says that its roots have changed: every server that may have asked for them hears it."""
+        for upstream in self._upstreams.values():
+            upstream.tell_nowait(m.ROOTS_CHANGED)
+
     async def subscribe(self, mailbox: Mailbox, uri: str) -> None:
         """From now on `mailbox` hears of updates of `uri`. Raises RpcError, and nothing stays behind then."""
         said_raw = self._namespace.resolve_uri(uri) is None

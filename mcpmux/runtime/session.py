@@ -8,10 +8,13 @@ Source: "Lifecycle" of 2024-11-05 to 2025-11-25; `basic/utilities/ping`; `server
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from msgspec import Raw
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
+from mcpmux.protocol.asking import STATE, Wish, error_response, repeated, wishes_in
 from mcpmux.protocol.call import Event, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import EMPTY_OBJECT, Fields, Request, decode_fields, first_byte, raw, text_of
@@ -21,6 +24,9 @@ from mcpmux.protocol.revisions import negotiate_legacy
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.relay import LIST_CHANGES, Relay
 from mcpmux.runtime.router import Router
+
+Ask = Callable[[str, Fields], Awaitable[Fields]]
+"""Asks the client something (method, params) and gives its result; raises RpcError when it refuses."""
 
 _MODERN_ONLY = frozenset({m.DISCOVER, m.LISTEN})
 
@@ -41,12 +47,16 @@ class LegacySession:
     def __repr__(self) -> str:
         return f"<LegacySession {self.revision} {bytes(self._client.info).decode(errors='replace')[:80]}>"
 
+    def roots_changed(self) -> None:
+        """The client says that its roots have changed."""
+        self._router.roots_changed()
+
     def close(self) -> None:
         """The client has gone: nothing of its interest stays behind."""
         self._relay.leave(self.mailbox)
 
-    async def answer(self, request: Request, notify: Notify) -> Fields:
-        """Answer one request in the session's revision. Raises RpcError."""
+    async def answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
+        """Answer one request in the session's revision; `ask` asks the client back. Raises RpcError."""
         if request.method == m.PING:
             return {}
         if request.method == m.SET_LEVEL:
@@ -57,11 +67,11 @@ class LegacySession:
             raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
         if request.method in _MODERN_ONLY:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
-        return await self._forward(request, notify)
+        return await self._forward(request, notify, ask)
 
-    async def _forward(self, request: Request, notify: Notify) -> Fields:
+    async def _forward(self, request: Request, notify: Notify, ask: Ask) -> Fields:
         try:
-            call = upgrade_call(request.method, request.params, self._client)
+            call = upgrade_call(request.method, request.params, self._client, self)
         except ValueError:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "_meta" must be an object') from None
 
@@ -70,9 +80,29 @@ class LegacySession:
                 await notify(event)
 
         try:
-            return downgrade_result(await self._router.exchange(call, pass_on))
+            result = await self._router.exchange(call, pass_on)
+            while (wishes := wishes_in(result)) is not None:
+                call = repeated(call, result, await self._gather(result, wishes, ask))
+                result = await self._router.exchange(call, pass_on)
+            return downgrade_result(result)
         except RpcError as error:
             raise downgrade_error(request.method, error) from None
+
+    async def _gather(self, result: Fields, wishes: dict[str, Wish], ask: Ask) -> Fields:
+        """The client's responses to what a server wants to know, asked one after the other."""
+        responses: Fields = {}
+        answered = False
+        try:
+            for key, wish in wishes.items():
+                try:
+                    responses[key] = raw(await ask(wish.method, wish.params))
+                except RpcError as error:
+                    responses[key] = error_response(error)
+            answered = True
+        finally:
+            if not answered:
+                self._router.abandon(text_of(result.get(STATE)) or "")
+        return responses
 
     async def _subscribe(self, request: Request) -> Fields:
         uri = text_of(decode_fields(request.params).get("uri"))

@@ -12,9 +12,10 @@ import trio
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Notify
-from mcpmux.protocol.codes import INVALID_REQUEST
+from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST
 from mcpmux.protocol.envelope import Fields, Notification, Request
 from mcpmux.protocol.modern import check_call
+from mcpmux.runtime.connection import unheard
 from mcpmux.runtime.front import Front, read_call, says_modern
 from mcpmux.runtime.link import Link, open_link
 from mcpmux.runtime.session import LegacySession
@@ -34,6 +35,7 @@ class DuplexClient:
         self._session: LegacySession | None = None
         self._initialized = trio.Event()
         self._listens: set[trio.CancelScope] = set()
+        self.link: Link | None = None
 
     def __repr__(self) -> str:
         return f"<DuplexClient {self._session!r}>"
@@ -44,9 +46,9 @@ class DuplexClient:
             self._session, result = await self._front.initialize(request)
             self._initialized.set()
             return result
-        call = read_call(request)
+        call = read_call(request, self)
         if self._session is not None and not says_modern(call):
-            return await self._session.answer(request, notify)
+            return await self._session.answer(request, notify, self._ask)
         if not says_modern(call) and request.method == m.PING:
             return {}
         if not says_modern(call) and request.method != m.DISCOVER:
@@ -55,6 +57,14 @@ class DuplexClient:
         if request.method == m.LISTEN:
             return await self._listen(request, call, notify)
         return await self._front.answer(request.id, call, notify)
+
+    async def _ask(self, method: str, params: Fields) -> Fields:
+        """Ask the client something. Raises RpcError when it refuses or has gone."""
+        assert self.link is not None
+        try:
+            return await self.link.exchange(Call(method, params, {}), unheard)
+        except TransportError as error:
+            raise RpcError(INTERNAL_ERROR, f"the client has gone: {error}") from None
 
     async def _listen(self, request: Request, call: Call, notify: Notify) -> Fields:
         with trio.CancelScope() as scope:
@@ -86,7 +96,8 @@ class DuplexClient:
 
     def hear(self, notification: Notification) -> None:
         """Take a notification that belongs to no exchange."""
-        log.debug("client notification", method=notification.method)
+        if notification.method == m.ROOTS_CHANGED:
+            self._front.roots_changed()
 
 
 async def serve_pipe(pipe: MessagePipe, front: Front) -> None:
@@ -97,6 +108,7 @@ async def serve_pipe(pipe: MessagePipe, front: Front) -> None:
         open_link(pipe, client.answer, client.hear, objects=True, linger=linger) as link,
         trio.open_nursery() as nursery,
     ):
+        client.link = link
         nursery.start_soon(client.deliver, link, name="deliver changes")
         nursery.start_soon(client.hang_up, link, name="hang up")
         await link.ended.wait()

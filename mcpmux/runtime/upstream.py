@@ -30,6 +30,7 @@ from mcpmux.errors import (
 )
 from mcpmux.mux.namespace import Space
 from mcpmux.protocol import method as m
+from mcpmux.protocol.asking import SHARED_CAPABILITIES
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Fields, Notification
@@ -73,11 +74,14 @@ class Upstream:
         self.trouble = "it is still starting"
         self.connect_seconds: float | None = None
         self._client_info = client_info
+        self._capabilities = SHARED_CAPABILITIES
         self._open_channel = open_channel
         self.subscriber = subscriber
         self._on_change = on_change
         self._on_notification = on_notification
         self._settled = trio.Event()
+        self._news: dict[str, None] = {}
+        self._news_arrival = trio.Event()
         self._probe = True
 
     def __repr__(self) -> str:
@@ -191,6 +195,7 @@ class Upstream:
                 try:
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(self.subscriber.run, connection, name=f"subscriber {self.name}")
+                        nursery.start_soon(self._tell, connection, name=f"teller {self.name}")
                         await connection.closed.wait()
                         nursery.cancel_scope.cancel()
                     self.trouble = str(connection.close_reason)
@@ -206,7 +211,7 @@ class Upstream:
         probe = self._probe
         with trio.move_on_after(seconds):
             try:
-                connection = await connect(channel, self._client_info, probe=probe)
+                connection = await connect(channel, self._client_info, self._capabilities, probe=probe)
             except TransportClosed:
                 self._probe = not probe  # it may have died of the probe: the next attempt does without
                 raise
@@ -215,6 +220,23 @@ class Upstream:
             self.connect_seconds = trio.current_time() - began
             return connection
         raise RemoteProtocolError(f"it did not answer initialize within {seconds:g} s")
+
+    def tell_nowait(self, method: str) -> None:
+        """Have a notification of the clients passed on, once, when the server is there and its era has it."""
+        if self.connection is not None:
+            self._news[method] = None
+            self._news_arrival.set()
+
+    async def _tell(self, connection: Connection) -> None:
+        while True:
+            await self._news_arrival.wait()
+            news, self._news = self._news, {}
+            self._news_arrival = trio.Event()
+            for method in news:
+                try:
+                    await connection.tell(method)
+                except TransportError as error:
+                    log.debug("notification not passed on", method=method, reason=str(error))
 
     def _greet(self, connection: Connection) -> None:
         log.info("upstream ready", revision=connection.facts.revision)

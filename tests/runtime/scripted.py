@@ -89,6 +89,7 @@ class ScriptedServer:
                     message = json.loads(await pipe.receive())
                     self.seen.append(message)
                     if "method" not in message:
+                        self.take_answer(message)
                         continue
                     if message.get("method") == "notifications/cancelled":
                         if scope := scopes.get(message["params"]["requestId"]):
@@ -98,6 +99,9 @@ class ScriptedServer:
                         nursery.start_soon(self._answer, message, scope)
             except TransportClosed:
                 nursery.cancel_scope.cancel()
+
+    def take_answer(self, message: Json) -> None:
+        """An answer to something that this server has asked."""
 
     async def send(self, message: Json) -> None:
         await self._pipe.send(json.dumps({"jsonrpc": "2.0", **message}).encode())

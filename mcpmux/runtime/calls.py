@@ -1,0 +1,200 @@
+"""Our calls to one server: in flight, or parked while their client answers what the server has asked.
+
+A legacy server asks in the middle of a call. The call is then parked: its ticket stays open, its exchange
+returns `input_required` with a random `requestState`, and the repeated call with that state goes on where it
+was. A state is good for one connection, one method and one target, for PARK_SECONDS.
+
+On a shared session a legacy server cannot say whose call it means. It is understood when one call only, or
+calls of one client only, can be meant; otherwise the server's request is refused in words that name the cure.
+
+Source: `basic/patterns/mrtr`, 2026-07-28.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+
+import structlog
+import trio
+from msgspec import Raw
+
+from mcpmux.errors import RpcError, TransportError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.asking import RESPONSES, STATE, input_required, offers, read_response
+from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify
+from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
+from mcpmux.protocol.envelope import (
+    ErrorReply,
+    Fields,
+    Reply,
+    Request,
+    decode_fields,
+    encode_error,
+    encode_reply,
+)
+from mcpmux.protocol.inflight import Outgoing, Ticket
+
+log = structlog.get_logger()
+
+PARK_SECONDS = 600.0  # for a person to answer; then the server is told that nobody did
+PARK_LIMIT = 1000  # parked calls of one server; each holds a request of it open
+STATE_BYTES = 24  # of randomness: a state is proof that one was given it
+
+Send = Callable[[bytes], Awaitable[None]]
+
+AMBIGUOUS = (
+    "several clients share this session and mcpmux cannot tell which one is meant; "
+    'set session = "per-client" on the upstream'
+)
+
+
+class Calls:
+    """The calls of one connection. `send` carries our answers to the server's questions."""
+
+    def __init__(self, send: Send) -> None:
+        self.outgoing = Outgoing()
+        self._send = send
+        self._parked: dict[str, Ticket] = {}
+
+    def __repr__(self) -> str:
+        return f"<Calls {self.outgoing!r}, {len(self._parked)} parked>"
+
+    async def wait(self, ticket: Ticket, notify: Notify) -> Fields:
+        """The answer to a ticket's call, its notifications handed to `notify` on the way.
+
+        It is `input_required`, and the ticket parked, when the server asks something first. Raises RpcError
+        (the server's answer) or what the ticket was failed with.
+        """
+        token = ticket.call.meta.get(PROGRESS_TOKEN)
+        while True:
+            while ticket.events:
+                await notify(_for_client(ticket.events.popleft(), token))
+            answer = ticket.answer
+            if isinstance(answer, Reply | ErrorReply):
+                return result_of(answer)
+            if answer is not None:
+                raise answer
+            if ticket.asked:
+                return self._park(ticket)
+            await _parked(ticket)
+
+    @property
+    def has_parked(self) -> bool:
+        """Whether any call waits for its client."""
+        return bool(self._parked)
+
+    # Questions of the server
+
+    async def take_question(self, request: Request, ticket: Ticket | None = None) -> None:
+        """The server asks something; `ticket`: of which call, when the transport tells."""
+        try:
+            target = ticket or self._meant_by(request)
+            if not offers(target.call.capabilities, request):
+                raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {request.method}")
+            target.ask(request)
+        except RpcError as refusal:
+            log.info("a server's request is refused", method=request.method, reason=refusal.message)
+            await self._send(encode_error(request.id, refusal))
+
+    def _meant_by(self, request: Request) -> Ticket:
+        """The call that an unmarked request of the server is about. Raises RpcError when that is unclear."""
+        candidates = [t for t in self.outgoing if t.call.method in m.MAY_ASK_FOR_INPUT]
+        if not candidates:
+            raise RpcError(INVALID_REQUEST, "no client's request is in progress that this could be about")
+        client = candidates[0].call.client
+        if len(candidates) > 1 and (client is None or any(t.call.client is not client for t in candidates)):
+            raise RpcError(INVALID_REQUEST, AMBIGUOUS)
+        return candidates[0]
+
+    def _park(self, ticket: Ticket) -> Fields:
+        if len(self._parked) >= PARK_LIMIT:
+            raise RpcError(INTERNAL_ERROR, f"more than {PARK_LIMIT} calls wait for their clients' answers")
+        state = secrets.token_urlsafe(STATE_BYTES)
+        self._parked[state] = ticket
+        ticket.parked_until = trio.current_time() + PARK_SECONDS
+        return input_required(ticket.asked, state)
+
+    async def resume(self, call: Call) -> Ticket:
+        """The parked ticket that a repeated call goes on with; the client's answers are passed on.
+
+        Raises RpcError for a state that was not given to this very request, or not any more.
+        """
+        state = call.text(STATE) or ""
+        ticket = self._parked.get(state)
+        if ticket is None or not _is_same(ticket.call, call):
+            raise RpcError(
+                INVALID_PARAMS, "Invalid requestState: unknown or expired; send the request without it"
+            )
+        del self._parked[state]
+        ticket.parked_until = None
+        ticket.call = call
+        try:
+            responses = decode_fields(call.params.get(RESPONSES))
+            answers = {key: read_response(responses[key]) for key in ticket.asked if key in responses}
+        except ValueError:
+            answers = {}
+        for key, answer in answers.items():
+            request = ticket.asked.pop(key)
+            if isinstance(answer, RpcError):
+                await self._send(encode_error(request.id, answer))
+            else:
+                await self._send(encode_reply(request.id, answer))
+        return ticket
+
+    def overdue(self) -> list[Ticket]:
+        """Parked tickets whose clients took too long, no longer parked."""
+        now = trio.current_time()
+        late = [s for s, t in self._parked.items() if t.parked_until is not None and t.parked_until < now]
+        return [self._parked.pop(state) for state in late]
+
+    def take_back(self, state: str) -> Ticket | None:
+        """The parked ticket of a client that has gone; None when there is none with that state."""
+        return self._parked.pop(state, None)
+
+    async def refuse_questions(self, ticket: Ticket) -> None:
+        """Tell the server that what it asked in a call will not be answered."""
+        for request in ticket.asked.values():
+            error = RpcError(INVALID_REQUEST, "the client did not answer")
+            try:
+                await self._send(encode_error(request.id, error))
+            except TransportError:
+                return
+
+
+def _for_client(event: Event, token: Raw | None) -> Event:
+    if event.method == m.PROGRESS and token is not None:
+        return Event(event.method, {**event.params, PROGRESS_TOKEN: token})
+    return event
+
+
+def _is_same(first: Call, again: Call) -> bool:
+    """Whether a call repeats another: the same method on the same target."""
+    same_target = all(first.text(key) == again.text(key) for key in ("name", "uri"))
+    return first.method == again.method and same_target
+
+
+def result_of(answer: Reply | ErrorReply) -> Fields:
+    """The members of an answer's result. Raises RpcError when it is an error or makes no sense."""
+    if isinstance(answer, ErrorReply):
+        raise answer.as_error()
+    try:
+        return decode_fields(answer.result)
+    except ValueError:
+        raise RpcError(INTERNAL_ERROR, "the upstream's result is not an object") from None
+
+
+async def _parked(ticket: Ticket) -> None:
+    """Sleep until something is put into the ticket."""
+    task = trio.lowlevel.current_task()
+
+    def wake() -> None:
+        ticket.wake = None
+        trio.lowlevel.reschedule(task)
+
+    def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+        ticket.wake = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    ticket.wake = wake
+    await trio.lowlevel.wait_task_rescheduled(abort)

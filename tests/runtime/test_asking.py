@@ -1,0 +1,280 @@
+"""What servers ask of clients: sampling, elicitation and roots, in every pair of eras."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
+from tests.runtime.world import World, open_world
+
+LEGACY = "2025-11-25"
+MODERN = "2026-07-28"
+ERAS = [LEGACY, MODERN]
+TOOL = {"name": "t", "inputSchema": {"type": "object"}}
+CAPABILITIES: Json = {"sampling": {}, "elicitation": {"form": {}}, "roots": {"listChanged": True}}
+ASKED: dict[str, tuple[Json, Json]] = {
+    "elicitation/create": (
+        {"mode": "form", "message": "name?", "requestedSchema": {"type": "object", "properties": {}}},
+        {"action": "accept", "content": {"name": "x"}},
+    ),
+    "sampling/createMessage": (
+        {"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}], "maxTokens": 5},
+        {"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"},
+    ),
+    "roots/list": ({}, {"roots": [{"uri": "file:///home"}]}),
+}
+
+
+class Curious(ScriptedServer):
+    """Its tool asks the client `method` (as the era does it), `times` times, then answers what it was told."""
+
+    def __init__(self, revision: str, method: str, times: int = 1) -> None:
+        super().__init__(revision, tools=[TOOL])
+        self._method = method
+        self._times = times
+        self._answers: dict[str, trio.abc.SendChannel[Json]] = {}
+        self.heard: list[Json] = []
+
+    async def handle(self, method: str, params: Json, message: Json) -> Json:
+        if method != "tools/call":
+            return await super().handle(method, params, message)
+        if self.modern:
+            return self._answer_modern(params)
+        told = [await self.ask(self._method) for _ in range(self._times)]
+        return {"content": [{"type": "text", "text": json.dumps(told)}]}
+
+    def _answer_modern(self, params: Json) -> Json:
+        told = json.loads(params.get("requestState", "[]"))
+        told += list(params.get("inputResponses", {}).values())
+        if len(told) == self._times:
+            return {"resultType": "complete", "content": [{"type": "text", "text": json.dumps(told)}]}
+        wish = {"method": self._method, "params": ASKED[self._method][0]}
+        return {
+            "resultType": "input_required",
+            "inputRequests": {"it": wish},
+            "requestState": json.dumps(told),
+        }
+
+    async def ask(self, method: str) -> Json:
+        request_id = f"ask-{len(self._answers)}"
+        send, receive = trio.open_memory_channel[Json](1)
+        self._answers[request_id] = send
+        await self.send({"id": request_id, "method": method, "params": ASKED[method][0]})
+        message = await receive.receive()
+        return message.get("result") or {"error": message["error"]}
+
+    def take_answer(self, message: Json) -> None:
+        self.heard.append(message)
+        self._answers[message["id"]].send_nowait(message)
+
+
+async def client_of(world: World, revision: str, capabilities: Json = CAPABILITIES) -> ScriptedClient:
+    client = world.client()
+    client.capabilities = capabilities
+    if revision != MODERN:
+        await client.initialize(revision)
+        await client.drain()
+    return client
+
+
+async def call_and_answer(client: ScriptedClient, answer: Json, params: Json | None = None) -> Json:
+    """Call the tool, answer whatever is asked on the way, give the result."""
+    params = params or {"name": "x__t"}
+    if client.revision != MODERN:
+        request_id = await client.start("tools/call", params)
+        while (message := await client.receive()).get("id") != request_id or "method" in message:
+            await client.send({"id": message["id"], **answer})
+        assert "error" not in message, message
+        return message["result"]
+    result = await client.request("tools/call", params)
+    while result["resultType"] == "input_required":
+        responses = dict.fromkeys(result["inputRequests"], answer["result"])
+        again = {**params, "inputResponses": responses, "requestState": result["requestState"]}
+        result = await client.request("tools/call", again)
+    return result
+
+
+@pytest.mark.parametrize("method", ASKED)
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_question_reaches_the_client_and_its_answer_the_server(up, down, method, autojump_clock):
+    server = Curious(up, method, times=2)
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        client = await client_of(world, down)
+        result = await call_and_answer(client, {"result": ASKED[method][1]})
+        assert json.loads(result["content"][0]["text"]) == [ASKED[method][1]] * 2
+
+
+async def test_a_clients_refusal_reaches_a_legacy_server_as_it_is(autojump_clock):
+    server = Curious(LEGACY, "sampling/createMessage")
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        client = await client_of(world, LEGACY)
+        refusal = {"code": -1, "message": "User rejected sampling request"}
+        result = await call_and_answer(client, {"error": refusal})
+        assert json.loads(result["content"][0]["text"]) == [{"error": refusal}]
+
+
+async def test_a_clients_refusal_ends_the_call_to_a_modern_server(autojump_clock):
+    server = Curious(MODERN, "sampling/createMessage")
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        client = await client_of(world, LEGACY)
+        request_id = await client.start("tools/call", {"name": "x__t"})
+        asked = await client.receive()
+        await client.send({"id": asked["id"], "error": {"code": -1, "message": "no"}})
+        answer = await client.receive()
+        assert answer["id"] == request_id
+        assert answer["error"] == {"code": -1, "message": "no"}
+
+
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_client_is_not_asked_for_what_it_does_not_offer(down, autojump_clock):
+    server = Curious(LEGACY, "sampling/createMessage")
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        client = await client_of(world, down, {"roots": {}})
+        result = await call_and_answer(client, {"result": {}})
+        told = json.loads(result["content"][0]["text"])
+        assert told[0]["error"]["code"] == -32601
+        assert "does not offer sampling" in told[0]["error"]["message"]
+
+
+async def test_an_ambiguous_question_is_refused_with_the_cure(autojump_clock):
+    server = Curious(LEGACY, "elicitation/create")
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        one, two = await client_of(world, LEGACY), await client_of(world, MODERN)
+        gate = trio.Event()
+        ask = server.ask
+
+        async def ask_later(method: str) -> Json:
+            await gate.wait()
+            return await ask(method)
+
+        server.ask = ask_later  # type: ignore[method-assign]
+        await one.start("tools/call", {"name": "x__t"})
+        await two.start("tools/call", {"name": "x__t"})
+        await trio.testing.wait_all_tasks_blocked()
+        gate.set()
+        for client in (one, two):
+            told = json.loads((await client.receive())["result"]["content"][0]["text"])
+            if "error" in told[0]:
+                assert 'session = "per-client"' in told[0]["error"]["message"]
+                return
+        pytest.fail("neither was refused")
+
+
+async def test_a_state_is_good_for_its_own_request_only_and_only_once(autojump_clock):
+    server = Curious(LEGACY, "elicitation/create")
+    async with open_world({"x": server, "y": ScriptedServer(tools=[TOOL])}) as world:
+        client = await client_of(world, MODERN)
+        first = await client.request("tools/call", {"name": "x__t"})
+        again = {
+            "inputResponses": dict.fromkeys(first["inputRequests"], ASKED["elicitation/create"][1]),
+            "requestState": first["requestState"],
+        }
+        for params in ({"name": "x__other", **again}, {"name": "x__t", **again, "requestState": "forged"}):
+            with pytest.raises(RpcFailure) as failure:
+                await client.request("tools/call", params)
+            assert failure.value.error["code"] == -32602
+        assert (await client.request("tools/call", {"name": "x__t", **again}))["content"]
+        with pytest.raises(RpcFailure):
+            await client.request("tools/call", {"name": "x__t", **again})
+
+
+async def test_a_missing_response_is_asked_for_again(autojump_clock):
+    server = Curious(LEGACY, "elicitation/create")
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        client = await client_of(world, MODERN)
+        first = await client.request("tools/call", {"name": "x__t"})
+        again = {"name": "x__t", "inputResponses": {}, "requestState": first["requestState"]}
+        second = await client.request("tools/call", again)
+        assert second["resultType"] == "input_required"
+        assert second["inputRequests"] == first["inputRequests"]
+
+
+async def test_a_parked_call_that_nobody_goes_on_with_is_given_up(autojump_clock):
+    server = Curious(LEGACY, "elicitation/create")
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        client = await client_of(world, MODERN)
+        await client.request("tools/call", {"name": "x__t"})
+        await trio.sleep(700)
+        assert "did not answer" in server.heard[0]["error"]["message"]
+        assert not world.mux.upstreams["x"].connection._channel.calls.has_parked
+
+
+@pytest.mark.parametrize("how", ["cancel", "vanish"])
+async def test_a_legacy_client_that_goes_while_it_is_asked_leaves_nothing_behind(how, autojump_clock):
+    server = Curious(LEGACY, "elicitation/create")
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        client = await client_of(world, LEGACY)
+        request_id = await client.start("tools/call", {"name": "x__t"})
+        await client.receive_method("elicitation/create")
+        if how == "cancel":
+            await client.send({"method": "notifications/cancelled", "params": {"requestId": request_id}})
+        else:
+            await client.vanish()
+        await trio.sleep(30)
+        if how == "cancel":
+            called = [m["id"] for m in server.seen if m.get("method") == "tools/call"]
+            last = [m for m in server.seen if m.get("method") == "notifications/cancelled"][-1]
+            assert [last["params"]["requestId"]] == called
+        else:
+            assert "the client has gone" in server.heard[0]["error"]["message"]
+        assert len(world.mux.upstreams["x"].connection._channel.calls.outgoing) == 0
+
+
+async def test_changed_roots_are_passed_on_to_legacy_servers(autojump_clock):
+    old, new = ScriptedServer(LEGACY, tools=[]), ScriptedServer(tools=[])
+    async with open_world({"x": old, "y": new}) as world:
+        client = await client_of(world, LEGACY)
+        await client.send({"method": "notifications/roots/list_changed"})
+        await trio.sleep(1)
+        assert "notifications/roots/list_changed" in [m.get("method") for m in old.seen]
+        assert "notifications/roots/list_changed" not in [m.get("method") for m in new.seen]
+
+
+class Talkative(ScriptedServer):
+    """Logs at every level while its tool runs, as far as the era and the level that was set allow."""
+
+    def __init__(self, revision: str) -> None:
+        super().__init__(revision, tools=[TOOL], capabilities={"tools": {}, "logging": {}})
+        self.level: Any = None
+
+    async def handle(self, method: str, params: Json, message: Json) -> Json:
+        if method == "logging/setLevel":
+            self.level = params["level"]
+            return {}
+        if method != "tools/call":
+            return await super().handle(method, params, message)
+        levels = ["debug", "info", "error"]
+        wanted = (
+            params.get("_meta", {}).get("io.modelcontextprotocol/logLevel") if self.modern else self.level
+        )
+        for level in levels[levels.index(wanted) :] if wanted else []:
+            params = {"level": level, "logger": "db", "data": level}
+            await self.send({"method": "notifications/message", "params": params})
+        return {"content": []} | ({"resultType": "complete"} if self.modern else {})
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_log_messages_come_at_the_level_that_each_client_asked_for(up, down, autojump_clock):
+    async with open_world({"x": Talkative(up), "y": ScriptedServer()}) as world:
+        one, two = await client_of(world, down), await client_of(world, down)
+        for client, level, expected in [
+            (one, "debug", ["debug", "info", "error"]),
+            (two, "error", ["error"]),
+        ]:
+            meta = {}
+            if down == LEGACY:
+                await client.request("logging/setLevel", {"level": level})
+            else:
+                meta = {"io.modelcontextprotocol/logLevel": level}
+            await client.start("tools/call", {"name": "x__t"}, **meta)
+            messages = [await client.receive() for _ in range(len(expected) + 1)]
+            assert [m["params"]["level"] for m in messages[:-1]] == expected
+            assert {m["params"]["logger"] for m in messages[:-1]} == {"x/db"}
+            assert "result" in messages[-1]
