@@ -23,9 +23,12 @@ from mcpmux.errors import TransportError
 from mcpmux.mux.cursor import CursorSeal
 from mcpmux.mux.namespace import Namespace
 from mcpmux.mux.replay import ReplayBounds
+from mcpmux.protocol.asking import SHARED_CAPABILITIES
 from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.runtime.channels import ChannelOpener
+from mcpmux.runtime.fleet import Fleet
 from mcpmux.runtime.front import Front
 from mcpmux.runtime.http_answer import refuse
 from mcpmux.runtime.http_endpoint import HttpEndpoint, SessionLimits
@@ -55,7 +58,7 @@ class Mux(NamedTuple):
     router: Router
     front: Front
     relay: Relay
-    upstreams: dict[str, Upstream]
+    upstreams: Fleet
 
 
 @asynccontextmanager
@@ -70,33 +73,42 @@ async def open_mux(config: Config, open_channel: OpenChannel | None = None) -> A
     namespace = Namespace({upstream.name: upstream.prefix for upstream in configured})
     opener = ChannelOpener(config.limits.max_message_bytes, config.limits.max_head_bytes, STOP_LADDER)
     server_info = _implementation(config.identity)
-    upstreams: dict[str, Upstream] = {}
+    settings = {upstream.name: upstream for upstream in configured}
 
-    def on_wanted(name: str) -> None:
-        upstreams[name].subscriber.poke()
-
-    relay = Relay(namespace.spaces, config.merging.change_window, on_wanted)
-    for upstream in configured:
-        name = upstream.name
-        subscriber = Subscriber(partial(relay.subscriptions.wanted, name), partial(relay.tell_update, name))
-        upstreams[name] = Upstream(
-            upstream,
+    def make(name: str, key: str, capabilities: Raw) -> Upstream:
+        return Upstream(
+            settings[name],
+            key,
+            capabilities,
             namespace.spaces[name],
             server_info,
             open_channel or opener.open,
-            subscriber,
-            relay.upstream_changed,
+            Subscriber(partial(relay.subscriptions.wanted, key), partial(relay.tell_update, key)),
+            relay.upstream_changed if key == name else _ignore_change,
             relay.hear,
         )
-    merger = Merger(upstreams, CursorSeal(_cursor_key(config)), config.merging.page_size)
-    router = Router(upstreams, namespace, merger, relay, server_info, config.identity.instructions)
+
+    def on_wanted(key: str) -> None:
+        upstream = fleet.by_key(key)
+        if upstream is not None:
+            upstream.subscriber.poke()
+
+    fleet = Fleet(make)
+    relay = Relay(fleet.space, config.merging.change_window, on_wanted)
+    for name in settings:
+        fleet.add(name, make(name, name, SHARED_CAPABILITIES))
+    merger = Merger(fleet, CursorSeal(_cursor_key(config)), config.merging.page_size)
+    router = Router(fleet, namespace, merger, relay, server_info, config.identity.instructions)
     front = Front(router, relay, server_info)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(relay.run, name="relay")
-        for name, running in upstreams.items():
-            nursery.start_soon(running.run, name=f"upstream {name}")
-        yield Mux(router, front, relay, upstreams)
+        await nursery.start(fleet.run, name="fleet")
+        yield Mux(router, front, relay, fleet)
         nursery.cancel_scope.cancel()
+
+
+def _ignore_change(_name: str, _facts: ServerFacts) -> None:
+    """A client's own session comes and goes with it; nobody else's lists change."""
 
 
 def _implementation(identity: Identity) -> Raw:

@@ -21,6 +21,7 @@ from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError
 from mcpmux.logs import printable
 from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.paging import walk
 from mcpmux.runtime.upstream import Upstream
@@ -131,7 +132,7 @@ async def examine(upstream: Upstream) -> Finding:
     try:
         for kind, (method, _, _) in KINDS.items():
             if facts.offers(m.LISTS[method].capability):
-                counts[kind] = len(await walk(upstream, method))
+                counts[kind] = len(await walk(upstream, Call(method, {}, {})))
     except RpcError as failure:
         error = failure.message
     return Finding(

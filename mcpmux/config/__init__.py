@@ -9,7 +9,7 @@ from mcpmux.config.argument import (
 )
 from mcpmux.config.model import (
     Config,
-    Deadlines,
+    Handling,
     Http,
     HttpListener,
     Identity,
@@ -27,7 +27,7 @@ from mcpmux.config.secret import Secret, display_url
 
 __all__ = [
     "Config",
-    "Deadlines",
+    "Handling",
     "Http",
     "HttpListener",
     "Identity",

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias
 import attrs
 from attrs import field, frozen
 
-from mcpmux.config.model import Deadlines, Http, Prefix, Stdio, Upstream
+from mcpmux.config.model import Handling, Http, Prefix, Stdio, Upstream
 from mcpmux.config.scalars import EnvironmentValue, Flag, HttpUrl, SecretText, Text, about
 from mcpmux.config.secret import Secret
 
@@ -32,7 +32,7 @@ BOTH = "expected `command` or `url`, got both"
 
 # Tables are combined from several bases, which attrs' slots do not allow.
 @frozen(kw_only=True, slots=False)
-class UpstreamSettings(Deadlines):
+class UpstreamSettings(Handling):
     """What mcpmux wants to know of a server besides how to reach it."""
 
     enabled: Annotated[bool, Flag()] = field(
@@ -46,9 +46,9 @@ class UpstreamSettings(Deadlines):
     )
 
     def make_upstream(self, name: str, target: Stdio | Http, enabled: bool) -> Upstream:
-        deadlines = {key.name: getattr(self, key.name) for key in attrs.fields(Deadlines)}
+        handling = {key.name: getattr(self, key.name) for key in attrs.fields(Handling)}
         prefix = name if self.prefix is None else self.prefix
-        return Upstream(name=name, target=target, enabled=enabled, prefix=prefix, **deadlines)
+        return Upstream(name=name, target=target, enabled=enabled, prefix=prefix, **handling)
 
 
 @frozen(kw_only=True, slots=False)

@@ -19,6 +19,7 @@ from mcpmux.config.secret import Secret, display_url
 from mcpmux.errors import ConfigError
 
 Seconds: TypeAlias = Annotated[float, Duration()]
+Session: TypeAlias = Annotated[str, Choice(("shared", "per-client"))]
 Prefix: TypeAlias = Annotated[
     str, Text('a name (a letter, then up to 31 of a-z, 0-9, "." and "-") or ""', f"(?:{NAME_PATTERN})?")
 ]
@@ -75,9 +76,15 @@ class Http:
 
 
 @frozen(kw_only=True)
-class Deadlines:
-    """How long one upstream may take, in seconds."""
+class Handling:
+    """How one upstream is treated: its sessions, and how long it may take, in seconds."""
 
+    session: Session = field(
+        default="shared",
+        metadata=about(
+            "`shared`: all clients use one session. `per-client`: each client has a session of its own."
+        ),
+    )
     connect_timeout: Seconds = field(
         default=30.0, metadata=about("Time to start or reach the server and finish the handshake.")
     )
@@ -93,7 +100,7 @@ class Deadlines:
 
 
 @frozen(kw_only=True)
-class Upstream(Deadlines):
+class Upstream(Handling):
     """One MCP server. `prefix` marks its names and URIs towards clients; "" leaves them as they are."""
 
     name: str

@@ -37,6 +37,10 @@ class Front:
 
         return await self._router.exchange(call, pass_on)
 
+    def leave(self, client: object) -> None:
+        """A client has gone that called itself `client` in its calls."""
+        self._router.leave(client)
+
     def roots_changed(self) -> None:
         """A client says that its roots have changed."""
         self._router.roots_changed()

@@ -61,7 +61,7 @@ async def serve_listen(request_id: Id, call: Call, notify: Notify, router: Route
     tag = raw({SUBSCRIPTION_ID: request_id})
     mailbox = relay.join(frozenset(_KINDS[name] for name in wish.lists))
     try:
-        honoured = await _subscribe_all(router, mailbox, wish.uris)
+        honoured = await _subscribe_all(router, mailbox, wish.uris, call)
         await notify(_acknowledgement(wish, honoured, tag))
         while (event := await mailbox.take()) is not None:
             await notify(Event(event.method, {**event.params, META: tag}))
@@ -70,13 +70,13 @@ async def serve_listen(request_id: Id, call: Call, notify: Notify, router: Route
     return {"resultType": raw("complete"), META: tag}
 
 
-async def _subscribe_all(router: Router, mailbox: Mailbox, uris: tuple[str, ...]) -> list[str]:
+async def _subscribe_all(router: Router, mailbox: Mailbox, uris: tuple[str, ...], call: Call) -> list[str]:
     """Those of `uris` that can be listened to, in their order."""
     honoured: set[str] = set()
 
     async def subscribe(uri: str) -> None:
         try:
-            await router.subscribe(mailbox, uri)
+            await router.subscribe(mailbox, uri, call)
         except RpcError:
             return  # what cannot be honoured is left out of the acknowledgement
         honoured.add(uri)

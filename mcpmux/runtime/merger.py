@@ -6,8 +6,6 @@ reason, in the result's `_meta` under `dev.mcpmux/upstreams`: `{"name": {"state"
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import trio
 
 from mcpmux.errors import RpcError
@@ -19,8 +17,8 @@ from mcpmux.protocol.call import META, Call, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS
 from mcpmux.protocol.envelope import Fields, raw, text_of
 from mcpmux.protocol.method import LISTS
+from mcpmux.runtime.fleet import Fleet
 from mcpmux.runtime.paging import fetch_page
-from mcpmux.runtime.upstream import Upstream
 
 LEFT_OUT = "dev.mcpmux/upstreams"
 
@@ -28,8 +26,8 @@ LEFT_OUT = "dev.mcpmux/upstreams"
 class Merger:
     """Serves combined pages. Remembers nothing between them: the cursor carries the walk."""
 
-    def __init__(self, upstreams: Mapping[str, Upstream], seal: CursorSeal, page_size: int) -> None:
-        self._upstreams = upstreams
+    def __init__(self, fleet: Fleet, seal: CursorSeal, page_size: int) -> None:
+        self._fleet = fleet
         self._seal = seal
         self._page_size = page_size
 
@@ -47,12 +45,12 @@ class Merger:
 
     def _start(self, call: Call) -> list[Position]:
         if "cursor" not in call.params or bytes(call.params["cursor"]) == b"null":
-            return [Position(name) for name in self._upstreams]
+            return [Position(name) for name in self._fleet]
         cursor = text_of(call.params["cursor"])
         if cursor is None:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "cursor" must be a string')
         try:
-            return self._seal.open(call.method, cursor, self._upstreams.keys())
+            return self._seal.open(call.method, cursor, self._fleet.keys())
         except InvalidCursor as error:
             raise RpcError(INVALID_PARAMS, f"Invalid cursor: {error}") from None
 
@@ -60,11 +58,11 @@ class Merger:
         self, walk: Walk, position: Position, call: Call, began: float, freshness: Freshness
     ) -> None:
         """One upstream's next page, within what is left of its time; a failure is its own."""
-        upstream = self._upstreams[position.upstream]
+        upstream = self._fleet.for_call(position.upstream, call)
         seconds = upstream.config.list_timeout
         with trio.move_on_at(began + seconds):
             try:
-                page = await fetch_page(upstream, call.method, position.cursor, call.meta)
+                page = await fetch_page(upstream, call, position.cursor)
             except RpcError as error:
                 walk.take_failure(position, error.message)
                 return
@@ -86,7 +84,7 @@ class Merger:
         result["cacheScope"] = raw(freshness.scope)
         if walk.failures:
             left_out = {
-                name: {"state": self._upstreams[name].state, "reason": reason}
+                name: {"state": self._fleet[name].state, "reason": reason}
                 for name, reason in walk.failures.items()
             }
             result[META] = raw({LEFT_OUT: left_out})

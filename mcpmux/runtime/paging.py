@@ -24,18 +24,19 @@ class Page(NamedTuple):
     result: Fields
 
 
-async def fetch_page(upstream: Upstream, method: str, cursor: str | None, meta: Fields) -> Page:
-    """One page of an upstream's list; an empty one when it has no such list.
+async def fetch_page(upstream: Upstream, call: Call, cursor: str | None) -> Page:
+    """One page of the list that `call` asks for; an empty one when the upstream has no such list.
 
     Raises RpcError. The caller owns the deadline.
     """
+    method = call.method
     kind = LISTS[method]
     await upstream.settled()
     if upstream.facts is not None and not upstream.facts.offers(kind.capability):
         return Page([], None, {})
     params = {} if cursor is None else {"cursor": raw(cursor)}
     try:
-        result = await upstream.exchange(Call(method, params, meta), unheard)
+        result = await upstream.exchange(call.with_params(params), unheard)
     except RpcError as error:
         if error.code == METHOD_NOT_FOUND:  # some servers offer resources and know no templates
             return Page([], None, {})
@@ -47,12 +48,12 @@ async def fetch_page(upstream: Upstream, method: str, cursor: str | None, meta: 
     return Page(items, text_of(result.get("nextCursor")), result)
 
 
-async def walk(upstream: Upstream, method: str) -> list[Fields]:
-    """Every item of an upstream's list. Raises RpcError, also for a list that never ends."""
+async def walk(upstream: Upstream, call: Call) -> list[Fields]:
+    """Every item of the list that `call` asks for. Raises RpcError, also for a list that never ends."""
     items: list[Fields] = []
     position = Position(upstream.name)
     for _ in range(PAGE_LIMIT):
-        page = await fetch_page(upstream, method, position.cursor, {})
+        page = await fetch_page(upstream, call, position.cursor)
         items += page.items
         if page.following is None:
             return items
@@ -60,4 +61,4 @@ async def walk(upstream: Upstream, method: str) -> list[Fields]:
         if following is None:
             break
         position = following
-    raise upstream.error(UPSTREAM_UNAVAILABLE, f"answers {method} with a list that never ends")
+    raise upstream.error(UPSTREAM_UNAVAILABLE, f"answers {call.method} with a list that never ends")

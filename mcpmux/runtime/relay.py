@@ -8,7 +8,7 @@ asked: clients are mailboxes, upstreams are names with a set of wanted URIs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import structlog
 import trio
@@ -34,6 +34,9 @@ LIST_CHANGES = frozenset(_CHANGE_OF.values())
 
 SUBSCRIPTION_LIMIT = 10_000  # URIs of one client: bounds its outbox, which holds one event for each
 
+SpaceOf = Callable[[str], Space | None]
+"""The space of an upstream, None when it has gone."""
+
 OnWanted = Callable[[str], None]
 """Called with an upstream's name when what is wanted of it has changed."""
 
@@ -41,10 +44,10 @@ OnWanted = Callable[[str], None]
 class Relay:
     """Knows every listening client by its mailbox. `run` has to run."""
 
-    def __init__(self, spaces: Mapping[str, Space], window: float, on_wanted: OnWanted) -> None:
+    def __init__(self, space_of: SpaceOf, window: float, on_wanted: OnWanted) -> None:
         """`window`: seconds in which list changes are gathered before they are told."""
         self.subscriptions: Subscriptions[Mailbox] = Subscriptions()
-        self._spaces = spaces
+        self._space_of = space_of
         self._window = window
         self._on_wanted = on_wanted
         self._listeners: set[Mailbox] = set()
@@ -77,17 +80,19 @@ class Relay:
         for upstream in self.subscriptions.remove_all(mailbox):
             self._on_wanted(upstream)
 
-    def subscribe(self, mailbox: Mailbox, upstream: str, uri: str, *, said_raw: bool) -> None:
+    def subscribe(self, mailbox: Mailbox, upstream: str, uri: str, *, said_raw: bool) -> bool:
         """The client wants to hear of an upstream's `uri`; `said_raw`: it used that URI without a prefix.
 
-        Raises RpcError when it listens to more than anybody needs.
+        False when it does so already. Raises RpcError when it listens to more than anybody needs.
         """
-        if self.subscriptions.count(mailbox) >= SUBSCRIPTION_LIMIT:
+        held = self.subscriptions.count(mailbox)
+        if held >= SUBSCRIPTION_LIMIT:
             raise RpcError(BUSY, f"Busy: more than {SUBSCRIPTION_LIMIT} subscriptions of one client")
         if said_raw:
             self._raw.add((mailbox, upstream, uri))
         if self.subscriptions.add(mailbox, upstream, uri):
             self._on_wanted(upstream)
+        return self.subscriptions.count(mailbox) > held
 
     def unsubscribe(self, mailbox: Mailbox, upstream: str, uri: str) -> None:
         """The client does not want to hear of `uri` any more; nothing happens when it never did."""
@@ -118,9 +123,10 @@ class Relay:
     def tell_update(self, upstream: str, uri: str) -> None:
         """An upstream's resource has changed, or may have."""
         audience = self.subscriptions.audience(upstream, uri)
-        if not audience:
+        space = self._space_of(upstream)
+        if not audience or space is None:
             return
-        exposed = Event(m.RESOURCE_UPDATED, {"uri": raw(self._spaces[upstream].expose_uri(uri))})
+        exposed = Event(m.RESOURCE_UPDATED, {"uri": raw(space.expose_uri(uri))})
         for mailbox, subscribed in audience.items():
             said_raw = (mailbox, upstream, subscribed) in self._raw
             mailbox.put(Event(m.RESOURCE_UPDATED, {"uri": raw(uri)}) if said_raw else exposed)

@@ -6,7 +6,7 @@ upstream's items; what is left out is told. Refuses to know transports, sessions
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 import trio
 from msgspec import Raw
@@ -21,10 +21,10 @@ from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND, UPSTREAM_TIM
 from mcpmux.protocol.envelope import Fields, decode_fields, raw, text_of
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.runtime.catalog import Catalog
+from mcpmux.runtime.fleet import Fleet
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.relay import Relay
-from mcpmux.runtime.upstream import Upstream
 
 STARTUP_SECONDS = 10.0  # how long a client's first question waits for upstreams that are still starting
 
@@ -39,18 +39,18 @@ class Router:
 
     def __init__(
         self,
-        upstreams: Mapping[str, Upstream],
+        fleet: Fleet,
         namespace: Namespace,
         merger: Merger,
         relay: Relay,
         server_info: Raw,
         instructions: str | None,
     ) -> None:
-        self._upstreams = upstreams
+        self._fleet = fleet
         self._namespace = namespace
         self._merger = merger
         self._relay = relay
-        self._catalog = Catalog(upstreams)
+        self._catalog = Catalog(fleet)
         self._server_info = server_info
         self._instructions = instructions
         self._routes: dict[str, Callable[[Call, Notify], Awaitable[Fields]]] = {
@@ -63,13 +63,13 @@ class Router:
         }
 
     def __repr__(self) -> str:
-        return f"<Router {list(self._upstreams.values())}>"
+        return f"<Router {self._fleet}>"
 
     async def exchange(self, call: Call, notify: Notify) -> Fields:
         """Answer one call. Raises RpcError."""
         only = self._namespace.transparent
         if only is not None and call.method != m.DISCOVER:
-            return await self._upstreams[only].exchange(call, notify)
+            return await self._fleet.for_call(only, call).exchange(call, notify)
         route = self._routes.get(call.method)
         if route is None:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}")
@@ -88,9 +88,9 @@ class Router:
     async def introduce(self) -> Introduction:
         """(capabilities, instructions) of the whole, after upstreams that are starting had their chance."""
         with trio.move_on_after(STARTUP_SECONDS):
-            for upstream in self._upstreams.values():
+            for upstream in self._fleet.values():
                 await upstream.settled()
-        ready = [(name, up.facts) for name, up in self._upstreams.items() if up.facts is not None]
+        ready = [(name, up.facts) for name, up in self._fleet.items() if up.facts is not None]
         facts = [(name, fact) for name, fact in ready if fact is not None]
         capabilities = merge_capabilities(fact for _, fact in facts)
         if self._namespace.transparent is not None:
@@ -99,22 +99,29 @@ class Router:
 
     def abandon(self, state: str) -> None:
         """The client of a call that waits for its answers has gone."""
-        for upstream in self._upstreams.values():
+        for upstream in self._fleet.connected():
             if upstream.connection is not None and upstream.connection.abandon(state):
                 return
 
+    def leave(self, client: object) -> None:
+        """A client has gone: what was opened for it alone is closed."""
+        self._fleet.leave(client)
+
     def roots_changed(self) -> None:
         """A client says that its roots have changed: every server that may have asked for them hears it."""
-        for upstream in self._upstreams.values():
+        for upstream in self._fleet.connected():
             upstream.tell_nowait(m.ROOTS_CHANGED)
 
-    async def subscribe(self, mailbox: Mailbox, uri: str) -> None:
-        """From now on `mailbox` hears of updates of `uri`. Raises RpcError, and nothing stays behind then."""
+    async def subscribe(self, mailbox: Mailbox, uri: str, call: Call) -> None:
+        """From now on `mailbox`, of the client of `call`, hears of updates of `uri`.
+
+        Raises RpcError, and everything is as before then.
+        """
         said_raw = self._namespace.resolve_uri(uri) is None
-        owner, own = await self._resolve_uri(uri)
-        upstream = self._upstreams[owner]
+        owner, own = await self._resolve_uri(uri, call)
+        upstream = self._fleet.for_call(owner, call)
         await upstream.expect("resources", "subscribe")
-        self._relay.subscribe(mailbox, owner, own, said_raw=said_raw)
+        new = self._relay.subscribe(mailbox, upstream.key, own, said_raw=said_raw)
         agreed = False
         try:
             with trio.move_on_after(upstream.config.list_timeout):
@@ -123,15 +130,15 @@ class Router:
         except RpcError as error:
             raise rewrite.expose_error(error, upstream.space) from None
         finally:
-            if not agreed:
-                self._relay.unsubscribe(mailbox, owner, own)
+            if new and not agreed:
+                self._relay.unsubscribe(mailbox, upstream.key, own)
         if not agreed:
             raise upstream.error(UPSTREAM_TIMEOUT, f"did not agree to tell about changes of {own} in time")
 
-    async def unsubscribe(self, mailbox: Mailbox, uri: str) -> None:
+    async def unsubscribe(self, mailbox: Mailbox, uri: str, call: Call) -> None:
         """`mailbox` hears of `uri` no more. Raises RpcError when nobody can be meant."""
-        owner, own = await self._resolve_uri(uri)
-        self._relay.unsubscribe(mailbox, owner, own)
+        owner, own = await self._resolve_uri(uri, call)
+        self._relay.unsubscribe(mailbox, self._fleet.for_call(owner, call).key, own)
 
     async def _discover(self, _call: Call, _notify: Notify) -> Fields:
         capabilities, instructions = await self.introduce()
@@ -151,18 +158,18 @@ class Router:
 
     async def _read(self, call: Call, notify: Notify) -> Fields:
         uri = _required_text(call, "uri")
-        owner, own = await self._resolve_uri(uri)
+        owner, own = await self._resolve_uri(uri, call)
         return await self._routed(call, owner, {**call.params, "uri": raw(own)}, notify)
 
     async def _call_tool(self, call: Call, notify: Notify) -> Fields:
-        owner, own = await self._resolve_name(m.TOOLS_LIST, _required_text(call, "name"))
+        owner, own = await self._resolve_name(m.TOOLS_LIST, _required_text(call, "name"), call)
         params = {**call.params, "name": raw(own)}
         if "arguments" in params:
             params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, self._namespace)
         return await self._routed(call, owner, params, notify)
 
     async def _get_prompt(self, call: Call, notify: Notify) -> Fields:
-        owner, own = await self._resolve_name(m.PROMPTS_LIST, _required_text(call, "name"))
+        owner, own = await self._resolve_name(m.PROMPTS_LIST, _required_text(call, "name"), call)
         return await self._routed(call, owner, {**call.params, "name": raw(own)}, notify)
 
     async def _complete(self, call: Call, notify: Notify) -> Fields:
@@ -172,16 +179,16 @@ class Router:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be an object') from None
         kind, uri, name = (text_of(ref.get(key)) for key in ("type", "uri", "name"))
         if kind == "ref/resource" and uri is not None:
-            owner, ref["uri"] = _with_raw(await self._resolve_uri(uri))
+            owner, ref["uri"] = _with_raw(await self._resolve_uri(uri, call))
         elif kind == "ref/prompt" and name is not None:
-            owner, ref["name"] = _with_raw(await self._resolve_name(m.PROMPTS_LIST, name))
+            owner, ref["name"] = _with_raw(await self._resolve_name(m.PROMPTS_LIST, name, call))
         else:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be a ref/prompt or a ref/resource')
         return await self._routed(call, owner, {**call.params, "ref": raw(ref)}, notify)
 
     async def _routed(self, call: Call, owner: str, params: Fields, notify: Notify) -> Fields:
         """Ask `owner` and put its answer into the words that clients know."""
-        upstream = self._upstreams[owner]
+        upstream = self._fleet.for_call(owner, call)
         space = upstream.space
 
         async def expose(event: Event) -> None:
@@ -193,11 +200,11 @@ class Router:
             raise rewrite.expose_error(error, space) from None
         return rewrite.expose_result(call.method, result, space)
 
-    async def _resolve_uri(self, uri: str) -> tuple[str, str]:
+    async def _resolve_uri(self, uri: str, call: Call) -> tuple[str, str]:
         found = self._namespace.resolve_uri(uri)
         if found is not None:
             return found
-        candidates = await self._catalog.owners_of(uri)
+        candidates = await self._catalog.owners_of(uri, call)
         if len(candidates) == 1:
             return candidates[0], uri
         if not candidates:
@@ -210,10 +217,10 @@ class Router:
             {"uri": uri, "candidates": exposed},
         )
 
-    async def _resolve_name(self, list_method: str, name: str) -> tuple[str, str]:
+    async def _resolve_name(self, list_method: str, name: str, call: Call) -> tuple[str, str]:
         found = self._namespace.resolve_name(name)
         if found is not None and self._namespace.is_shortened(name):
-            names = await self._catalog.names(list_method, found[0])
+            names = await self._catalog.names(list_method, found[0], call)
             own = self._namespace.match_name(name, found[0], names)
             found = (found[0], own) if own is not None else None
         if found is None:

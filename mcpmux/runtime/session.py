@@ -15,7 +15,7 @@ from msgspec import Raw
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import STATE, Wish, error_response, repeated, wishes_in
-from mcpmux.protocol.call import Event, Notify
+from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import EMPTY_OBJECT, Fields, Request, decode_fields, first_byte, raw, text_of
 from mcpmux.protocol.era import ClientFacts, downgrade_error, downgrade_result, upgrade_call
@@ -54,6 +54,7 @@ class LegacySession:
     def close(self) -> None:
         """The client has gone: nothing of its interest stays behind."""
         self._relay.leave(self.mailbox)
+        self._router.leave(self)
 
     async def answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
         """Answer one request in the session's revision; `ask` asks the client back. Raises RpcError."""
@@ -70,10 +71,7 @@ class LegacySession:
         return await self._forward(request, notify, ask)
 
     async def _forward(self, request: Request, notify: Notify, ask: Ask) -> Fields:
-        try:
-            call = upgrade_call(request.method, request.params, self._client, self)
-        except ValueError:
-            raise RpcError(INVALID_PARAMS, 'Invalid params: "_meta" must be an object') from None
+        call = self._read(request)
 
         async def pass_on(event: Event) -> None:
             if event.method != m.LOG_MESSAGE or self._wants(event):
@@ -87,6 +85,12 @@ class LegacySession:
             return downgrade_result(result)
         except RpcError as error:
             raise downgrade_error(request.method, error) from None
+
+    def _read(self, request: Request) -> Call:
+        try:
+            return upgrade_call(request.method, request.params, self._client, self)
+        except ValueError:
+            raise RpcError(INVALID_PARAMS, 'Invalid params: "_meta" must be an object') from None
 
     async def _gather(self, result: Fields, wishes: dict[str, Wish], ask: Ask) -> Fields:
         """The client's responses to what a server wants to know, asked one after the other."""
@@ -105,14 +109,15 @@ class LegacySession:
         return responses
 
     async def _subscribe(self, request: Request) -> Fields:
-        uri = text_of(decode_fields(request.params).get("uri"))
+        call = self._read(request)
+        uri = call.text("uri")
         if uri is None:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "uri" must be a string')
         try:
             if request.method == m.RESOURCES_SUBSCRIBE:
-                await self._router.subscribe(self.mailbox, uri)
+                await self._router.subscribe(self.mailbox, uri, call)
             else:
-                await self._router.unsubscribe(self.mailbox, uri)
+                await self._router.unsubscribe(self.mailbox, uri, call)
         except RpcError as error:
             raise downgrade_error(request.method, error) from None
         return {}

@@ -113,3 +113,4 @@ async def serve_pipe(pipe: MessagePipe, front: Front) -> None:
         nursery.start_soon(client.hang_up, link, name="hang up")
         await link.ended.wait()
         nursery.cancel_scope.cancel()
+    front.leave(client)

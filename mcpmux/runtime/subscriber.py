@@ -4,9 +4,10 @@ Level-triggered: `wanted` is compared with what has been asked on this very conn
 changes, so that a reconnect is nothing special: nothing has been asked yet. Whoever was subscribed before
 the connection was (re)made hears one catch-up update, because a change may have passed in between.
 
-    legacy upstream: one `resources/subscribe` or `unsubscribe` for each difference
+    legacy upstream: one `resources/subscribe` or `unsubscribe` for each difference; one URI never waits
+                     for another
     modern upstream: one `subscriptions/listen` with everything; a changed wish opens the next one and,
-                     once that is acknowledged, closes the one before
+                     once that is acknowledged, closes the one before; one that is refused changes nothing
 
 Source: `server/resources` of 2024-11-05 to 2025-11-25; `basic/patterns/subscriptions`, 2026-07-28.
 """
@@ -14,7 +15,7 @@ Source: `server/resources` of 2024-11-05 to 2025-11-25; `basic/patterns/subscrip
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 import trio
@@ -22,7 +23,7 @@ import trio
 from mcpmux.errors import RemoteProtocolError, RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event
-from mcpmux.protocol.codes import INTERNAL_ERROR, METHOD_NOT_FOUND
+from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Fields, decode_any, decode_fields, raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.connection import Connection, unheard
@@ -30,8 +31,8 @@ from mcpmux.runtime.connection import Connection, unheard
 log = structlog.get_logger()
 
 GATHER_SECONDS = 0.02  # wishes that come together are asked for together
-ACKNOWLEDGE_SECONDS = 10.0  # for the first word on a listen
-RETRY_SECONDS = 5.0  # after a listen that ended by itself
+AGREE_SECONDS = 10.0  # for the upstream's word on a subscription
+RETRY_SECONDS = 5.0  # after a listen that broke off
 SUBSCRIBES_AT_ONCE = 16  # legacy requests in flight; enough to hide latency, too few to flood
 
 _LISTS = (
@@ -53,6 +54,8 @@ class Subscriber:
         self._asked: set[str] = set()
         self._refused: dict[str, RpcError] = {}
         self._missed: frozenset[str] = frozenset()  # whose changes may have passed unheard
+        self._busy: set[str] = set()  # URIs that a legacy upstream is being asked about
+        self._listen = trio.CancelScope()  # of the newest acknowledged listen
         self._wish = trio.Event()
         self._progress = trio.Event()
 
@@ -74,27 +77,30 @@ class Subscriber:
         self.poke()
         while uri not in self._asked:
             if uri in self._refused:
-                raise self._refused.pop(uri)
+                raise self._refused[uri]
             await self._progress.wait()
 
     async def run(self, connection: Connection) -> None:
-        """Follow the wishes until cancelled, or until the connection is lost."""
+        """Follow the wishes until cancelled."""
         self._refused.clear()
         try:
             if is_modern(connection.facts.revision):
                 await self._follow_by_listening(connection)
             else:
                 await self._follow_by_subscribing(connection)
-        except TransportError as error:
-            log.debug("subscriptions interrupted", reason=str(error))
         finally:
             self._lose()
 
     def _agreed(self, uri: str) -> None:
         self._asked.add(uri)
+        self._refused.pop(uri, None)
         if uri in self._missed:
             self._missed -= {uri}
             self._tell_update(uri)
+
+    def _refuse(self, uris: Iterable[str], code: int, reason: str) -> None:
+        for uri in uris:
+            self._refused[uri] = RpcError(code, f"{reason} {uri}")
 
     def _lose(self) -> None:
         """The upstream tells nothing any more: what it agreed to has to be asked for and caught up again."""
@@ -106,6 +112,14 @@ class Subscriber:
         self._progress.set()
         self._progress = trio.Event()
 
+    def _take_wish(self) -> frozenset[str]:
+        """What is wanted now. What nobody wants any more is neither refused nor missed."""
+        wanted = self._wanted()
+        self._missed &= wanted
+        for uri in self._refused.keys() - wanted:
+            del self._refused[uri]
+        return wanted
+
     async def _next_wish(self) -> None:
         await self._wish.wait()
         await trio.sleep(GATHER_SECONDS)
@@ -115,34 +129,46 @@ class Subscriber:
 
     async def _follow_by_subscribing(self, connection: Connection) -> None:
         limit = trio.CapacityLimiter(SUBSCRIBES_AT_ONCE)
-        while True:
-            wanted = self._wanted()
-            async with trio.open_nursery() as nursery:
-                for uri in sorted(wanted - self._asked - self._refused.keys()):
-                    nursery.start_soon(self._subscribe, connection, uri, limit)
-                for uri in sorted(self._asked - wanted):
-                    nursery.start_soon(self._unsubscribe, connection, uri, limit)
-            self._report()
-            if self._wanted() == wanted:
+        self._busy.clear()
+        async with trio.open_nursery() as nursery:
+            while True:
+                wanted = self._take_wish()
+                for uri in sorted((wanted - self._refused.keys()) ^ self._asked):
+                    if uri not in self._busy:
+                        self._busy.add(uri)
+                        nursery.start_soon(self._align, connection, uri, limit)
                 await self._next_wish()
 
-    async def _subscribe(self, connection: Connection, uri: str, limit: trio.CapacityLimiter) -> None:
+    async def _align(self, connection: Connection, uri: str, limit: trio.CapacityLimiter) -> None:
+        """Ask until `uri` is subscribed exactly when it is wanted, or until the upstream refuses."""
         async with limit:
+            while uri not in self._refused and (uri in self._wanted()) != (uri in self._asked):
+                if uri in self._asked:
+                    await self._unsubscribe(connection, uri)
+                else:
+                    await self._subscribe(connection, uri)
+        self._busy.discard(uri)
+        self._report()
+
+    async def _subscribe(self, connection: Connection, uri: str) -> None:
+        with trio.move_on_after(AGREE_SECONDS):
             try:
                 await connection.exchange(Call(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)}, {}), unheard)
             except RpcError as error:
                 self._refused[uri] = error
-            except RemoteProtocolError as error:
-                self._refused[uri] = RpcError(INTERNAL_ERROR, str(error))
+            except (RemoteProtocolError, TransportError) as error:
+                self._refuse([uri], UPSTREAM_UNAVAILABLE, f"the upstream failed ({error}) to subscribe")
             else:
                 self._agreed(uri)
+            return
+        self._refuse([uri], UPSTREAM_TIMEOUT, "the upstream did not answer in time whether it tells about")
 
-    async def _unsubscribe(self, connection: Connection, uri: str, limit: trio.CapacityLimiter) -> None:
-        async with limit:
-            self._asked.discard(uri)
+    async def _unsubscribe(self, connection: Connection, uri: str) -> None:
+        self._asked.discard(uri)
+        with trio.move_on_after(AGREE_SECONDS):
             try:
                 await connection.exchange(Call(m.RESOURCES_UNSUBSCRIBE, {"uri": raw(uri)}, {}), unheard)
-            except (RpcError, RemoteProtocolError) as error:
+            except (RpcError, RemoteProtocolError, TransportError) as error:
                 log.debug("unsubscribe refused", uri=uri, reason=str(error))
 
     # Modern
@@ -150,67 +176,65 @@ class Subscriber:
     async def _follow_by_listening(self, connection: Connection) -> None:
         lists = _list_wishes(connection)
         async with trio.open_nursery() as nursery:
-            current: trio.CancelScope | None = None
-            scope: trio.CancelScope | None
             while True:
-                wanted = self._wanted()
+                wanted = self._take_wish()
                 if wanted or lists:
-                    scope = trio.CancelScope()
-                    await nursery.start(self._listen, connection, wanted, lists, scope)
+                    await nursery.start(self._keep_listening, connection, wanted, lists)
                 else:
-                    scope = None
-                    self._asked.clear()
-                previous, current = current, scope
-                if previous is not None:
-                    previous.cancel(reason="another listen has taken over")
+                    self._take_over(trio.CancelScope(), wanted, wanted)
                 self._report()
                 if self._wanted() == wanted:
                     await self._next_wish()
 
-    async def _listen(
+    async def _keep_listening(
         self,
         connection: Connection,
         wanted: frozenset[str],
         lists: tuple[str, ...],
-        scope: trio.CancelScope,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """One listen until its end. Started once the upstream has acknowledged or refused it."""
+        """One listen until another takes over. Started once the upstream has acknowledged or refused it.
+
+        When it breaks off the next one is opened a little later; a refusal is final, until the next wish.
+        """
         wish: Fields = {name: raw(True) for name in lists}
         if wanted:
             wish["resourceSubscriptions"] = raw(sorted(wanted))
-        acknowledged = False
+        acknowledged = refused = False
 
         async def hear(event: Event) -> None:
             nonlocal acknowledged
             if event.method == m.ACKNOWLEDGED and not acknowledged:
                 acknowledged = True
                 patience.deadline = math.inf
-                self._settle(wanted, _honoured(event.params))
+                self._take_over(scope, wanted, _honoured(event.params))
                 task_status.started()
 
-        with scope, trio.move_on_after(ACKNOWLEDGE_SECONDS) as patience:
-            try:
-                await connection.exchange(Call(m.LISTEN, {"notifications": raw(wish)}, {}), hear)
-            except (RpcError, RemoteProtocolError) as error:
-                log.debug("listen refused", reason=str(error))
-            if acknowledged:
+        with trio.CancelScope() as scope:
+            with trio.move_on_after(AGREE_SECONDS) as patience:
+                try:
+                    await connection.exchange(Call(m.LISTEN, {"notifications": raw(wish)}, {}), hear)
+                except (RpcError, RemoteProtocolError, TransportError) as error:
+                    refused = isinstance(error, RpcError)
+                    log.debug("listen ended", reason=str(error))
+            if self._listen is scope:
                 self._lose()
+            elif not acknowledged:
+                self._refuse(wanted - self._asked, METHOD_NOT_FOUND, "the upstream does not tell about")
+                task_status.started()
+            if acknowledged or not (refused or patience.cancelled_caught):
                 await trio.sleep(RETRY_SECONDS)
                 self.poke()
-        if not acknowledged:
-            self._settle(wanted, frozenset())
-            task_status.started()
 
-    def _settle(self, wanted: frozenset[str], honoured: frozenset[str]) -> None:
-        """What the newest listen covers, and what the upstream would not have in it."""
+    def _take_over(self, listen: trio.CancelScope, wanted: frozenset[str], honoured: frozenset[str]) -> None:
+        """`listen` is the one from now on, and covers `honoured`: the one before is not needed any more."""
+        self._listen.cancel(reason="another listen has taken over")
+        self._listen = listen
+        self._missed |= wanted & self._asked - honoured
         self._asked &= honoured
         for uri in sorted(honoured & wanted):
             self._agreed(uri)
-        for uri in wanted - honoured:
-            self._refused[uri] = RpcError(
-                METHOD_NOT_FOUND, f"the upstream does not tell about changes of {uri}"
-            )
+        self._refuse(wanted - honoured, METHOD_NOT_FOUND, "the upstream does not tell about")
 
 
 def _list_wishes(connection: Connection) -> tuple[str, ...]:

@@ -30,7 +30,6 @@ from mcpmux.errors import (
 )
 from mcpmux.mux.namespace import Space
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import SHARED_CAPABILITIES
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Fields, Notification
@@ -53,7 +52,9 @@ OnNotification = Callable[[str, Notification], None]
 
 
 class Upstream:
-    """One configured server and the conversation with it.
+    """One configured server and one session with it: the shared one, or a client's own.
+
+    `key` tells sessions apart; `capabilities` are what a legacy server is told that its clients offer.
 
     `connection` is set while it is ready; `trouble` says in words why it is not.
     """
@@ -61,6 +62,8 @@ class Upstream:
     def __init__(
         self,
         config: UpstreamConfig,
+        key: str,
+        capabilities: Raw,
         space: Space,
         client_info: Raw,
         open_channel: OpenChannel,
@@ -69,12 +72,13 @@ class Upstream:
         on_notification: OnNotification,
     ) -> None:
         self.config = config
+        self.key = key
         self.space = space
         self.connection: Connection | None = None
         self.trouble = "it is still starting"
         self.connect_seconds: float | None = None
         self._client_info = client_info
-        self._capabilities = SHARED_CAPABILITIES
+        self._capabilities = capabilities
         self._open_channel = open_channel
         self.subscriber = subscriber
         self._on_change = on_change
@@ -165,7 +169,7 @@ class Upstream:
 
     async def run(self) -> None:
         """Keep it connected until cancelled. Closes its process or connections on the way out."""
-        structlog.contextvars.bind_contextvars(upstream=self.name)  # for every task below this one
+        structlog.contextvars.bind_contextvars(upstream=self.key)  # for every task below this one
         backoff = Backoff()
         told = ""
         while True:
@@ -245,7 +249,7 @@ class Upstream:
         self._on_change(self.name, connection.facts)
 
     def _heard(self, notification: Notification) -> None:
-        self._on_notification(self.name, notification)
+        self._on_notification(self.key, notification)
 
 
 def _leaves(group: BaseExceptionGroup[McpmuxError]) -> list[BaseException]:

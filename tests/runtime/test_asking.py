@@ -31,7 +31,7 @@ ASKED: dict[str, tuple[Json, Json]] = {
 
 
 class Curious(ScriptedServer):
-    """Its tool asks the client `method` (as the era does it), `times` times, then answers what it was told."""
+    """Its tool asks the client `method`, as the era does it, `times` times; then answers what it was told."""
 
     def __init__(self, revision: str, method: str, times: int = 1) -> None:
         super().__init__(revision, tools=[TOOL])

@@ -65,9 +65,10 @@ async def open_world(
     *,
     page_size: int = 1000,
     settings: dict[str, dict[str, Any]] | None = None,
+    world_class: type[World] = World,
 ) -> AsyncIterator[World]:
     """mcpmux in front of `servers`, in that order. `settings`: name → settings of its upstream."""
-    world = World(servers)
+    world = world_class(servers)
     config = Config(
         upstreams=tuple(upstream(name, **(settings or {}).get(name, {})) for name in servers),
         merging=Merging(page_size=page_size),

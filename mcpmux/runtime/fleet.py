@@ -1,0 +1,105 @@
+"""All upstreams: the shared session with each, and the private ones of clients that have their own.
+
+A private session (`session = "per-client"`) is opened at the client's first use of the upstream, with that
+client's capabilities, and closed when the client goes. The shared one beside it tells what the server can
+do, and serves clients that nobody can recognise again (stateless requests over HTTP).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+import structlog
+import trio
+from msgspec import Raw
+
+from mcpmux.mux.namespace import Space
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
+from mcpmux.protocol.envelope import EMPTY_OBJECT
+from mcpmux.runtime.upstream import Upstream
+
+log = structlog.get_logger()
+
+MakePrivate = Callable[[str, str, Raw], Upstream]
+"""Makes the upstream for a private session: (configured name, key, the client's capabilities)."""
+
+
+class Fleet(Mapping[str, Upstream]):
+    """The shared upstreams by name, in configuration order. `run` has to run."""
+
+    def __init__(self, make_private: MakePrivate) -> None:
+        self._shared: dict[str, Upstream] = {}
+        self._make_private = make_private
+        self._private: dict[object, dict[str, tuple[Upstream, trio.CancelScope]]] = {}
+        self._by_key: dict[str, Upstream] = {}
+        self._numbers = itertools.count(1)
+        self._nursery: trio.Nursery
+
+    def __repr__(self) -> str:
+        return f"<Fleet {list(self._shared.values())}, {len(self._private)} clients with own sessions>"
+
+    def __getitem__(self, name: str) -> Upstream:
+        return self._shared[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shared)
+
+    def __len__(self) -> int:
+        return len(self._shared)
+
+    def add(self, name: str, upstream: Upstream) -> None:
+        """One more shared upstream, before `run`."""
+        self._shared[name] = self._by_key[name] = upstream
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep every upstream connected until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            for name, upstream in self._shared.items():
+                self._nursery.start_soon(upstream.run, name=f"upstream {name}")
+            task_status.started()
+            await trio.sleep_forever()
+
+    def connected(self) -> Iterator[Upstream]:
+        """Every upstream with a connection, private ones included."""
+        return (upstream for upstream in list(self._by_key.values()) if upstream.connection is not None)
+
+    def by_key(self, key: str) -> Upstream | None:
+        """The upstream with that key; None when it was a private one that has gone."""
+        return self._by_key.get(key)
+
+    def space(self, key: str) -> Space | None:
+        """How the texts of the upstream with that key look from outside."""
+        upstream = self._by_key.get(key)
+        return upstream.space if upstream is not None else None
+
+    def for_call(self, name: str, call: Call) -> Upstream:
+        """The session with upstream `name` that serves a call."""
+        shared = self._shared[name]
+        if shared.config.session == "shared" or call.client is None:
+            return shared
+        sessions = self._private.setdefault(call.client, {})
+        if name not in sessions:
+            sessions[name] = self._open_private(name, call)
+        return sessions[name][0]
+
+    def _open_private(self, name: str, call: Call) -> tuple[Upstream, trio.CancelScope]:
+        key = f"{name}#{next(self._numbers)}"
+        upstream = self._make_private(name, key, call.meta.get(CLIENT_CAPABILITIES, EMPTY_OBJECT))
+        scope = trio.CancelScope()
+        self._by_key[key] = upstream
+        self._nursery.start_soon(self._run_private, upstream, scope, name=f"upstream {key}")
+        return upstream, scope
+
+    async def _run_private(self, upstream: Upstream, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
+                await upstream.run()
+        finally:
+            del self._by_key[upstream.key]
+
+    def leave(self, client: object) -> None:
+        """A client has gone: its private sessions are closed."""
+        for upstream, scope in self._private.pop(client, {}).values():
+            log.debug("private session closed", upstream=upstream.key)
+            scope.cancel(reason="its client has gone")
