@@ -160,7 +160,7 @@ async def _serve_stdio(config: Config, front: Front, stopping: trio.Event) -> No
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel_when, stopping, scope)
-                await serve_pipe(pipe, front)
+                await serve_pipe(pipe, front, config.limits.client_stall)
                 stopping.set()
 
 
@@ -182,7 +182,11 @@ async def _serve_http(
     policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
     sessions = SessionLimits(config.limits.max_sessions, config.limits.session_idle, ReplayBounds())
     endpoint = HttpEndpoint(front, listener.path, policy, sessions)
-    limits = HttpLimits(head_bytes=config.limits.max_head_bytes, body_bytes=config.limits.max_message_bytes)
+    limits = HttpLimits(
+        head_bytes=config.limits.max_head_bytes,
+        body_bytes=config.limits.max_message_bytes,
+        write_seconds=config.limits.client_stall,
+    )
     async with trio.open_nursery() as sessions_of_listener:
         await sessions_of_listener.start(endpoint.run)
         async with trio.open_nursery() as serving:

@@ -175,6 +175,10 @@ class Limits:
     max_sessions: Annotated[int, Whole(1, 1_000_000)] = field(
         default=1000, metadata=about("Legacy sessions that are open at the same time.")
     )
+    client_stall: Seconds = field(
+        default=60.0,
+        metadata=about("A client that reads nothing of what waits for it for this long is closed."),
+    )
     session_idle: Seconds = field(
         default=300.0, metadata=about("After this long without a request or an open stream a session ends.")
     )

@@ -27,6 +27,9 @@ STATE = "requestState"
 RESPONSES = "inputResponses"
 ERROR = "dev.mcpmux/error"
 
+WITHDRAWN = "dev.mcpmux/withdrawn"
+"""Inside mcpmux: a server takes back what the parked call `params.requestState` waits for."""
+
 SHARED_CAPABILITIES = raw(
     {
         "sampling": {"tools": {}},

@@ -21,17 +21,20 @@ from msgspec import Raw
 
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import RESPONSES, STATE, input_required, offers, read_response
+from mcpmux.protocol.asking import RESPONSES, STATE, WITHDRAWN, input_required, offers, read_response
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import (
     ErrorReply,
     Fields,
+    Id,
+    Notification,
     Reply,
     Request,
     decode_fields,
     encode_error,
     encode_reply,
+    raw,
 )
 from mcpmux.protocol.inflight import Outgoing, Ticket
 
@@ -43,6 +46,9 @@ STATE_BYTES = 24  # of randomness: a state is proof that one was given it
 
 Send = Callable[[bytes], Awaitable[None]]
 
+Hear = Callable[[Notification], None]
+"""Takes a notification of the peer that belongs to no exchange. Never waits."""
+
 AMBIGUOUS = (
     "several clients share this session and mcpmux cannot tell which one is meant; "
     'set session = "per-client" on the upstream'
@@ -50,11 +56,16 @@ AMBIGUOUS = (
 
 
 class Calls:
-    """The calls of one connection. `send` carries our answers to the server's questions."""
+    """The calls of one connection.
 
-    def __init__(self, send: Send) -> None:
+    `send` carries our answers to the server's questions; `hear` is told (WITHDRAWN) when the server takes
+    back what a parked call waits for.
+    """
+
+    def __init__(self, send: Send, hear: Hear) -> None:
         self.outgoing = Outgoing()
         self._send = send
+        self._hear = hear
         self._parked: dict[str, Ticket] = {}
 
     def __repr__(self) -> str:
@@ -71,6 +82,10 @@ class Calls:
             while ticket.events:
                 await notify(_for_client(ticket.events.popleft(), token))
             answer = ticket.answer
+            if answer is not None and ticket.dropped:
+                log.warning(
+                    "events dropped for a slow client", method=ticket.call.method, count=ticket.dropped
+                )
             if isinstance(answer, Reply | ErrorReply):
                 return result_of(answer)
             if answer is not None:
@@ -96,6 +111,16 @@ class Calls:
         except RpcError as refusal:
             log.info("a server's request is refused", method=request.method, reason=refusal.message)
             await self._send(encode_error(request.id, refusal))
+
+    def withdraw_question(self, request_id: Id | None) -> None:
+        """The server does not want to know any more; nothing happens when it never asked that."""
+        key = str(request_id)
+        for ticket in self.outgoing:
+            if ticket.asked.get(key) is not None and ticket.asked[key].id == request_id:
+                del ticket.asked[key]
+        for state, ticket in self._parked.items():
+            if not ticket.asked:
+                self._hear(Notification(WITHDRAWN, raw({STATE: state})))
 
     def _meant_by(self, request: Request) -> Ticket:
         """The call that an unmarked request of the server is about. Raises RpcError when that is unclear."""

@@ -16,9 +16,10 @@ from mcpmux.protocol.call import Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import Fields, Request
 from mcpmux.protocol.method import PING
+from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.connection import Channel
 from mcpmux.runtime.http_channel import open_http_channel
-from mcpmux.runtime.link import Hear, open_link
+from mcpmux.runtime.link import open_link
 from mcpmux.transports.http_client import HttpPool, PoolLimits
 from mcpmux.transports.http_connection import HttpOrigin
 from mcpmux.transports.process import StopLadder, open_process

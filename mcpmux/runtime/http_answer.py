@@ -70,8 +70,13 @@ def streaming(reply: HttpReply, *, streams: bool) -> Say:
     return say
 
 
-async def respond(request: Request, reply: HttpReply, work: Work, *, streams: bool) -> None:
-    """Do the work and send its answer; its notifications before, when the client takes event streams."""
+async def respond(
+    request: Request, reply: HttpReply, work: Work, *, streams: bool, legacy: bool = False
+) -> None:
+    """Do the work and send its answer; its notifications before, when the client takes event streams.
+
+    A legacy client hears of errors with status 200: it takes a 404 for the end of its session.
+    """
     say = streaming(reply, streams=streams)
 
     async def notify(event: Event) -> None:
@@ -81,7 +86,7 @@ async def respond(request: Request, reply: HttpReply, work: Work, *, streams: bo
     if reply.started:
         await reply.finish(encode_event(data))
     else:
-        await reply.send(status, JSON, data)
+        await reply.send(200 if legacy else status, JSON, data)
 
 
 async def refuse_with(reply: HttpReply, status: int, sentence: str, headers: Headers = ()) -> None:

@@ -39,14 +39,15 @@ from mcpmux.protocol.envelope import (
     encode_notification,
     encode_reply,
     encode_request,
+    id_of,
     raw,
 )
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import SESSION_HEADER, request_headers
 from mcpmux.protocol.inflight import Ticket
 from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, is_modern
-from mcpmux.runtime.calls import PARK_SECONDS, Calls, result_of
-from mcpmux.runtime.link import Answer, Hear
+from mcpmux.runtime.calls import PARK_SECONDS, Calls, Hear, result_of
+from mcpmux.runtime.link import Answer
 from mcpmux.transports.http_client import HttpPool, HttpResponse
 from mcpmux.transports.sse import SseDecoder
 
@@ -127,7 +128,7 @@ class HttpChannel:
         self._nursery = nursery
         self._legacy = False
         self._listening = trio.Event()
-        self._calls = Calls(self._send)
+        self._calls = Calls(self._send, hear)
         self._carriers: dict[int, trio.CancelScope] = {}
         self.closed = trio.Event()
         self.close_reason: TransportError = TransportClosed("not reachable")
@@ -382,7 +383,7 @@ class HttpChannel:
 
     async def _take_unasked(self, message: Message) -> None:
         if isinstance(message, Notification):
-            self._hear(message)
+            await self._take_notification(message, _unheard)
         elif isinstance(message, Request):
             await self._take_question(message, None)
 
@@ -393,6 +394,8 @@ class HttpChannel:
             return
         if message.method in (m.PROGRESS, m.LOG_MESSAGE, m.ACKNOWLEDGED):
             await notify(Event(message.method, params))
+        elif message.method == m.CANCELLED:
+            self._calls.withdraw_question(id_of(params.get("requestId")))
         else:
             self._hear(message)
 
@@ -407,6 +410,10 @@ class HttpChannel:
         except RpcError as error:
             data = encode_error(request.id, error)
         await self._send(data)
+
+
+async def _unheard(_event: Event) -> None:
+    """On the server's own stream nothing belongs to one of our requests."""
 
 
 def _message_in(body: bytes) -> Message | None:

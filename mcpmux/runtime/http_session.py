@@ -62,7 +62,7 @@ class HttpSession:
         self._buffer = ReplayBuffer(bounds)
         self._buffer.open(OWN_STREAM)
         self._in_flight: dict[Id, trio.CancelScope] = {}
-        self._asked = Calls(_unasked)
+        self._asked = Calls(_unasked, _unheard)
         self._streams: dict[int, _Stream] = {}
         self._next_stream = OWN_STREAM + 1
         self._readers = 0
@@ -127,7 +127,8 @@ class HttpSession:
             return
         with scope:
             ask = partial(self._ask, streaming(reply, streams=streams))
-            await respond(request, reply, partial(self.session.answer, request, ask=ask), streams=streams)
+            work = partial(self.session.answer, request, ask=ask)
+            await respond(request, reply, work, streams=streams, legacy=True)
         self._in_flight.pop(request.id, None)
 
     def _open_stream(self) -> _Stream:
@@ -243,6 +244,10 @@ class HttpSession:
 
 async def _unasked(_data: bytes) -> None:
     """A client asks nothing in the middle of what it was asked."""
+
+
+def _unheard(_notification: Notification) -> None:
+    """And takes nothing back."""
 
 
 async def _send_only(reply: HttpReply, data: bytes | None) -> None:

@@ -37,16 +37,13 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.inflight import Ticket
-from mcpmux.runtime.calls import Calls
+from mcpmux.runtime.calls import Calls, Hear
 from mcpmux.transports.pipe import MessagePipe
 
 log = structlog.get_logger()
 
 Answer = Callable[[Request, Notify], Awaitable[Fields]]
 """Answers one request of the peer, or raises RpcError."""
-
-Hear = Callable[[Notification], None]
-"""Takes a notification of the peer that belongs to no exchange. Never waits."""
 
 INCOMING_LIMIT = 1024  # exchanges of one peer at a time; more than any host opens, less than hurts
 OBJECTION_LIMIT = 16  # refusals of one peer's messages that wait to be sent; more are not worth an answer
@@ -65,7 +62,7 @@ class Link:
         self._watching = False
         self._refused = 0
         self._objections = 0
-        self.calls = Calls(pipe.send)
+        self.calls = Calls(pipe.send, hear)
         self._incoming: dict[Id, trio.CancelScope] = {}
         self.closed = trio.Event()  # the peer will say nothing more
         self.ended = trio.Event()  # and everything it asked is done with
@@ -216,9 +213,7 @@ class Link:
         except ValueError:
             return
         if message.method == m.CANCELLED:
-            scope = self._incoming.get(id_of(params.get("requestId")))  # type: ignore[arg-type]
-            if scope is not None:
-                scope.cancel(reason="the peer cancelled the request")
+            self._take_cancellation(id_of(params.get("requestId")))
         elif message.method == m.PROGRESS:
             self.calls.outgoing.take_event(id_of(params.get(PROGRESS_TOKEN)), Event(message.method, params))
         elif message.method == m.ACKNOWLEDGED:
@@ -229,6 +224,13 @@ class Link:
             listen = _subscription_of(params)
             if listen is None or self.calls.outgoing.is_open(listen):  # else another listen has taken over
                 self._hear(message)
+
+    def _take_cancellation(self, request_id: Id | None) -> None:
+        scope = self._incoming.get(request_id) if request_id is not None else None
+        if scope is not None:
+            scope.cancel(reason="the peer cancelled the request")
+        else:
+            self.calls.withdraw_question(request_id)
 
     async def _serve(self, request: Request, scope: trio.CancelScope) -> None:
         """One incoming request, from its arrival to its answer. A cancelled one is not answered."""

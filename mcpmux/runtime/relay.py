@@ -17,6 +17,7 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.namespace import Space
 from mcpmux.mux.subscriptions import Subscriptions
 from mcpmux.protocol import method as m
+from mcpmux.protocol.asking import STATE, WITHDRAWN
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.codes import BUSY
 from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
@@ -50,6 +51,7 @@ class Relay:
         self._space_of = space_of
         self._window = window
         self._on_wanted = on_wanted
+        self.questions: dict[str, trio.CancelScope] = {}  # by the state of the call that waits for the client
         self._listeners: set[Mailbox] = set()
         self._raw: set[tuple[Mailbox, str, str]] = set()
         self._changed: dict[str, None] = {}
@@ -76,6 +78,8 @@ class Relay:
     def leave(self, mailbox: Mailbox) -> None:
         """The client has gone: nothing of its interest stays behind."""
         self._listeners.discard(mailbox)
+        if mailbox.merged:
+            log.info("a slow client has gone", changes_told_together=mailbox.merged)
         self._raw = {entry for entry in self._raw if entry[0] is not mailbox}
         for upstream in self.subscriptions.remove_all(mailbox):
             self._on_wanted(upstream)
@@ -111,6 +115,10 @@ class Relay:
                 uri = None
             if uri is not None:
                 self.tell_update(upstream, uri)
+        elif notification.method == WITHDRAWN:
+            state = text_of(decode_fields(notification.params).get(STATE))
+            if (waiting := self.questions.get(state or "")) is not None:
+                waiting.cancel(reason="the server does not want to know any more")
         else:
             log.debug("upstream notification dropped", method=notification.method, upstream=upstream)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import trio
 from msgspec import Raw
 
 from mcpmux.errors import RpcError
@@ -95,17 +96,21 @@ class LegacySession:
     async def _gather(self, result: Fields, wishes: dict[str, Wish], ask: Ask) -> Fields:
         """The client's responses to what a server wants to know, asked one after the other."""
         responses: Fields = {}
-        answered = False
+        state = text_of(result.get(STATE)) or ""
+        done = False
         try:
-            for key, wish in wishes.items():
-                try:
-                    responses[key] = raw(await ask(wish.method, wish.params))
-                except RpcError as error:
-                    responses[key] = error_response(error)
-            answered = True
+            with trio.CancelScope() as scope:
+                self._relay.questions[state] = scope
+                for key, wish in wishes.items():
+                    try:
+                        responses[key] = raw(await ask(wish.method, wish.params))
+                    except RpcError as error:
+                        responses[key] = error_response(error)
+            done = True  # answered, or taken back by the server
         finally:
-            if not answered:
-                self._router.abandon(text_of(result.get(STATE)) or "")
+            del self._relay.questions[state]
+            if not done:
+                self._router.abandon(state)
         return responses
 
     async def _subscribe(self, request: Request) -> Fields:

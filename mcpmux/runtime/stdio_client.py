@@ -23,15 +23,16 @@ from mcpmux.transports.pipe import MessagePipe
 
 log = structlog.get_logger()
 
-STUCK_SECONDS = 60.0  # a client that reads nothing for so long is gone
+STALL_SECONDS = 60.0  # a client that reads nothing for so long is gone
 LINGER_SECONDS = 10.0  # for answering what was asked before the client closed its side
 
 
 class DuplexClient:
     """The client at the other end of one stream."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: Front, stall: float) -> None:
         self._front = front
+        self._stall = stall
         self._session: LegacySession | None = None
         self._initialized = trio.Event()
         self._listens: set[trio.CancelScope] = set()
@@ -81,16 +82,17 @@ class DuplexClient:
         for scope in list(self._listens):
             scope.cancel(reason="the client has closed its side")
 
-    async def deliver(self, link: Link) -> None:
+    async def deliver(self, link: Link, serving: trio.CancelScope) -> None:
         """Tell a legacy client what changes, until it goes, we stop, or it does not read any more."""
         await self._initialized.wait()
         assert self._session is not None
         try:
             while (event := await self._session.mailbox.take()) is not None:
-                with trio.fail_after(STUCK_SECONDS):
+                with trio.fail_after(self._stall):
                     await link.notify(event.method, event.params)
         except (TransportError, trio.TooSlowError):
             log.warning("client does not read any more; closing it", client=repr(self._session))
+            serving.cancel(reason="the client does not read")
         finally:
             self._session.close()
 
@@ -100,16 +102,16 @@ class DuplexClient:
             self._front.roots_changed()
 
 
-async def serve_pipe(pipe: MessagePipe, front: Front) -> None:
-    """Serve one client until its stream ends."""
-    client = DuplexClient(front)
+async def serve_pipe(pipe: MessagePipe, front: Front, stall: float = STALL_SECONDS) -> None:
+    """Serve one client until its stream ends, or until it has read nothing for `stall` seconds."""
+    client = DuplexClient(front, stall)
     linger = LINGER_SECONDS
     async with (
         open_link(pipe, client.answer, client.hear, objects=True, linger=linger) as link,
         trio.open_nursery() as nursery,
     ):
         client.link = link
-        nursery.start_soon(client.deliver, link, name="deliver changes")
+        nursery.start_soon(client.deliver, link, nursery.cancel_scope, name="deliver changes")
         nursery.start_soon(client.hang_up, link, name="hang up")
         await link.ended.wait()
         nursery.cancel_scope.cancel()

@@ -35,9 +35,9 @@ from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT, UPSTREAM_U
 from mcpmux.protocol.envelope import Fields, Notification
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.runtime.backoff import Backoff
+from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.connection import Channel, Connection, connect
 from mcpmux.runtime.http_channel import SessionExpired
-from mcpmux.runtime.link import Hear
 from mcpmux.runtime.subscriber import Subscriber
 
 log = structlog.get_logger()

@@ -278,3 +278,42 @@ async def test_log_messages_come_at_the_level_that_each_client_asked_for(up, dow
             assert [m["params"]["level"] for m in messages[:-1]] == expected
             assert {m["params"]["logger"] for m in messages[:-1]} == {"x/db"}
             assert "result" in messages[-1]
+
+
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_server_that_takes_its_question_back_is_understood(down, autojump_clock):
+    server = Curious(LEGACY, "elicitation/create")
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        client = await client_of(world, down)
+        if down == MODERN:
+            asked = await client.request("tools/call", {"name": "x__t"})
+            assert asked["resultType"] == "input_required"
+        else:
+            await client.start("tools/call", {"name": "x__t"})
+            question = await client.receive_method("elicitation/create")
+        await server.send({"method": "notifications/cancelled", "params": {"requestId": "ask-0"}})
+        await trio.sleep(1)
+        server._answers["ask-0"].send_nowait({"result": {"action": "cancel"}})
+        if down == MODERN:
+            again = {"name": "x__t", "inputResponses": {}, "requestState": asked["requestState"]}
+            result = await client.request("tools/call", again)
+        else:
+            cancelled = await client.receive()
+            assert cancelled["params"]["requestId"] == question["id"]
+            result = (await client.receive())["result"]
+        assert json.loads(result["content"][0]["text"]) == [{"action": "cancel"}]
+
+
+async def test_a_client_that_does_not_read_is_closed(autojump_clock):
+    server = Curious(MODERN, "roots/list")
+    async with open_world({"x": server, "y": None}) as world:
+        client = await client_of(world, LEGACY)
+        for _ in range(100):
+            world.servers["y"] = ScriptedServer(resources=[])
+            await trio.sleep(31)
+            world.servers["y"] = None
+            await world.kill("y")
+            await trio.sleep(1)
+        await trio.sleep(100)
+        assert not world.mux.relay._listeners
+        assert client
