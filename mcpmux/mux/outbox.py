@@ -1,11 +1,13 @@
 """What one client still has to hear: changes, each at most once, in bounded memory.
 
 `resources/updated` and `list_changed` say "look again", so a second one while the first still waits adds
-nothing: the box holds one per URI and one per kind of list. Its size is bounded by what the client
-subscribed to, however fast things change and however slowly it reads; nothing is lost.
+nothing: the box holds one per URI and one per kind of list. A server may name any number of sub-resources
+of a subscribed one; past DETAIL_LIMIT the subscribed one stands for them. So the size is bounded by what
+the client subscribed to, however fast things change and however slowly it reads; nothing is lost.
 
     put(event) when its key is absent → appended, `put` says True
     put(event) when its key waits     → the waiting one stands for both, counted as merged
+    put(event, whole) when many wait  → as put(whole)
     take()                            → the oldest, removed
 """
 
@@ -13,6 +15,8 @@ from __future__ import annotations
 
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import text_of
+
+DETAIL_LIMIT = 256  # waiting changes after which sub-resources are not told one by one any more
 
 Key = tuple[str, str]
 
@@ -30,8 +34,13 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, event: Event) -> bool:
-        """Keep `event` to be told; False when one that says the same waits already."""
+    def put(self, event: Event, whole: Event | None = None) -> bool:
+        """Keep `event` to be told; False when one that says the same waits already.
+
+        `whole` says that of the subscribed resource, when `event` is about a part of it.
+        """
+        if whole is not None and len(self._waiting) >= DETAIL_LIMIT:
+            event = whole
         key = (event.method, text_of(event.params.get("uri")) or "")
         if key in self._waiting:
             self.merged += 1

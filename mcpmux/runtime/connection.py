@@ -21,6 +21,7 @@ from mcpmux.protocol.envelope import Fields, raw, text_of
 from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_error, upgrade_result
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.modern import LOG_LEVELS, severity
+from mcpmux.runtime.http_peer import HttpStatusError
 
 log = structlog.get_logger()
 
@@ -33,7 +34,11 @@ class Channel(Protocol):
     """What carries exchanges to one server: a duplex link, or HTTP. Knows no era but its headers."""
 
     closed: trio.Event
-    close_reason: TransportError
+
+    @property
+    def close_reason(self) -> TransportError:
+        """Why it ended, once `closed` is set."""
+        ...
 
     async def exchange(self, call: Call, notify: Notify) -> Fields:
         """Send `call` as it is. Raises RpcError (the server's answer) or TransportError."""
@@ -169,6 +174,11 @@ async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
             if handshake.is_modern_error(error) and not handshake.common_legacy(error):
                 versions = handshake.supported_versions(error)
                 raise RemoteProtocolError(f"no revision in common; it supports {versions}") from None
+        except HttpStatusError as error:
+            if error.status in (401, 403):
+                raise
+        except RemoteProtocolError as error:  # the answer to `initialize` will say more
+            log.debug("the probe's answer makes no sense", reason=str(error))
     return None
 
 

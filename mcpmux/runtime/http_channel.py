@@ -1,31 +1,26 @@
 """Exchanges with one upstream over Streamable HTTP, in both eras: one POST each.
 
-Promises: headers say what the body says, in the revision that was agreed; the answer may come as JSON or as
-an event stream; cancelling an exchange closes its response, which is how HTTP says "cancelled". When the
-server cannot be reached any more, or has forgotten our session, `closed` is set.
+Promises: the answer may come as JSON or as an event stream, over as many connections as a legacy server
+makes of it; cancelling an exchange closes its response, and tells a legacy server. A call in which a legacy
+server may ask something is carried by a task of its own, as it may have to be parked.
 
 Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 and 2025-11-25.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import structlog
 import trio
+from msgspec import Raw
 
-from mcpmux.errors import (
-    ConnectFailed,
-    McpmuxError,
-    RemoteProtocolError,
-    RpcError,
-    TransportClosed,
-    TransportError,
-)
+from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import ASKS
 from mcpmux.protocol.call import PROGRESS_TOKEN, VERSION, Call, Event, Notify, with_meta
+from mcpmux.protocol.codes import HEADER_MISMATCH
 from mcpmux.protocol.envelope import (
     ErrorReply,
     Fields,
@@ -34,61 +29,39 @@ from mcpmux.protocol.envelope import (
     Reply,
     Request,
     decode_fields,
-    decode_message,
     encode_error,
     encode_notification,
     encode_reply,
     encode_request,
+    first_byte,
     id_of,
     raw,
 )
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.headers import SESSION_HEADER, request_headers
 from mcpmux.protocol.inflight import Ticket
-from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, is_modern
 from mcpmux.runtime.calls import PARK_SECONDS, Calls, Hear, result_of
+from mcpmux.runtime.http_peer import (
+    FAREWELL_SECONDS,
+    HttpPeer,
+    HttpStatusError,
+    SessionExpired,
+    continued,
+    is_event_stream,
+    message_in,
+    messages_in,
+    retry_seconds,
+)
 from mcpmux.runtime.link import Answer
 from mcpmux.transports.http_client import HttpPool, HttpResponse
 from mcpmux.transports.sse import SseDecoder
 
 log = structlog.get_logger()
 
-Headers = tuple[tuple[str, str], ...]
+LISTEN_SECONDS = 2.0  # for the server to open its own stream; some send no headers before there is an event
+TOOL_PAGES = 100  # of a server's tools that are searched for annotations before a call is repeated
 
 _MAY_BE_PARKED = frozenset({m.TOOLS_CALL, m.PROMPTS_GET})
 """Reading a resource is not among them: no legacy server asks for input there, and it is the hot path."""
-
-JSON_TYPE = "application/json"
-EVENT_STREAM = "text/event-stream"
-RESUME_SECONDS = 1.0  # before a broken event stream is opened again, when the server did not say `retry`
-LISTEN_SECONDS = 2.0  # for the server to open its own stream; some send no headers before there is an event
-FAREWELL_SECONDS = 2.0  # for ending a session at the server while we stop
-ERROR_TEXT_LIMIT = 200  # characters of a foreign error page that are worth showing
-
-
-class SessionExpired(TransportError):
-    """The server no longer knows our session: the request was not carried out."""
-
-
-class HttpStatusError(TransportError):
-    """The server answered with a status that carries no MCP message."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(_explain(status, text))
-        self.status = status
-
-
-def _explain(status: int, text: str) -> str:
-    hints = {
-        401: "it asks for credentials: give them in the upstream's `headers`",
-        403: "it refuses these credentials or this caller",
-        404: "nothing there speaks MCP: check the URL's path",
-        405: "nothing there accepts MCP messages: check the URL's path",
-    }
-    shown = " ".join(text.split())[:ERROR_TEXT_LIMIT]
-    return f"HTTP status {status}" + (
-        f": {hints[status]}" if status in hints else f": {shown}" if shown else ""
-    )
 
 
 class _Waiting:
@@ -107,52 +80,62 @@ class _Waiting:
 class HttpChannel:
     """One upstream over HTTP. Made by `open_http_channel`."""
 
-    def __init__(
-        self,
-        pool: HttpPool,
-        target: str,
-        headers: Headers,
-        message_limit: int,
-        answer: Answer,
-        hear: Hear,
-        nursery: trio.Nursery,
-    ) -> None:
-        self._pool = pool
-        self._target = target
-        self._fixed = (*headers, ("Content-Type", JSON_TYPE), ("Accept", f"{JSON_TYPE}, {EVENT_STREAM}"))
-        self._session: str | None = None
-        self._leg_headers: Headers = ()
-        self._message_limit = message_limit
+    def __init__(self, peer: HttpPeer, answer: Answer, hear: Hear, nursery: trio.Nursery) -> None:
+        self._peer = peer
         self._answer = answer
         self._hear = hear
         self._nursery = nursery
-        self._legacy = False
         self._listening = trio.Event()
-        self._calls = Calls(self._send, hear)
+        self._calls = Calls(peer.tell, hear)
         self._carriers: dict[int, trio.CancelScope] = {}
-        self.closed = trio.Event()
-        self.close_reason: TransportError = TransportClosed("not reachable")
+        self.closed = peer.closed
 
     def __repr__(self) -> str:
-        return f"<HttpChannel {self._target} session={self._session!r}>"
+        return f"<HttpChannel {self._peer!r} {self._calls!r}>"
+
+    @property
+    def close_reason(self) -> TransportError:
+        """Why it ended, once `closed` is set."""
+        return self._peer.close_reason
 
     def settle(self, facts: ServerFacts) -> None:
         """From now on every request carries what the agreed revision asks for."""
-        headers = []
-        self._legacy = not is_modern(facts.revision)
-        if self._legacy and facts.revision >= V_2025_06_18:
-            headers.append(("MCP-Protocol-Version", facts.revision))
-        if self._session is not None:
-            headers.append(("Mcp-Session-Id", self._session))
-        self._leg_headers = tuple(headers)
+        self._peer.settle(facts)
 
     async def exchange(self, call: Call, notify: Notify) -> Fields:
         """Send one request and wait for its answer.
 
         Raises RpcError (the server's answer), SessionExpired, HttpStatusError or another TransportError.
         """
-        if self._legacy and call.method in _MAY_BE_PARKED:
+        if self._peer.legacy and call.method in _MAY_BE_PARKED:
             return await self._exchange_apart(call, notify)
+        if call.method == m.TOOLS_LIST and VERSION in call.meta:
+            return self._without_invalid(await self._exchange(call, notify))
+        try:
+            return await self._exchange(call, notify)
+        except RpcError as error:
+            if error.code != HEADER_MISMATCH or call.method != m.TOOLS_CALL:
+                raise
+        await self._learn_tools(call)
+        return await self._exchange(call, notify)
+
+    def _without_invalid(self, result: Fields) -> Fields:
+        for tool, reason in self._peer.tools.learn(result):
+            log.warning("tool left out: its header annotations are invalid", tool=tool, reason=reason)
+        return result
+
+    async def _learn_tools(self, call: Call) -> None:
+        """The server misses headers for an argument: list its tools anew to see which."""
+        cursor: Raw | None = None
+        for _ in range(TOOL_PAGES):
+            params = {} if cursor is None else {"cursor": cursor}
+            result = await self._exchange(Call(m.TOOLS_LIST, params, call.meta), _unheard)
+            self._peer.tools.learn(result)
+            cursor = result.get("nextCursor")
+            if cursor is None or first_byte(cursor) != b'"':
+                return
+
+    async def _exchange(self, call: Call, notify: Notify) -> Fields:
         request_id = self._calls.outgoing.next_id()
         token = call.meta.get(PROGRESS_TOKEN)
 
@@ -164,11 +147,11 @@ class HttpChannel:
 
         finished = False
         try:
-            waiting = _Waiting(request_id, pass_on, self._message_limit, None)
+            waiting = _Waiting(request_id, pass_on, self._peer.message_limit, None)
             answer = await self._answer_to(call, waiting)
             finished = True
         finally:
-            if not finished and self._legacy:
+            if not finished and self._peer.legacy:
                 await self._say_cancelled(request_id)
         return result_of(answer)
 
@@ -197,12 +180,16 @@ class HttpChannel:
         with trio.CancelScope() as scope:
             self._carriers[ticket.id] = scope
             try:
-                waiting = _Waiting(ticket.id, pass_on, self._message_limit, ticket)
+                waiting = _Waiting(ticket.id, pass_on, self._peer.message_limit, ticket)
                 ticket.settle(await self._answer_to(ticket.call, waiting))
             except McpmuxError as error:
                 ticket.settle(error)
             finally:
                 del self._carriers[ticket.id]
+
+    def fail_calls(self) -> None:
+        """The channel is over: whoever still waits hears it."""
+        self._calls.outgoing.fail_all(self.close_reason)
 
     async def resume(self, call: Call, notify: Notify) -> Fields:
         """Go on with a parked call. Raises RpcError for a state that is not known (any more)."""
@@ -242,16 +229,14 @@ class HttpChannel:
 
     async def _ask(self, call: Call, body: bytes, waiting: _Waiting) -> Reply | ErrorReply | None:
         """Send the request; its answer, or None when its event stream broke off and can be resumed."""
-        async with self._post(self._headers(call), body, idempotent=call.method in m.IDEMPOTENT) as response:
-            if call.method == m.INITIALIZE:
-                self._session = response.headers.get(SESSION_HEADER)
+        async with self._peer.ask(call, body) as response:
             return await self._answer_in(response, waiting)
 
     async def _resume_stream(self, waiting: _Waiting) -> Reply | ErrorReply | None:
         """Go on reading a broken event stream where it broke off (2025-11-25 and earlier)."""
-        await trio.sleep(_retry_seconds(waiting.decoder))
-        async with self._get(waiting.decoder.last_event_id) as response:
-            if not _is_event_stream(response):
+        await trio.sleep(retry_seconds(waiting.decoder))
+        async with self._peer.stream(waiting.decoder.last_event_id) as response:
+            if not is_event_stream(response):
                 raise TransportClosed("the response stream ended without an answer and is not resumed")
             return await self._answer_in_stream(response, waiting)
 
@@ -261,7 +246,7 @@ class HttpChannel:
             return
         params = {"requestId": request_id, "reason": "the client gave up"}
         with trio.move_on_after(FAREWELL_SECONDS, shield=True), suppress(TransportError):
-            await self._send(encode_notification(m.CANCELLED, params))
+            await self._peer.tell(encode_notification(m.CANCELLED, params))
 
     async def listen(self) -> None:
         """Hear what a legacy server says of its own accord, from now on; it may not offer that."""
@@ -270,102 +255,51 @@ class HttpChannel:
             await self._listening.wait()
 
     async def _listen(self) -> None:
-        decoder = SseDecoder(self._message_limit)
+        decoder = SseDecoder(self._peer.message_limit)
         while not self.closed.is_set():
             try:
-                async with self._get(decoder.last_event_id) as response:
+                async with self._peer.stream(decoder.last_event_id) as response:
                     self._listening.set()
-                    if not _is_event_stream(response):
+                    if not is_event_stream(response):
                         return
-                    decoder = _continued(decoder, self._message_limit)
+                    decoder = continued(decoder, self._peer.message_limit)
                     async for chunk in response:
-                        for message in _messages_in(decoder, chunk):
+                        for message in messages_in(decoder, chunk):
                             await self._take_unasked(message)
             except TransportError as error:
                 log.debug("the server's stream broke off", reason=str(error))
-            await trio.sleep(_retry_seconds(decoder))
+            await trio.sleep(retry_seconds(decoder))
 
     async def notify(self, method: str, params: Fields | None = None) -> None:
         """Send a notification. Raises TransportError."""
-        await self._send(encode_notification(method, params))
-
-    async def end_session(self) -> None:
-        """Tell the server that the session is over; it may not care."""
-        if self._session is None or self.closed.is_set():
-            return
-        headers = (*self._fixed, *self._leg_headers)
-        with trio.move_on_after(FAREWELL_SECONDS, shield=True):
-            try:
-                async with self._pool.request("DELETE", self._target, headers, b"", idempotent=True):
-                    pass
-            except TransportError as error:
-                log.debug("the session could not be ended", reason=str(error))
-
-    def _headers(self, call: Call) -> Headers:
-        if VERSION in call.meta:
-            return (*self._fixed, *request_headers(call.method, call.params, NEWEST))
-        return (*self._fixed, *self._leg_headers)
-
-    @asynccontextmanager
-    async def _post(self, headers: Headers, body: bytes, *, idempotent: bool) -> AsyncIterator[HttpResponse]:
-        try:
-            async with self._pool.request(
-                "POST", self._target, headers, body, idempotent=idempotent
-            ) as response:
-                yield response
-        except (ConnectFailed, SessionExpired) as error:
-            self._lose(error)
-            raise
-
-    @asynccontextmanager
-    async def _get(self, last_event_id: str | None) -> AsyncIterator[HttpResponse]:
-        headers = (*self._fixed, *self._leg_headers)
-        if last_event_id:
-            headers = (*headers, ("Last-Event-ID", last_event_id))
-        try:
-            async with self._pool.request("GET", self._target, headers, b"", idempotent=True) as response:
-                yield response
-        except ConnectFailed as error:
-            self._lose(error)
-            raise
-
-    def _lose(self, reason: TransportError) -> None:
-        if not self.closed.is_set():
-            self.close_reason = reason
-            self.closed.set()
-
-    async def _send(self, body: bytes) -> None:
-        """Send a message that is not answered."""
-        async with self._post((*self._fixed, *self._leg_headers), body, idempotent=False) as response:
-            if response.status >= 400:
-                raise HttpStatusError(response.status, await _text_of(response))
+        await self._peer.tell(encode_notification(method, params))
 
     async def _answer_in(self, response: HttpResponse, waiting: _Waiting) -> Reply | ErrorReply | None:
-        if _is_event_stream(response):
+        if is_event_stream(response):
             return await self._answer_in_stream(response, waiting)
+        if response.status == 404 and self._peer.session is not None:
+            raise SessionExpired("the server has forgotten the session")
         body = await response.read()
-        message = _message_in(body)
+        message = message_in(body)
         if isinstance(message, Reply | ErrorReply) and message.id in (waiting.request_id, None):
             return message
-        if response.status == 404 and self._session is not None:
-            raise SessionExpired("the server has forgotten the session")
         if response.status != 200:
-            raise HttpStatusError(response.status, body[:4096].decode(errors="replace"))
+            raise HttpStatusError(response.status, body)
         raise RemoteProtocolError("its answer is no JSON-RPC response to the request")
 
     async def _answer_in_stream(self, response: HttpResponse, waiting: _Waiting) -> Reply | ErrorReply | None:
         """The answer in an event stream; None when it breaks off before that and can be resumed."""
-        waiting.decoder = _continued(waiting.decoder, self._message_limit)
+        waiting.decoder = continued(waiting.decoder, self._peer.message_limit)
         try:
             async for chunk in response:
-                for message in _messages_in(waiting.decoder, chunk):
+                for message in messages_in(waiting.decoder, chunk):
                     if isinstance(message, Reply | ErrorReply) and message.id == waiting.request_id:
                         return message
                     await self._take(message, waiting)
         except TransportClosed:
             if not waiting.decoder.last_event_id:
                 raise
-        if waiting.decoder.last_event_id and self._legacy:
+        if waiting.decoder.last_event_id and self._peer.legacy:
             return None
         raise TransportClosed("the response stream ended without an answer")
 
@@ -409,48 +343,11 @@ class HttpChannel:
             data = encode_reply(request.id, await self._answer(request, unheard))
         except RpcError as error:
             data = encode_error(request.id, error)
-        await self._send(data)
+        await self._peer.tell(data)
 
 
 async def _unheard(_event: Event) -> None:
     """On the server's own stream nothing belongs to one of our requests."""
-
-
-def _message_in(body: bytes) -> Message | None:
-    try:
-        return decode_message(body)
-    except RpcError:
-        return None
-
-
-def _messages_in(decoder: SseDecoder, chunk: bytes) -> Iterator[Message]:
-    """The messages that a chunk of an event stream completes; events without one only carry an id."""
-    for event in decoder.feed(chunk):
-        message = _message_in(event.data) if event.data else None
-        if message is not None:
-            yield message
-
-
-def _is_event_stream(response: HttpResponse) -> bool:
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return response.status == 200 and kind == EVENT_STREAM
-
-
-def _continued(decoder: SseDecoder, limit: int) -> SseDecoder:
-    """A decoder for the next connection of the same stream: only its place in it is kept."""
-    fresh = SseDecoder(limit)
-    fresh.last_event_id = decoder.last_event_id
-    fresh.retry_milliseconds = decoder.retry_milliseconds
-    return fresh
-
-
-def _retry_seconds(decoder: SseDecoder) -> float:
-    milliseconds = decoder.retry_milliseconds
-    return RESUME_SECONDS if milliseconds is None else milliseconds / 1000
-
-
-async def _text_of(response: HttpResponse) -> str:
-    return (await response.read())[:4096].decode(errors="replace")
 
 
 @asynccontextmanager
@@ -463,10 +360,12 @@ async def open_http_channel(
     hear: Hear,
 ) -> AsyncIterator[HttpChannel]:
     """A channel to `target` (path and query) over `pool`; leaving ends the session at the server."""
+    peer = HttpPeer(pool, target, tuple(headers), message_limit)
     async with trio.open_nursery() as nursery:
-        channel = HttpChannel(pool, target, tuple(headers), message_limit, answer, hear, nursery)
+        channel = HttpChannel(peer, answer, hear, nursery)
         try:
             yield channel
         finally:
-            await channel.end_session()
+            channel.fail_calls()
+            await peer.end_session()
             nursery.cancel_scope.cancel()

@@ -25,9 +25,9 @@ class Mailbox:
         """How many changes were told together with an earlier one, because the client read too slowly."""
         return self._outbox.merged
 
-    def put(self, event: Event) -> None:
-        """Keep `event` for the client. Never waits."""
-        if self._outbox.put(event):
+    def put(self, event: Event, whole: Event | None = None) -> None:
+        """Keep `event` for the client, or `whole` for it when too much waits. Never waits."""
+        if self._outbox.put(event, whole):
             self._arrival.unpark()
 
     def close(self) -> None:

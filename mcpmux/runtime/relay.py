@@ -134,10 +134,13 @@ class Relay:
         space = self._space_of(upstream)
         if not audience or space is None:
             return
-        exposed = Event(m.RESOURCE_UPDATED, {"uri": raw(space.expose_uri(uri))})
+        exposed = _update_of(space.expose_uri(uri))
         for mailbox, subscribed in audience.items():
             said_raw = (mailbox, upstream, subscribed) in self._raw
-            mailbox.put(Event(m.RESOURCE_UPDATED, {"uri": raw(uri)}) if said_raw else exposed)
+            whole = None
+            if subscribed != uri:
+                whole = _update_of(subscribed if said_raw else space.expose_uri(subscribed))
+            mailbox.put(_update_of(uri) if said_raw else exposed, whole)
 
     def tell_list_change(self, method: str) -> None:
         """A list of the whole has changed, or may have; told at the end of the window."""
@@ -158,3 +161,7 @@ class Relay:
         for mailbox in self._listeners:
             if event.method in mailbox.kinds:
                 mailbox.put(event)
+
+
+def _update_of(uri: str) -> Event:
+    return Event(m.RESOURCE_UPDATED, {"uri": raw(uri)})

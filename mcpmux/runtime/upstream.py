@@ -37,7 +37,7 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.runtime.backoff import Backoff
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.connection import Channel, Connection, connect
-from mcpmux.runtime.http_channel import SessionExpired
+from mcpmux.runtime.http_peer import SessionExpired
 from mcpmux.runtime.subscriber import Subscriber
 
 log = structlog.get_logger()
