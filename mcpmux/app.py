@@ -84,6 +84,7 @@ async def open_mux(config: Config, open_channel: OpenChannel | None = None) -> A
             server_info,
             open_channel or opener.open,
             Subscriber(partial(relay.subscriptions.wanted, key), partial(relay.tell_update, key)),
+            partial(fleet.client_of, key),
             relay.upstream_changed if key == name else _ignore_change,
             relay.hear,
         )

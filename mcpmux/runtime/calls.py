@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import structlog
 import trio
@@ -50,9 +51,30 @@ Hear = Callable[[Notification], None]
 """Takes a notification of the peer that belongs to no exchange. Never waits."""
 
 AMBIGUOUS = (
-    "several clients share this session and mcpmux cannot tell which one is meant; "
+    "clients share this session and mcpmux cannot tell which one is meant; "
     'set session = "per-client" on the upstream'
 )
+
+
+class Client(Protocol):
+    """A client that can be asked something outside of any call of its own."""
+
+    @property
+    def capabilities(self) -> Raw:
+        """What it said that it offers."""
+        ...
+
+    async def ask(self, method: str, params: Fields) -> Fields:
+        """The client's answer. Raises RpcError when it refuses or cannot be reached."""
+        ...
+
+
+FindClient = Callable[[], Client | None]
+"""Who is asked when a server asks something that no call has caused; None when that is unclear."""
+
+
+def nobody() -> None:
+    """For a server whose unasked questions have no one to go to."""
 
 
 class Calls:
@@ -67,6 +89,7 @@ class Calls:
         self._send = send
         self._hear = hear
         self._parked: dict[str, Ticket] = {}
+        self.find_client: FindClient = nobody
 
     def __repr__(self) -> str:
         return f"<Calls {self.outgoing!r}, {len(self._parked)} parked>"
@@ -105,6 +128,9 @@ class Calls:
         """The server asks something; `ticket`: of which call, when the transport tells."""
         try:
             target = ticket or self._meant_by(request)
+            if target is None:
+                await self._send(encode_reply(request.id, await self._ask_directly(request)))
+                return
             if not offers(target.call.capabilities, request):
                 raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {request.method}")
             target.ask(request)
@@ -122,11 +148,25 @@ class Calls:
             if not ticket.asked:
                 self._hear(Notification(WITHDRAWN, raw({STATE: state})))
 
-    def _meant_by(self, request: Request) -> Ticket:
-        """The call that an unmarked request of the server is about. Raises RpcError when that is unclear."""
+    async def _ask_directly(self, request: Request) -> Fields:
+        """Ask a client something that none of its calls has caused. Raises RpcError."""
+        client = self.find_client()
+        if client is None:
+            raise RpcError(INVALID_REQUEST, f"no client is meant by this; {AMBIGUOUS}")
+        if not offers(client.capabilities, request):
+            raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {request.method}")
+        with trio.move_on_after(PARK_SECONDS):
+            return await client.ask(request.method, decode_fields(request.params))
+        raise RpcError(INVALID_REQUEST, "the client did not answer")
+
+    def _meant_by(self, request: Request) -> Ticket | None:
+        """The call that an unmarked request of the server is about; None when there is none.
+
+        Raises RpcError when several can be meant.
+        """
         candidates = [t for t in self.outgoing if t.call.method in m.MAY_ASK_FOR_INPUT]
         if not candidates:
-            raise RpcError(INVALID_REQUEST, "no client's request is in progress that this could be about")
+            return None
         client = candidates[0].call.client
         if len(candidates) > 1 and (client is None or any(t.call.client is not client for t in candidates)):
             raise RpcError(INVALID_REQUEST, AMBIGUOUS)

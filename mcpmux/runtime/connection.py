@@ -21,6 +21,7 @@ from mcpmux.protocol.envelope import Fields, raw, text_of
 from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_error, upgrade_result
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.modern import LOG_LEVELS, severity
+from mcpmux.runtime.calls import FindClient
 from mcpmux.runtime.http_peer import HttpStatusError
 
 log = structlog.get_logger()
@@ -54,6 +55,10 @@ class Channel(Protocol):
 
     def abandon(self, state: str) -> bool:
         """The client of a parked call has gone; False when the state is not known here."""
+        ...
+
+    def ask_clients_by(self, find: FindClient) -> None:
+        """Who is asked when the server asks something that no call has caused."""
         ...
 
     async def listen(self) -> None:

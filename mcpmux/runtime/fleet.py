@@ -17,6 +17,7 @@ from msgspec import Raw
 from mcpmux.mux.namespace import Space
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.envelope import EMPTY_OBJECT
+from mcpmux.runtime.calls import Client
 from mcpmux.runtime.upstream import Upstream
 
 log = structlog.get_logger()
@@ -33,6 +34,7 @@ class Fleet(Mapping[str, Upstream]):
         self._make_private = make_private
         self._private: dict[object, dict[str, tuple[Upstream, trio.CancelScope]]] = {}
         self._by_key: dict[str, Upstream] = {}
+        self._clients: dict[object, Client] = {}
         self._numbers = itertools.count(1)
         self._nursery: trio.Nursery
 
@@ -98,8 +100,20 @@ class Fleet(Mapping[str, Upstream]):
         finally:
             del self._by_key[upstream.key]
 
+    def join(self, client: Client) -> None:
+        """A client has come that can be asked things. `leave` must follow."""
+        self._clients[client] = client
+
+    def client_of(self, key: str) -> Client | None:
+        """The client that the session with that key belongs to: its own, or the only one there is."""
+        for client, sessions in self._private.items():
+            if any(upstream.key == key for upstream, _ in sessions.values()):
+                return self._clients.get(client)
+        return next(iter(self._clients.values())) if len(self._clients) == 1 else None
+
     def leave(self, client: object) -> None:
         """A client has gone: its private sessions are closed."""
+        self._clients.pop(client, None)
         for upstream, scope in self._private.pop(client, {}).values():
             log.debug("private session closed", upstream=upstream.key)
             scope.cancel(reason="its client has gone")

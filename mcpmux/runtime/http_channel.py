@@ -39,7 +39,7 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.inflight import Ticket
-from mcpmux.runtime.calls import PARK_SECONDS, Calls, Hear, result_of
+from mcpmux.runtime.calls import PARK_SECONDS, Calls, FindClient, Hear, result_of
 from mcpmux.runtime.http_peer import (
     FAREWELL_SECONDS,
     HttpPeer,
@@ -248,6 +248,10 @@ class HttpChannel:
         with trio.move_on_after(FAREWELL_SECONDS, shield=True), suppress(TransportError):
             await self._peer.tell(encode_notification(m.CANCELLED, params))
 
+    def ask_clients_by(self, find: FindClient) -> None:
+        """Who is asked when the server asks something that no call has caused."""
+        self._calls.find_client = find
+
     async def listen(self) -> None:
         """Hear what a legacy server says of its own accord, from now on; it may not offer that."""
         self._nursery.start_soon(self._listen, name="http listen")
@@ -310,8 +314,10 @@ class HttpChannel:
             await self._take_question(message, waiting.ticket)
 
     async def _take_question(self, request: Request, ticket: Ticket | None) -> None:
-        if request.method in ASKS:
+        if request.method in ASKS and ticket is not None:
             await self._calls.take_question(request, ticket)
+        elif request.method in ASKS:
+            self._nursery.start_soon(self._calls.take_question, request, name="server's question")
         else:
             await self._serve(request)
 

@@ -38,6 +38,7 @@ from mcpmux.transports.sse import encode_event
 
 OWN_STREAM = 0  # the number of the stream that a plain GET opens
 IN_FLIGHT_LIMIT = 256  # requests of one session at a time
+QUESTION = Event("dev.mcpmux/question", {})  # in the mailbox: something is to be asked
 KEEP_ALIVE_SECONDS = 15.0  # between comments on a quiet stream, so that nothing in between closes it
 
 
@@ -67,6 +68,8 @@ class HttpSession:
         self._next_stream = OWN_STREAM + 1
         self._readers = 0
         self._own_reader: trio.CancelScope | None = None
+        self._questions: list[bytes] = []
+        session.ask_unasked = self._ask_on_own_stream
 
     def __repr__(self) -> str:
         return f"<HttpSession {self.session!r} {len(self._in_flight)} in flight, {self._buffer!r}>"
@@ -95,6 +98,15 @@ class HttpSession:
             return await self._asked.wait(ticket, unheard)
         finally:
             self._asked.outgoing.close(ticket)
+
+    async def _ask_on_own_stream(self, method: str, params: Fields) -> Fields:
+        """Ask the client something on its own stream, as soon as it has one open."""
+
+        async def say(message: bytes) -> None:
+            self._questions.append(message)
+            self.session.mailbox.put(QUESTION)
+
+        return await self._ask(say, method, params)
 
     def take_notification(self, notification: Notification) -> None:
         """A notification of the client: it may take back a request."""
@@ -125,11 +137,13 @@ class HttpSession:
             self._nursery.start_soon(self._work, request, scope, stream, name=f"call {request.id}")
             await self._follow(stream, reply)
             return
-        with scope:
-            ask = partial(self._ask, streaming(reply, streams=streams))
-            work = partial(self.session.answer, request, ask=ask)
-            await respond(request, reply, work, streams=streams, legacy=True)
-        self._in_flight.pop(request.id, None)
+        try:
+            with scope:
+                ask = partial(self._ask, streaming(reply, streams=streams))
+                work = partial(self.session.answer, request, ask=ask)
+                await respond(request, reply, work, streams=streams, legacy=True)
+        finally:
+            del self._in_flight[request.id]
 
     def _open_stream(self) -> _Stream:
         self._buffer.open(self._next_stream)
@@ -233,13 +247,20 @@ class HttpSession:
                 with trio.move_on_after(KEEP_ALIVE_SECONDS) as patience:
                     event = await self.session.mailbox.take()
                 if event is not None:
-                    data = encode_notification(event.method, event.params)
-                    kept = self._buffer.add(OWN_STREAM, data, trio.current_time())
-                    await reply.write(encode_event(data, event_id=kept.event_id))
+                    for data in self._messages_of(event):
+                        kept = self._buffer.add(OWN_STREAM, data, trio.current_time())
+                        await reply.write(encode_event(data, event_id=kept.event_id))
                 elif patience.cancelled_caught:
                     await reply.write(b":\n\n")
                 else:
                     return
+
+    def _messages_of(self, event: Event) -> list[bytes]:
+        """What an event in the mailbox stands for: a notification, or the questions that wait."""
+        if event is not QUESTION:
+            return [encode_notification(event.method, event.params)]
+        questions, self._questions = self._questions, []
+        return questions
 
 
 async def _unasked(_data: bytes) -> None:

@@ -37,7 +37,7 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.inflight import Ticket
-from mcpmux.runtime.calls import Calls, Hear
+from mcpmux.runtime.calls import Calls, FindClient, Hear
 from mcpmux.transports.pipe import MessagePipe
 
 log = structlog.get_logger()
@@ -129,6 +129,10 @@ class Link:
         await self.calls.refuse_questions(ticket)
         if self.calls.outgoing.close(ticket):
             await self._say_cancelled(ticket.id)
+
+    def ask_clients_by(self, find: FindClient) -> None:
+        """Who is asked when the server asks something that no call has caused."""
+        self.calls.find_client = find
 
     async def listen(self) -> None:
         """A duplex stream is heard all the time."""

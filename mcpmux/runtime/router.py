@@ -20,6 +20,7 @@ from mcpmux.protocol.call import META, SERVER_INFO, Call, Event, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND, UPSTREAM_TIMEOUT
 from mcpmux.protocol.envelope import Fields, decode_fields, raw, text_of
 from mcpmux.protocol.revisions import SUPPORTED
+from mcpmux.runtime.calls import Client
 from mcpmux.runtime.catalog import Catalog
 from mcpmux.runtime.fleet import Fleet
 from mcpmux.runtime.mailbox import Mailbox
@@ -102,6 +103,10 @@ class Router:
         for upstream in self._fleet.connected():
             if upstream.connection is not None and upstream.connection.abandon(state):
                 return
+
+    def join(self, client: Client) -> None:
+        """A client has come that can be asked things outside of its calls."""
+        self._fleet.join(client)
 
     def leave(self, client: object) -> None:
         """A client has gone: what was opened for it alone is closed."""

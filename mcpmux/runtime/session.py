@@ -35,7 +35,8 @@ _MODERN_ONLY = frozenset({m.DISCOVER, m.LISTEN})
 class LegacySession:
     """One initialized client. Made by `open_session`; `close` must follow.
 
-    `mailbox` holds the changes that it has to be told.
+    `mailbox` holds the changes that it has to be told; `ask_unasked` is set by the transport: how to ask the
+    client something outside of its calls.
     """
 
     def __init__(self, router: Router, relay: Relay, revision: str, client: ClientFacts) -> None:
@@ -43,10 +44,23 @@ class LegacySession:
         self._relay = relay
         self.mailbox: Mailbox = relay.join(LIST_CHANGES)
         self.revision = revision
+        self.ask_unasked: Ask | None = None
         self._client = client
+        router.join(self)
 
     def __repr__(self) -> str:
         return f"<LegacySession {self.revision} {bytes(self._client.info).decode(errors='replace')[:80]}>"
+
+    @property
+    def capabilities(self) -> Raw:
+        """What the client said that it offers."""
+        return self._client.capabilities
+
+    async def ask(self, method: str, params: Fields) -> Fields:
+        """Ask the client something that no call of its own has caused. Raises RpcError."""
+        if self.ask_unasked is None:
+            raise RpcError(INVALID_REQUEST, "the client cannot be asked at the moment")
+        return await self.ask_unasked(method, params)
 
     def roots_changed(self) -> None:
         """The client says that its roots have changed."""

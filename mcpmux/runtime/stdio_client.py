@@ -45,6 +45,7 @@ class DuplexClient:
         """Answer one request. Raises RpcError."""
         if request.method == m.INITIALIZE and self._session is None:
             self._session, result = await self._front.initialize(request)
+            self._session.ask_unasked = self._ask
             self._initialized.set()
             return result
         call = read_call(request, self)

@@ -35,7 +35,7 @@ from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT, UPSTREAM_U
 from mcpmux.protocol.envelope import Fields, Notification
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.runtime.backoff import Backoff
-from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.calls import FindClient, Hear
 from mcpmux.runtime.connection import Channel, Connection, connect
 from mcpmux.runtime.http_peer import SessionExpired
 from mcpmux.runtime.subscriber import Subscriber
@@ -68,6 +68,7 @@ class Upstream:
         client_info: Raw,
         open_channel: OpenChannel,
         subscriber: Subscriber,
+        find_client: FindClient,
         on_change: OnChange,
         on_notification: OnNotification,
     ) -> None:
@@ -81,6 +82,7 @@ class Upstream:
         self._capabilities = capabilities
         self._open_channel = open_channel
         self.subscriber = subscriber
+        self._find_client = find_client
         self._on_change = on_change
         self._on_notification = on_notification
         self._settled = trio.Event()
@@ -213,6 +215,7 @@ class Upstream:
         began = trio.current_time()
         seconds = self.config.connect_timeout
         probe = self._probe
+        channel.ask_clients_by(self._find_client)
         with trio.move_on_after(seconds):
             try:
                 connection = await connect(channel, self._client_info, self._capabilities, probe=probe)

@@ -109,3 +109,47 @@ async def test_questions_of_private_sessions_are_never_ambiguous(autojump_clock)
             assert answer["id"] == call
             heard = json.loads(answer["result"]["content"][0]["text"])
             assert heard == [{"roots": [{"uri": f"file:///{number}"}]}]
+
+
+class Rooted(ScriptedServer):
+    """Wants to know the client's roots as soon as it is initialized, as some servers do."""
+
+    def __init__(self) -> None:
+        super().__init__(LEGACY, tools=[TOOL])
+        self.roots: Any = None
+
+    async def serve(self, pipe: Any) -> None:
+        self.asked = False
+        await super().serve(pipe)
+
+    async def handle(self, method: str, params: Json, message: Json) -> Json:
+        result = await super().handle(method, params, message)
+        if method == "tools/list" and not self.asked:
+            self.asked = True
+            await self.send({"id": "r", "method": "roots/list"})
+        return result
+
+    def take_answer(self, message: Json) -> None:
+        self.roots = message
+
+
+async def test_a_question_that_no_call_has_caused_reaches_the_only_client(autojump_clock):
+    server = Rooted()
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        client = await client_of(world, LEGACY)
+        listed = await client.start("tools/list")
+        messages = [await client.receive() for _ in range(2)]
+        (question,) = [m for m in messages if m.get("method") == "roots/list"]
+        assert listed in [m.get("id") for m in messages]
+        await client.send({"id": question["id"], "result": {"roots": [{"uri": "file:///r"}]}})
+        await trio.sleep(1)
+        assert server.roots["result"] == {"roots": [{"uri": "file:///r"}]}
+
+
+async def test_a_question_that_no_call_has_caused_is_refused_when_there_are_several(autojump_clock):
+    server = Rooted()
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        one, _two = await client_of(world, LEGACY), await client_of(world, LEGACY)
+        await one.request("tools/list")
+        await trio.sleep(1)
+        assert 'session = "per-client"' in server.roots["error"]["message"]
