@@ -8,11 +8,19 @@ Source: "Custom Headers from Tool Parameters" in "Streamable HTTP", `server/tool
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import Fields, decode_list, raw, text_of, value_of
-from mcpmux.protocol.headers import InvalidHeaderSchema, Path, header_params, param_headers
+from mcpmux.protocol.headers import (
+    InvalidHeaderSchema,
+    Path,
+    check_param_headers,
+    header_params,
+    param_headers,
+)
+from mcpmux.protocol.method import TOOLS_CALL
 
 MARK = b"x-mcp-header"
 TOOL_LIMIT = 10_000  # tools remembered of one server; those beyond get no headers until the server objects
@@ -67,3 +75,9 @@ class ToolHeaders:
         """The `Mcp-Param-*` headers of a tool call; none for a tool that is not known to have any."""
         params = self._params.get(call.text("name") or "")
         return tuple(param_headers(params, value_of(call.params.get("arguments")))) if params else ()
+
+    def check(self, headers: Mapping[str, str], call: Call) -> None:
+        """The headers of a tool call say the same as its arguments. Raises HeaderMismatch."""
+        params = self._params.get(call.text("name") or "") if call.method == TOOLS_CALL else None
+        if params:
+            check_param_headers(headers, params, value_of(call.params.get("arguments")))

@@ -19,11 +19,13 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import Gone, ReplayBounds
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import BUSY, INVALID_REQUEST
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
+    Fields,
+    Id,
     Message,
     Notification,
     Reply,
@@ -33,10 +35,17 @@ from mcpmux.protocol.envelope import (
     encode_reply,
     is_batch,
 )
-from mcpmux.protocol.headers import LAST_EVENT_ID, SESSION_HEADER, VERSION_HEADER, check_headers
+from mcpmux.protocol.headers import (
+    LAST_EVENT_ID,
+    SESSION_HEADER,
+    VERSION_HEADER,
+    check_headers,
+    check_version_header,
+)
 from mcpmux.protocol.modern import check_call, unsupported_version
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.protocol.revisions import SUPPORTED, is_modern
+from mcpmux.protocol.tool_headers import ToolHeaders
 from mcpmux.runtime.front import Front, read_call, says_modern
 from mcpmux.runtime.http_answer import JSON, NoSession, refuse_with, respond, status_of
 from mcpmux.runtime.http_session import HttpSession
@@ -65,6 +74,7 @@ class HttpEndpoint:
         self._path = path
         self._policy = policy
         self._limits = limits
+        self._tools = ToolHeaders()  # as clients see them
         self._nursery: trio.Nursery
         self.sessions: dict[str, HttpSession] = {}
 
@@ -132,7 +142,8 @@ class HttpEndpoint:
             version = request.headers.get(VERSION_HEADER)
             if says_modern(call) or (version is not None and is_modern(version)):
                 _check_modern(call, request)
-                work = partial(self._front.answer, message.id, call)
+                self._tools.check(request.headers, call)
+                work = partial(self._answer_modern, message.id, call)
                 await respond(message, reply, work, streams=streams)
             elif version is not None and version not in SUPPORTED:
                 raise unsupported_version(version)
@@ -142,6 +153,12 @@ class HttpEndpoint:
                 await self._session_of(request).post(message, reply, streams=streams)
         except RpcError as error:
             await reply.send(status_of(error), JSON, encode_error(message.id, error))
+
+    async def _answer_modern(self, request_id: Id, call: Call, notify: Notify) -> Fields:
+        result = await self._front.answer(request_id, call, notify)
+        if call.method == m.TOOLS_LIST:
+            self._tools.learn(dict(result))
+        return result
 
     async def _initialize(self, message: Request, reply: HttpReply) -> None:
         if len(self.sessions) >= self._limits.sessions:
@@ -195,5 +212,6 @@ class HttpEndpoint:
 
 def _check_modern(call: Call, request: HttpRequest) -> None:
     """The body is complete, and the headers say the same. Raises RpcError."""
+    check_version_header(request.headers, call)
     check_call(call)
     check_headers(request.headers, call)

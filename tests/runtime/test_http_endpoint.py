@@ -200,6 +200,30 @@ async def test_each_header_rule_is_enforced(headers, code):
         assert (await client.modern("resources/read", {"uri": "docs+memo:1"})).status == 200
 
 
+@pytest.mark.parametrize("header", [None, "us", "=?base64?!?="])
+async def test_annotated_arguments_must_be_in_the_headers_too(header):
+    async def call(_server: Any, _params: Json, _message: Json) -> Json:
+        return {"resultType": "complete", "content": []}
+
+    region = {"type": "string", "x-mcp-header": "Region"}
+    tool = {"name": "t", "inputSchema": {"type": "object", "properties": {"region": region}}}
+    servers = {"x": ScriptedServer(tools=[tool], handlers={"tools/call": call}), "docs": docs()}
+    async with open_endpoint(servers) as client:
+        assert (await client.modern("tools/list")).status == 200
+        params = {"name": "x__t", "arguments": {"region": "eu"}}
+        answer = await client.modern("tools/call", params, **{"Mcp-Param-Region": header})
+        assert (answer.status, answer.last["error"]["code"]) == (400, -32020)
+        assert (await client.modern("tools/call", params, **{"Mcp-Param-Region": "eu"})).status == 200
+
+
+async def test_a_version_that_differs_from_its_header_is_a_mismatch_even_when_unknown():
+    async with open_endpoint() as client:
+        params = {"_meta": {VERSION: "1900-01-01", CAPABILITIES: {}}}
+        headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "resources/list"}
+        answer = await client.send(request("resources/list", params), headers)
+        assert (answer.status, answer.last["error"]["code"]) == (400, -32020)
+
+
 async def test_an_encoded_name_is_decoded_before_it_is_compared():
     async with open_endpoint() as client:
         name = "=?base64?ZG9jcyttZW1vOjE=?="
