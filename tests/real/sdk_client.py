@@ -1,9 +1,11 @@
-"""Everything that a real SDK's client sees of a server, as one JSON document. Run by the SDK's Python.
+"""Everything that a real SDK's client sees of servers, one JSON document a line. Run by the SDK's Python.
 
     sdk_client.py '{"command": ["server", "argument"], "env": {"A": "1"}}'
     sdk_client.py '{"url": "http://127.0.0.1:8000/mcp", "mode": "legacy"}'
 
-`mode` is for the SDK 2.x only: "auto" (as the SDK does by itself), "legacy", or a modern revision.
+Several targets are seen side by side; their documents come in the order of the targets. `mode` is for the
+SDK 2.x only: "auto" (as the SDK does by itself), "legacy", or a modern revision. With `"read": false` the
+lists are walked and nothing of them is read.
 
 The document: `revision`, `server` (its name), `capabilities`, `instructions`; the merged lists `resources`,
 `templates`, `tools`, `prompts` with `pages`, the number of pages of each; `contents` by URI and `messages`
@@ -130,15 +132,25 @@ async def inspect(target):
         seen["pages"] = {}
         for name, (list_page, member) in lists.items():
             seen[name], seen["pages"][name] = await walk(list_page, member)
-        seen["contents"] = {item["uri"]: await read(client, item["uri"]) for item in seen["resources"]}
-        seen["messages"] = {prompt["name"]: await get(client, prompt) for prompt in seen["prompts"]}
+        if target.get("read", True):
+            seen["contents"] = {item["uri"]: await read(client, item["uri"]) for item in seen["resources"]}
+            seen["messages"] = {prompt["name"]: await get(client, prompt) for prompt in seen["prompts"]}
         return seen
 
 
 async def main():
+    targets = [json.loads(argument) for argument in sys.argv[1:]]
+    documents = {}
+
+    async def see(number):
+        documents[number] = await inspect(targets[number])
+
     with anyio.fail_after(SECONDS):
-        seen = await inspect(json.loads(sys.argv[1]))
-    print(json.dumps(seen, ensure_ascii=False))
+        async with anyio.create_task_group() as group:
+            for number in range(len(targets)):
+                group.start_soon(see, number)
+    for number in range(len(targets)):
+        print(json.dumps(documents[number], ensure_ascii=False))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,97 @@
+"""The rewriting rules backwards: what one upstream said, out of what clients see of all of them.
+
+Written from the rules as they are documented for users, without any of mcpmux's own code. Only the places
+that the rules name are changed, so a change anywhere else stays visible.
+
+* URI or template: `name+` in front; `ui://x` becomes `ui://name/x`
+* tool or prompt name: `name__` in front
+"""
+
+from __future__ import annotations
+
+from tests.real.mux import Json
+
+
+def owner_of_uri(uri: str) -> str:
+    """The name of the upstream that an exposed URI or template belongs to."""
+    if uri.startswith("ui://"):
+        return uri.removeprefix("ui://").partition("/")[0]
+    return uri.partition("+")[0]
+
+
+def owner_of_name(name: str) -> str:
+    """The name of the upstream that an exposed tool or prompt belongs to."""
+    return name.partition("__")[0]
+
+
+def own_uri(uri: str) -> str:
+    """The upstream's own URI."""
+    if uri.startswith("ui://"):
+        return "ui://" + uri.removeprefix("ui://").partition("/")[2]
+    return uri.partition("+")[2]
+
+
+def own_name(name: str) -> str:
+    """The upstream's own name of a tool or prompt."""
+    return name.partition("__")[2]
+
+
+def part_of(document: Json, upstream: str) -> Json:
+    """What a client saw of one upstream, under the upstream's own names and in the same order."""
+    return {
+        "resources": [
+            {**item, "uri": own_uri(item["uri"])}
+            for item in document["resources"]
+            if owner_of_uri(item["uri"]) == upstream
+        ],
+        "templates": [
+            {**item, "uriTemplate": own_uri(item["uriTemplate"])}
+            for item in document["templates"]
+            if owner_of_uri(item["uriTemplate"]) == upstream
+        ],
+        "tools": [_own_tool(item) for item in document["tools"] if owner_of_name(item["name"]) == upstream],
+        "prompts": [
+            {**item, "name": own_name(item["name"])}
+            for item in document["prompts"]
+            if owner_of_name(item["name"]) == upstream
+        ],
+        "contents": {
+            own_uri(uri): _own_contents(result)
+            for uri, result in document["contents"].items()
+            if owner_of_uri(uri) == upstream
+        },
+        "messages": {
+            own_name(name): _own_messages(result)
+            for name, result in document["messages"].items()
+            if owner_of_name(name) == upstream
+        },
+    }
+
+
+def _own_tool(tool: Json) -> Json:
+    own = {**tool, "name": own_name(tool["name"])}
+    if "_meta" in tool and "ui" in tool["_meta"]:
+        ui = {**tool["_meta"]["ui"], "resourceUri": own_uri(tool["_meta"]["ui"]["resourceUri"])}
+        own["_meta"] = {**tool["_meta"], "ui": ui}
+    return own
+
+
+def _own_contents(result: Json) -> Json:
+    if "error" in result:
+        return result
+    return {**result, "contents": [{**part, "uri": own_uri(part["uri"])} for part in result["contents"]]}
+
+
+def _own_messages(result: Json) -> Json:
+    if "error" in result:
+        return result
+    messages = [{**message, "content": _own_block(message["content"])} for message in result["messages"]]
+    return {**result, "messages": messages}
+
+
+def _own_block(block: Json) -> Json:
+    if block["type"] == "resource_link":
+        return {**block, "uri": own_uri(block["uri"])}
+    if block["type"] == "resource":
+        return {**block, "resource": {**block["resource"], "uri": own_uri(block["resource"]["uri"])}}
+    return block

@@ -1,0 +1,169 @@
+"""Clients that hide nothing: they send what they are told and keep every message that comes.
+
+Standard library only, so that no mistake of mcpmux's own parsers can hide in them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection, HTTPResponse
+from urllib.parse import urlsplit
+
+from tests.real.mux import START_SECONDS, Json, Mux
+
+MODERN = "2026-07-28"
+LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+NAMES_ITSELF = "2025-06-18"  # since then HTTP requests say their revision in a header
+NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+CLIENT = {"name": "raw", "version": "1"}
+MODERN_META = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientInfo": CLIENT,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+class RawClient(ABC):
+    """One client of one revision."""
+
+    def __init__(self, revision: str) -> None:
+        self.revision = revision
+        self._ids = itertools.count()
+
+    @property
+    def modern(self) -> bool:
+        """Whether it states its revision with every request and opens no session."""
+        return self.revision == MODERN
+
+    def hello(self) -> list[Json]:
+        """Say hello as the revision has it: the messages that came back, the answer last."""
+        if self.modern:
+            return self.ask("server/discover")
+        params = {"protocolVersion": self.revision, "capabilities": {}, "clientInfo": CLIENT}
+        messages = self.ask("initialize", params)
+        self.tell({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        return messages
+
+    def ask(self, method: str, params: Json | None = None) -> list[Json]:
+        """Send a request: what came until its answer, which is the last."""
+        messages = []
+        for message in self.start(method, params):
+            messages.append(message)
+            if "method" not in message:
+                return messages
+        raise AssertionError(f"no answer to {method}, only {messages}")
+
+    def start(self, method: str, params: Json | None = None) -> Iterator[Json]:
+        """Send a request: messages as they come, of which one should be its answer."""
+        request: Json = {"jsonrpc": "2.0", "id": next(self._ids), "method": method}
+        params = dict(params or {})
+        if self.modern:
+            params["_meta"] = {**MODERN_META, **params.get("_meta", {})}
+        if params:
+            request["params"] = params
+        for message in self.exchange(request):
+            assert "method" in message or message.get("id") == request["id"], f"not for {request}: {message}"
+            yield message
+
+    @abstractmethod
+    def tell(self, notification: Json) -> None:
+        """Send a notification."""
+
+    @abstractmethod
+    def exchange(self, request: Json) -> Iterator[Json]:
+        """Send a request: messages as they come, of which one should be its answer."""
+
+    @abstractmethod
+    def heard(self) -> Iterator[Json]:
+        """Messages that come of the server's own accord, as they come."""
+
+
+class StdioClient(RawClient):
+    """On the standard input and output of a mux."""
+
+    def __init__(self, mux: Mux, revision: str) -> None:
+        super().__init__(revision)
+        self._mux = mux
+
+    def tell(self, notification: Json) -> None:
+        self._mux.send_json(notification)
+
+    def exchange(self, request: Json) -> Iterator[Json]:
+        self._mux.send_json(request)
+        return self.heard()
+
+    def heard(self) -> Iterator[Json]:
+        while True:
+            yield self._mux.receive_json()
+
+
+class HttpClient(RawClient):
+    """One connection for each request."""
+
+    def __init__(self, url: str, revision: str) -> None:
+        super().__init__(revision)
+        parts = urlsplit(url)
+        self._host, self._port, self._path = parts.hostname or "", parts.port, parts.path
+        self._session: str | None = None
+
+    def tell(self, notification: Json) -> None:
+        with closing(self._connect()) as connection:
+            assert self._send(connection, "POST", notification).status == 202
+
+    def exchange(self, request: Json) -> Iterator[Json]:
+        with closing(self._connect()) as connection:
+            response = self._send(connection, "POST", request)
+            self._session = response.headers.get("Mcp-Session-Id", self._session)
+            if response.headers.get_content_type() == "text/event-stream":
+                yield from _events(response)
+            else:
+                yield json.loads(response.read())
+
+    def heard(self) -> Iterator[Json]:
+        connection = self._connect()
+        response = self._send(connection, "GET", None)
+        assert response.status == 200, response.read()
+        return self._hear(connection, response)
+
+    def _hear(self, connection: HTTPConnection, response: HTTPResponse) -> Iterator[Json]:
+        with closing(connection):
+            yield from _events(response)
+
+    def _connect(self) -> HTTPConnection:
+        return HTTPConnection(self._host, self._port, timeout=START_SECONDS)
+
+    def _send(self, connection: HTTPConnection, verb: str, message: Json | None) -> HTTPResponse:
+        body = None if message is None else json.dumps(message)
+        connection.request(verb, self._path, body, self._headers(message))
+        return connection.getresponse()
+
+    def _headers(self, message: Json | None) -> dict[str, str]:
+        headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+        if message is None:
+            headers["Accept"] = "text/event-stream"
+        if self._session is not None:
+            headers["Mcp-Session-Id"] = self._session
+        if self.revision >= NAMES_ITSELF and not (message and message["method"] == "initialize"):
+            headers["MCP-Protocol-Version"] = self.revision
+        if self.modern and message is not None:
+            headers["Mcp-Method"] = message["method"]
+            named_by = NAMED_BY.get(message["method"])
+            if named_by in message["params"]:
+                headers["Mcp-Name"] = message["params"][named_by]
+        return headers
+
+
+def _events(response: HTTPResponse) -> Iterator[Json]:
+    """The messages in an event stream. Events without data only carry an id."""
+    data = b""
+    while line := response.readline():
+        field, _, value = line.rstrip(b"\r\n").partition(b":")
+        if field == b"data":
+            data += value.removeprefix(b" ")
+        elif not field and not value and data:
+            yield json.loads(data)
+            data = b""

@@ -1,0 +1,44 @@
+"""Real clients: the SDKs' own, each in a process of its own Python."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.real.mux import Json
+
+PROGRAM = Path(__file__).parent / "sdk_client.py"
+SECONDS = 90  # for one client to see all its servers
+
+
+class Client(NamedTuple):
+    """A real client: its Python (or the fixture that has it), its mode, and what it speaks to mcpmux."""
+
+    python: str
+    mode: str
+    revision: str
+
+    def found(self, request: pytest.FixtureRequest) -> Client:
+        """The client with the path of its Python."""
+        return self._replace(python=request.getfixturevalue(self.python))
+
+
+CLIENTS = {
+    "sdk1": Client("sdk1_python", "legacy", "2025-11-25"),
+    "sdk2": Client("sdk2_python", "auto", "2026-07-28"),
+    "sdk2-legacy": Client("sdk2_python", "legacy", "2025-11-25"),
+}
+
+
+def see(client: Client, targets: Mapping[str, Json]) -> dict[str, Json]:
+    """The documents that a client makes of servers, which it visits side by side."""
+    arguments = [json.dumps({**target, "mode": client.mode}) for target in targets.values()]
+    command = [client.python, str(PROGRAM), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(targets, map(json.loads, done.stdout.splitlines()), strict=True))
