@@ -85,7 +85,8 @@ class Merger:
         if walk.failures:
             left_out = {
                 name: {"state": self._fleet[name].state, "reason": reason}
-                for name, reason in walk.failures.items()
+                for name in self._fleet
+                if (reason := walk.failures.get(name)) is not None
             }
             result[META] = raw({LEFT_OUT: left_out})
         return result

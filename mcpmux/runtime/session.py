@@ -18,6 +18,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import STATE, Wish, error_response, repeated, wishes_in
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
+from mcpmux.protocol.content import downgrade_content
 from mcpmux.protocol.envelope import EMPTY_OBJECT, Fields, Request, decode_fields, first_byte, raw, text_of
 from mcpmux.protocol.era import ClientFacts, downgrade_error, downgrade_result, upgrade_call
 from mcpmux.protocol.modern import LOG_LEVELS, severity
@@ -97,7 +98,7 @@ class LegacySession:
             while (wishes := wishes_in(result)) is not None:
                 call = repeated(call, result, await self._gather(result, wishes, ask))
                 result = await self._router.exchange(call, pass_on)
-            return downgrade_result(result)
+            return downgrade_content(request.method, downgrade_result(result), self.revision)
         except RpcError as error:
             raise downgrade_error(request.method, error) from None
 

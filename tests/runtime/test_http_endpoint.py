@@ -314,3 +314,28 @@ async def test_a_modern_client_that_leaves_cancels_its_exchange():
             nursery.cancel_scope.cancel()
             with trio.CancelScope(shield=True):
                 await cancelled.wait()
+
+
+async def test_a_client_that_leaves_a_slow_read_can_use_the_id_again():
+    hanging = trio.Event()
+
+    async def read(_server: Any, params: Json, _message: Json) -> Json:
+        if params["uri"] == "slow:1":
+            hanging.set()
+            await trio.sleep_forever()
+        return {"resultType": "complete", "contents": [], "ttlMs": 0, "cacheScope": "private"}
+
+    servers = {"x": ScriptedServer(resources=[], handlers={"resources/read": read}), "docs": docs()}
+    async with open_endpoint(servers) as client:
+        session = await client.initialize()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send, request("resources/read", {"uri": "x+slow:1"}, 7), session)
+            with trio.fail_after(5):
+                await hanging.wait()
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(5):
+            while True:  # the server notices within its sweep that the client has left
+                answer = await client.send(request("resources/read", {"uri": "x+fast:1"}, 7), session)
+                if "result" in answer.last:
+                    break
+                assert "already in flight" in answer.last["error"]["message"]
