@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from mcpmux.mux.outbox import DETAIL_LIMIT, Outbox
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Event
+from mcpmux.protocol.envelope import raw
+
+KINDS = (m.TOOLS_CHANGED, m.PROMPTS_CHANGED, m.RESOURCES_CHANGED)
+
+
+def update(uri: str) -> Event:
+    return Event(m.RESOURCE_UPDATED, {"uri": raw(uri)})
+
+
+events = st.one_of(
+    st.sampled_from(["memo:1", "memo:2", "ü:3", ""]).map(update),
+    st.sampled_from(KINDS).map(lambda kind: Event(kind, {})),
+)
+
+
+class Box(RuleBasedStateMachine):
+    """The box against a list without doubles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.box = Outbox()
+        self.model: list[Event] = []
+        self.merged = 0
+
+    @rule(event=events)
+    def put(self, event: Event) -> None:
+        new = event not in self.model
+        assert self.box.put(event) is new
+        if new:
+            self.model.append(event)
+        else:
+            self.merged += 1
+
+    @precondition(lambda self: self.model)
+    @rule()
+    def take(self) -> None:
+        assert self.box.take() == self.model.pop(0)
+
+    @precondition(lambda self: not self.model)
+    @rule()
+    def take_from_empty(self) -> None:
+        assert self.box.take() is None
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        assert len(self.box) == len(self.model)
+        assert self.box.merged == self.merged
+        assert repr(self.box) == f"<Outbox {len(self.model)} waiting, {self.merged} merged>"
+
+
+TestBox = Box.TestCase
+
+
+@given(st.lists(events))
+def test_nothing_is_lost_and_nothing_is_said_twice(told: list[Event]):
+    box = Outbox()
+    for event in told:
+        box.put(event)
+    taken = list(iter(box.take, None))
+    assert len(taken) + box.merged == len(told)
+    assert all(event in taken for event in told)
+    assert len({repr(event) for event in taken}) == len(taken)
+
+
+@given(st.lists(events, min_size=1), st.data())
+def test_a_change_after_its_news_was_taken_is_told_again(told: list[Event], data: st.DataObject):
+    box = Outbox()
+    for event in told:
+        box.put(event)
+    event = data.draw(st.sampled_from(told))
+    while box.take() != event:
+        pass
+    assert box.put(event) is True
+
+
+def test_the_box_is_as_small_as_what_can_change_however_often_it_does():
+    box = Outbox()
+    for turn in range(10_000):
+        box.put(update(f"memo:{turn % 7}"))
+        box.put(Event(KINDS[turn % 3], {}))
+        assert len(box) <= 10
+    assert box.merged == 20_000 - 10
+
+
+def test_parts_of_a_resource_are_told_one_by_one_until_there_are_too_many():
+    box = Outbox()
+    whole = update("file:///dir")
+    for number in range(10_000):
+        box.put(update(f"file:///dir/{number}"), whole)
+    taken = list(iter(box.take, None))
+    assert taken == [*(update(f"file:///dir/{number}") for number in range(DETAIL_LIMIT)), whole]
+    assert box.merged == 10_000 - DETAIL_LIMIT - 1
+
+
+def test_a_subscribed_resource_is_told_however_many_wait():
+    box = Outbox()
+    for number in range(2 * DETAIL_LIMIT):
+        assert box.put(update(f"memo:{number}")) is True
+    assert len(box) == 2 * DETAIL_LIMIT

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from mcpmux.mux.subscriptions import Subscriptions
+
+LISTENERS = ["ann", "ben", "cid"]
+UPSTREAMS = ["x", "y"]
+URIS = ["memo:1", "file:///a", "file:///a/", "file:///a/b", "file:///ab"]
+
+listeners = st.sampled_from(LISTENERS)
+upstreams = st.sampled_from(UPSTREAMS)
+uris = st.sampled_from(URIS)
+
+
+class Interest(RuleBasedStateMachine):
+    """The machine against the plainest model of it: a set of (listener, upstream, uri)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.subscriptions: Subscriptions[str] = Subscriptions()
+        self.model: set[tuple[str, str, str]] = set()
+
+    @rule(listener=listeners, upstream=upstreams, uri=uris)
+    def add(self, listener: str, upstream: str, uri: str) -> None:
+        was_wanted = uri in self.wanted(upstream)
+        self.model.add((listener, upstream, uri))
+        told = self.subscriptions.add(listener, upstream, uri)
+        assert told or was_wanted
+        if len([entry for entry in self.model if entry[1:] == (upstream, uri)]) > 1:
+            assert not told
+
+    @rule(listener=listeners, upstream=upstreams, uri=uris)
+    def remove(self, listener: str, upstream: str, uri: str) -> None:
+        was_wanted = uri in self.wanted(upstream)
+        self.model.discard((listener, upstream, uri))
+        ended = self.subscriptions.remove(listener, upstream, uri)
+        assert ended == (was_wanted and uri not in self.wanted(upstream))
+
+    @rule(listener=listeners)
+    def remove_all(self, listener: str) -> None:
+        before = {upstream: self.wanted(upstream) for upstream in UPSTREAMS}
+        self.model = {entry for entry in self.model if entry[0] != listener}
+        less = self.subscriptions.remove_all(listener)
+        assert less == {upstream for upstream in UPSTREAMS if before[upstream] != self.wanted(upstream)}
+
+    def wanted(self, upstream: str) -> set[str]:
+        return {uri for _, of, uri in self.model if of == upstream}
+
+    @invariant()
+    def wanted_is_what_somebody_listens_to(self) -> None:
+        for upstream in UPSTREAMS:
+            assert self.subscriptions.wanted(upstream) == self.wanted(upstream)
+
+    @invariant()
+    def everybody_is_counted(self) -> None:
+        for listener in LISTENERS:
+            held = [entry for entry in self.model if entry[0] == listener]
+            assert self.subscriptions.count(listener) == len(held)
+
+    @invariant()
+    def subscribers_of_a_uri_hear_of_it_under_it(self) -> None:
+        for upstream in UPSTREAMS:
+            for uri in URIS:
+                audience = self.subscriptions.audience(upstream, uri)
+                for listener in LISTENERS:
+                    if (listener, upstream, uri) in self.model:
+                        assert audience[listener] == uri
+                for listener, through in audience.items():
+                    assert (listener, upstream, through) in self.model
+                    assert uri.startswith(through)
+
+    @invariant()
+    def nothing_is_remembered_of_nobody(self) -> None:
+        if not self.model:
+            assert repr(self.subscriptions) == "<Subscriptions {} of 0 listeners>"
+
+
+TestInterest = Interest.TestCase
+
+
+segments = st.text("ab%.", min_size=1, max_size=3)
+bases = st.builds(
+    lambda scheme, parts: scheme + "/".join(parts),
+    st.sampled_from(["file:///", "https://host/", "memo:", "urn:x:"]),
+    st.lists(segments, min_size=1, max_size=3),
+)
+
+
+@given(bases, st.sampled_from("/?#"), segments)
+def test_a_subscriber_hears_of_everything_below_its_uri(base: str, joint: str, tail: str):
+    subscriptions: Subscriptions[str] = Subscriptions()
+    subscriptions.add("ann", "x", base)
+    assert subscriptions.audience("x", base + joint + tail) == {"ann": base}
+    assert subscriptions.audience("y", base + joint + tail) == {}
+
+
+@given(bases, segments)
+def test_a_subscriber_does_not_hear_of_a_longer_name(base: str, tail: str):
+    subscriptions: Subscriptions[str] = Subscriptions()
+    subscriptions.add("ann", "x", base)
+    assert subscriptions.audience("x", base + tail) == {}
+
+
+@given(bases, bases)
+def test_the_audience_of_a_uri_listens_to_it_or_above_it(subscribed: str, updated: str):
+    subscriptions: Subscriptions[str] = Subscriptions()
+    subscriptions.add("ann", "x", subscribed)
+    if subscriptions.audience("x", updated):
+        rest = updated.removeprefix(subscribed)
+        assert rest != updated or not subscribed
+        assert not rest or rest[0] in "/?#" or subscribed.endswith("/")
+
+
+def test_the_nearest_subscribed_uri_is_the_one_heard_through():
+    subscriptions: Subscriptions[str] = Subscriptions()
+    for uri in ("file:///a", "file:///a/b", "file:///a/b/"):
+        subscriptions.add("ann", "x", uri)
+    subscriptions.add("ben", "x", "file:///a")
+    assert subscriptions.audience("x", "file:///a/b/c") == {"ann": "file:///a/b/", "ben": "file:///a"}
+
+
+def test_every_separator_ends_a_uri_that_is_above():
+    subscriptions: Subscriptions[str] = Subscriptions()
+    above = ["https://h/a", "https://h/a/b", "https://h/a/b?q=1", "https://h/a/", "https://h/", "https://h"]
+    for uri in [*above, "https://h/a/b?q"]:
+        subscriptions.add(uri, "x", uri)
+    assert set(subscriptions.audience("x", "https://h/a/b?q=1#part")) == set(above)

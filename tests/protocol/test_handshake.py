@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mcpmux.errors import RemoteProtocolError, RpcError
+from mcpmux.protocol import handshake
+from mcpmux.protocol.call import Call, with_meta
+from mcpmux.protocol.codes import MODERN_ONLY
+from mcpmux.protocol.envelope import Fields, decode_fields, encode_request, raw
+from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.revisions import LEGACY, NEWEST, NEWEST_LEGACY
+from tests.oracle import SchemaOracle
+
+INFO = raw({"name": "mcpmux", "version": "1"})
+CAPABILITIES = {"tools": {"listChanged": True}}
+
+
+def fields(value: dict[str, Any]) -> Fields:
+    return decode_fields(raw(value))
+
+
+def discovered(**changes: Any) -> Fields:
+    said = {
+        "resultType": "complete",
+        "supportedVersions": [NEWEST],
+        "capabilities": CAPABILITIES,
+        "instructions": "Read.",
+        "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "s"}},
+    }
+    return fields({key: value for key, value in {**said, **changes}.items() if value is not ...})
+
+
+def initialized(**changes: Any) -> Fields:
+    said = {
+        "protocolVersion": NEWEST_LEGACY,
+        "capabilities": CAPABILITIES,
+        "serverInfo": {"name": "s"},
+        "instructions": "Read.",
+    }
+    return fields({key: value for key, value in {**said, **changes}.items() if value is not ...})
+
+
+@pytest.mark.parametrize(
+    ("call", "revision"),
+    [
+        (handshake.discover_call(INFO), NEWEST),
+        (handshake.initialize_call(INFO, raw({"sampling": {}})), NEWEST_LEGACY),
+    ],
+    ids=["discover", "initialize"],
+)
+def test_what_is_asked_is_what_the_revision_says(call: Call, revision: str):
+    message = json.loads(encode_request(1, call.method, with_meta(call.params, call.meta)))
+    SchemaOracle(revision).check_from_client(message)
+
+
+def test_initialize_offers_the_newest_legacy_revision_and_the_clients_capabilities():
+    call = handshake.initialize_call(INFO, raw({"roots": {}}))
+    assert call.text("protocolVersion") == NEWEST_LEGACY
+    assert decode_fields(call.params["capabilities"]) == {"roots": raw({})}
+
+
+def test_a_modern_server_is_known_by_its_discover_result():
+    facts = handshake.read_discover_result(discovered())
+    assert facts == ServerFacts(NEWEST, CAPABILITIES, raw({"name": "s"}), "Read.")
+
+
+def test_what_a_modern_server_may_leave_out_is_none():
+    facts = handshake.read_discover_result(discovered(instructions=..., _meta=..., capabilities=...))
+    assert facts == ServerFacts(NEWEST, {})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"supportedVersions": ...},
+        {"supportedVersions": None},
+        {"supportedVersions": NEWEST},
+        {"supportedVersions": []},
+        {"supportedVersions": ["2099-01-01", NEWEST_LEGACY]},
+        {"capabilities": []},
+        {"capabilities": None},
+        {"_meta": 1},
+    ],
+)
+def test_another_answer_to_discover_is_no_modern_server(changes: dict[str, Any]):
+    assert handshake.read_discover_result(discovered(**changes)) is None
+
+
+@pytest.mark.parametrize("revision", LEGACY)
+def test_a_legacy_server_is_known_by_its_initialize_result(revision: str):
+    facts = handshake.read_initialize_result(initialized(protocolVersion=revision))
+    assert facts == ServerFacts(revision, CAPABILITIES, raw({"name": "s"}), "Read.")
+
+
+def test_what_a_legacy_server_leaves_out_is_none():
+    facts = handshake.read_initialize_result(fields({"protocolVersion": NEWEST_LEGACY}))
+    assert facts == ServerFacts(NEWEST_LEGACY, {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"protocolVersion": ...}, "without a protocolVersion"),
+        ({"protocolVersion": 1}, "without a protocolVersion"),
+        ({"protocolVersion": "1999-01-01"}, f"'1999-01-01'; mcpmux knows 2024-11-05.* and {NEWEST}"),
+        ({"protocolVersion": NEWEST}, "it speaks revision"),
+        ({"capabilities": "all"}, "malformed capabilities"),
+    ],
+)
+def test_an_initialize_result_that_makes_no_sense_is_told(changes: dict[str, Any], reason: str):
+    with pytest.raises(RemoteProtocolError, match=reason):
+        handshake.read_initialize_result(initialized(**changes))
+
+
+@pytest.mark.parametrize(
+    ("revision", "capabilities", "name", "offered"),
+    [
+        (NEWEST, {"tools": {}}, "tools", True),
+        (NEWEST, {"tools": True}, "tools", False),
+        (NEWEST, {"tools": None}, "tools", False),
+        (NEWEST, {}, "tools", False),
+        (NEWEST, {}, "completions", False),
+        ("2025-03-26", {}, "completions", False),
+        ("2024-11-05", {}, "completions", True),
+        ("2024-11-05", {}, "prompts", False),
+    ],
+)
+def test_a_capability_is_offered_by_an_object(
+    revision: str, capabilities: dict[str, Any], name: str, offered: bool
+):
+    assert ServerFacts(revision, capabilities).offers(name) is offered
+
+
+def test_only_errors_of_the_modern_era_are_modern():
+    for code in (-32601, -32602, -32600, -32700, -32603, -32002, -32000, 0):
+        assert not handshake.is_modern_error(RpcError(code, "no"))
+    for code in MODERN_ONLY:
+        assert handshake.is_modern_error(RpcError(code, "no"))
+
+
+@pytest.mark.parametrize(
+    ("code", "data", "common", "shown"),
+    [
+        (-32022, {"supported": ["2025-11-25"]}, True, "2025-11-25"),
+        (-32022, {"supported": ["2099-01-01", "2024-11-05"]}, True, "2099-01-01, 2024-11-05"),
+        (-32022, {"supported": ["2099-01-01"]}, False, "2099-01-01"),
+        (-32022, {"supported": [NEWEST]}, False, NEWEST),
+        (-32601, {"supported": ["2025-11-25"]}, False, "2025-11-25"),
+        (-32022, {"supported": [1, None, "x"]}, False, "x"),
+        (-32022, {"supported": "2025-11-25"}, False, "none that it would name"),
+        (-32022, {}, False, "none that it would name"),
+        (-32022, [], False, "none that it would name"),
+        (-32022, None, False, "none that it would name"),
+    ],
+)
+def test_the_versions_of_an_error_are_read(code: int, data: Any, common: bool, shown: str):
+    for given in (data, raw(data)):
+        error = RpcError(code, "no", given)
+        assert handshake.common_legacy(error) is common
+        assert handshake.supported_versions(error) == shown

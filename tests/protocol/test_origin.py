@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+
+from mcpmux.protocol.origin import OriginPolicy
+
+LOCAL = OriginPolicy("127.0.0.1", (), ())
+NAMED = OriginPolicy("10.0.0.5", ("MCP.example.com", "proxy.example.com:8443"), ("https://App.example.com",))
+
+
+@pytest.mark.parametrize("policy", [LOCAL, NAMED])
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8080", "::1"],
+)
+def test_the_loopback_names_are_ours_with_any_port(policy: OriginPolicy, host: str):
+    assert policy.refuses({"host": host}) is None
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example.com",
+        "evil.example.com:8080",
+        "localhost.evil.example.com",
+        "evil.example.com#localhost",
+        "127.0.0.1.nip.io",
+        "127.0.0.2",
+        "[::2]:80",
+        "",
+    ],
+)
+def test_a_foreign_host_is_refused_and_named(host: str):
+    reason = LOCAL.refuses({"host": host})
+    assert reason is not None
+    assert repr(host) in reason
+    assert "allowed_hosts" in reason
+
+
+def test_a_missing_host_is_refused():
+    assert LOCAL.refuses({}) is not None
+
+
+@pytest.mark.parametrize(
+    ("host", "accepted"),
+    [
+        ("10.0.0.5:80", True),
+        ("mcp.example.com", True),
+        ("mcp.EXAMPLE.com:8443", True),
+        ("proxy.example.com:8443", True),
+        ("other.example.com", False),
+    ],
+)
+def test_the_address_and_the_allowed_hosts_are_accepted(host: str, accepted: bool):
+    assert (NAMED.refuses({"host": host}) is None) is accepted
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", ""])
+def test_listening_everywhere_leaves_the_choice_to_the_allowed_hosts(address: str):
+    assert OriginPolicy(address, (), ()).refuses({"host": "anything.example.com"}) is None
+    limited = OriginPolicy(address, ("mcp.example.com",), ())
+    assert limited.refuses({"host": "mcp.example.com"}) is None
+    assert limited.refuses({"host": "anything.example.com"}) is not None
+
+
+@pytest.mark.parametrize(
+    ("origin", "accepted"),
+    [
+        ("http://localhost:3000", True),
+        ("http://127.0.0.1", True),
+        ("http://[::1]:5173", True),
+        ("https://mcp.example.com", True),
+        ("https://app.example.com", True),
+        ("https://APP.example.com", True),
+        ("http://app.example.com", False),
+        ("https://app.example.com:444", False),
+        ("https://evil.example.com", False),
+        ("http://localhost.evil.example.com", False),
+        ("http://localhost@evil.example.com", False),
+        ("null", False),
+        ("", False),
+        ("http://[::1", False),
+    ],
+)
+def test_a_page_is_accepted_by_its_origin(origin: str, accepted: bool):
+    """ "Servers MUST validate the Origin header on all incoming connections" (Streamable HTTP)."""
+    reason = NAMED.refuses({"host": "localhost", "origin": origin})
+    assert (reason is None) is accepted
+    assert accepted or "allowed_origins" in str(reason)
+
+
+def test_an_own_host_does_not_excuse_a_foreign_page():
+    assert LOCAL.refuses({"host": "localhost", "origin": "https://evil.example.com"}) is not None
+
+
+def test_the_policy_shows_what_it_accepts():
+    assert repr(OriginPolicy("127.0.0.1", (), ("https://a.b",))) == (
+        "OriginPolicy(['127.0.0.1', '::1', 'localhost'], origins=['https://a.b'])"
+    )
