@@ -36,6 +36,9 @@ TOOLS_CHANGED = "notifications/tools/list_changed"
 PROMPTS_CHANGED = "notifications/prompts/list_changed"
 ROOTS_CHANGED = "notifications/roots/list_changed"
 
+MISSED = "dev.mcpmux/missed"
+"""Said by our own edge to the core, never on a wire: what a server told for a while may not have arrived."""
+
 CREATE_MESSAGE = "sampling/createMessage"
 ELICIT = "elicitation/create"
 ROOTS_LIST = "roots/list"

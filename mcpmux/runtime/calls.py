@@ -103,7 +103,7 @@ class Calls:
         token = ticket.call.meta.get(PROGRESS_TOKEN)
         while True:
             while ticket.events:
-                await notify(_for_client(ticket.events.popleft(), token))
+                await _pass_on(ticket.events.popleft(), token, notify)
             answer = ticket.answer
             if answer is not None and ticket.dropped:
                 log.warning(
@@ -227,10 +227,16 @@ class Calls:
                 return
 
 
-def _for_client(event: Event, token: Raw | None) -> Event:
-    if event.method == m.PROGRESS and token is not None:
-        return Event(event.method, {**event.params, PROGRESS_TOKEN: token})
-    return event
+async def _pass_on(event: Event, token: Raw | None, notify: Notify) -> None:
+    """Hand an event to the client, progress under the client's own token.
+
+    Progress that the client did not ask for stops here: its token is our id, which may well be the token of
+    another call of that client.
+    """
+    if event.method != m.PROGRESS:
+        await notify(event)
+    elif token is not None:
+        await notify(Event(event.method, {**event.params, PROGRESS_TOKEN: token}))
 
 
 def _is_same(first: Call, again: Call) -> bool:

@@ -60,6 +60,9 @@ log = structlog.get_logger()
 LISTEN_SECONDS = 2.0  # for the server to open its own stream; some send no headers before there is an event
 TOOL_PAGES = 100  # of a server's tools that are searched for annotations before a call is repeated
 
+_FORGOTTEN = (404, 400)
+"""What servers answer to a session of their former life; the specification says 404."""
+
 _MAY_BE_PARKED = frozenset({m.TOOLS_CALL, m.PROMPTS_GET})
 """Reading a resource is not among them: no legacy server asks for input there, and it is the hot path."""
 
@@ -263,9 +266,14 @@ class HttpChannel:
         while not self.closed.is_set():
             try:
                 async with self._peer.stream(decoder.last_event_id) as response:
+                    again = self._listening.is_set()
                     self._listening.set()
+                    if again and response.status in _FORGOTTEN:
+                        raise SessionExpired("the server has forgotten the session")
                     if not is_event_stream(response):
                         return
+                    if again and not decoder.last_event_id:
+                        self._hear(Notification(m.MISSED))
                     decoder = continued(decoder, self._peer.message_limit)
                     async for chunk in response:
                         for message in messages_in(decoder, chunk):

@@ -124,14 +124,17 @@ class HttpPeer:
 
     @asynccontextmanager
     async def stream(self, last_event_id: str | None) -> AsyncIterator[HttpResponse]:
-        """GET the server's own stream, or go on with the one that broke off behind an event."""
+        """GET the server's own stream, or go on with the one that broke off behind an event.
+
+        Raises and may have raised into it the same as `ask`.
+        """
         headers = (*self._fixed, *self._of_session)
         if last_event_id:
             headers = (*headers, ("Last-Event-ID", last_event_id))
         try:
             async with self._pool.request("GET", self._target, headers, b"", idempotent=True) as response:
                 yield response
-        except ConnectFailed as error:
+        except (ConnectFailed, SessionExpired) as error:
             self._lose(error)
             raise
 

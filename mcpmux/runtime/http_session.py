@@ -142,6 +142,8 @@ class HttpSession:
                 ask = partial(self._ask, streaming(reply, streams=streams))
                 work = partial(self.session.answer, request, ask=ask)
                 await respond(request, reply, work, streams=streams, legacy=True)
+            if scope.cancelled_caught and not reply.started:
+                await _send_only(reply, None)
         finally:
             del self._in_flight[request.id]
 

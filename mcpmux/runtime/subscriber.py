@@ -80,6 +80,11 @@ class Subscriber:
                 raise self._refused[uri]
             await self._progress.wait()
 
+    def catch_up(self) -> None:
+        """What the upstream told for a while was lost: everything that it was asked for may have changed."""
+        for uri in sorted(self._asked):
+            self._tell_update(uri)
+
     async def run(self, connection: Connection) -> None:
         """Follow the wishes until cancelled."""
         self._refused.clear()

@@ -252,7 +252,11 @@ class Upstream:
         self._on_change(self.name, connection.facts)
 
     def _heard(self, notification: Notification) -> None:
-        self._on_notification(self.key, notification)
+        if notification.method != m.MISSED:
+            self._on_notification(self.key, notification)
+        elif self.facts is not None:
+            self.subscriber.catch_up()
+            self._on_change(self.name, self.facts)
 
 
 def _leaves(group: BaseExceptionGroup[McpmuxError]) -> list[BaseException]:

@@ -38,7 +38,7 @@ class Subscribable(ScriptedServer):
             capabilities=capabilities or OFFERS,
         )
         self._uris = uris
-        self._honours = honours
+        self.honours = honours
         self._legacy: set[str] = set()
         self._listens: dict[Any, Json] = {}
         self.subscribes: Counter[str] = Counter()
@@ -73,7 +73,7 @@ class Subscribable(ScriptedServer):
         known = [
             uri
             for uri in wish.get("resourceSubscriptions", [])
-            if uri in self._uris and (self._honours is None or uri in self._honours)
+            if uri in self._uris and (self.honours is None or uri in self.honours)
         ]
         honoured = {**wish, "resourceSubscriptions": known}
         self.subscribes.update(set(known) - self.subscribed)

@@ -1,0 +1,147 @@
+"""Any scripted server over Streamable HTTP, on a real socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import count
+from typing import Any
+
+import trio
+
+from mcpmux.runtime.http_answer import refuse
+from mcpmux.transports.http_message import HttpRequest
+from mcpmux.transports.http_reply import HttpReply
+from mcpmux.transports.http_server import serve_http
+from tests.runtime.scripted import Json, ScriptedServer
+from tests.runtime.subscribable import SUBSCRIPTION_ID
+
+JSON = (("Content-Type", "application/json"),)
+EVENT_STREAM = (("Content-Type", "text/event-stream"),)
+
+
+class HttpFace:
+    """The endpoint of `server`, in its era. A legacy one has one session at a time.
+
+    `own_streams` counts how often the session's own stream was opened.
+    """
+
+    def __init__(self, server: ScriptedServer) -> None:
+        self._server = server
+        server._pipe = self
+        self._sessions = count(1)
+        self._session: str | None = None
+        self._own_stream: HttpReply | None = None
+        self._replies: dict[Any, HttpReply] = {}
+        self._scopes: dict[Any, trio.CancelScope] = {}
+        self._connections: set[trio.CancelScope] = set()
+        self.own_streams = 0
+        self.url = ""
+
+    def break_off(self) -> None:
+        """Every response that is open ends as it is."""
+        for scope in self._connections:
+            scope.cancel()
+
+    def forget(self) -> None:
+        """The server starts anew: open responses end, and nobody has a session."""
+        self._session = None
+        self.break_off()
+
+    async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer one HTTP request."""
+        with trio.CancelScope() as scope:
+            self._connections.add(scope)
+            try:
+                await self._handle(request, reply)
+            finally:
+                self._connections.discard(scope)
+        if not reply.started:
+            await reply.send(500, ())
+
+    async def _handle(self, request: HttpRequest, reply: HttpReply) -> None:
+        message = json.loads(request.body) if request.body else {}
+        opening = message.get("method") in ("initialize", "server/discover")
+        if not (self._server.modern or opening) and request.headers.get("mcp-session-id") != self._session:
+            await reply.send(404, JSON, b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"no session"}}')
+        elif request.method == "GET" and not self._server.modern:
+            await self._hold_own_stream(reply)
+        elif request.method == "POST":
+            await self._post(message, reply)
+        else:
+            await reply.send(405, ())
+
+    async def _hold_own_stream(self, reply: HttpReply) -> None:
+        self._own_stream = reply
+        self.own_streams += 1
+        await reply.open(200, EVENT_STREAM, b": open\n\n")
+        await trio.sleep_forever()
+
+    async def _post(self, message: Json, reply: HttpReply) -> None:
+        self._server.seen.append(message)
+        if "id" in message and "method" in message:
+            await self._answer(message, reply)
+            return
+        if message.get("method") == "notifications/cancelled":
+            scope = self._scopes.get(message["params"]["requestId"])
+            if scope is not None:
+                scope.cancel()
+        await reply.send(202, ())
+
+    async def _answer(self, message: Json, reply: HttpReply) -> None:
+        request_id = message["id"]
+        self._replies[request_id] = reply
+        scope = self._scopes[request_id] = trio.CancelScope()
+        try:
+            await self._server._answer(message, scope)
+        finally:
+            del self._replies[request_id], self._scopes[request_id]
+        if not reply.started:  # it was cancelled, and is not answered
+            await reply.open(200, EVENT_STREAM)
+
+    # What the server sends, as a pipe would take it
+
+    async def send(self, data: bytes) -> None:
+        """Put a message of the server onto the response that it belongs to."""
+        message = json.loads(data)
+        if "method" in message:
+            reply = self._replies.get(_about(message), self._own_stream)
+            assert reply is not None, message
+            await self._stream(reply, data)
+            return
+        reply = self._replies[message["id"]]
+        if reply.started:
+            await self._stream(reply, data)
+            return
+        headers = JSON
+        if "protocolVersion" in message.get("result", {}):
+            self._session = f"session-{next(self._sessions)}"
+            headers = (*JSON, ("Mcp-Session-Id", self._session))
+        await reply.send(200, headers, data)
+
+    async def _stream(self, reply: HttpReply, data: bytes) -> None:
+        if not reply.started:
+            await reply.open(200, EVENT_STREAM)
+        await reply.write(b"data: " + data + b"\n\n")
+
+
+def _about(message: Json) -> Any:
+    """The id of the request that a notification belongs to, None for one that belongs to none."""
+    params = message.get("params", {})
+    listen = params.get("_meta", {}).get(SUBSCRIPTION_ID)
+    return params.get("progressToken", listen)
+
+
+@asynccontextmanager
+async def open_http_face(server: ScriptedServer) -> AsyncIterator[HttpFace]:
+    """`server` on a free port; its `url` is where."""
+    face = HttpFace(server)
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    face.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/mcp"
+    async with trio.open_nursery() as nursery:
+        serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
+        await nursery.start(serve, listeners, face.handle)
+        yield face
+        nursery.cancel_scope.cancel()

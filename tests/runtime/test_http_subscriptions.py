@@ -1,0 +1,117 @@
+"""Subscriptions at upstreams over HTTP, where streams break off and sessions are forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from mcpmux import app
+from mcpmux.config import Config, Http, Upstream
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import raw, text_of
+from mcpmux.runtime import http_peer, subscriber
+from mcpmux.runtime.mailbox import Mailbox
+from tests.runtime.scripted_http import HttpFace, open_http_face
+from tests.runtime.subscribable import Subscribable
+
+LEGACY = "2025-11-25"
+MODERN = "2026-07-28"
+ERAS = [LEGACY, MODERN]
+PATIENCE = 5.0  # seconds
+SUBSCRIBE = Call("resources/subscribe", {}, {})
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is waited for in real time here is not what is tested."""
+    monkeypatch.setattr(subscriber, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(http_peer, "RETRY_SECONDS", 0.05)
+
+
+class Stage:
+    """A server over HTTP, and mcpmux in front of it with one listener to `memo:1` and `memo:2`."""
+
+    def __init__(self, server: Subscribable, face: HttpFace, mux: app.Mux) -> None:
+        self.server = server
+        self.face = face
+        self.mux = mux
+        self.mailbox: Mailbox = mux.relay.join(frozenset())
+
+    async def subscribe(self) -> None:
+        for uri in ("x+memo:1", "x+memo:2"):
+            await self.mux.router.subscribe(self.mailbox, uri, SUBSCRIBE)
+        await self.expect_subscribed()
+
+    async def expect_subscribed(self) -> None:
+        with trio.fail_after(PATIENCE):
+            while self.server.subscribed != {"memo:1", "memo:2"}:
+                await trio.lowlevel.checkpoint()
+
+    async def hear(self, count: int) -> list[str | None]:
+        """The URIs of the next updates."""
+        with trio.fail_after(PATIENCE):
+            events = [await self.mailbox.take() for _ in range(count)]
+        return sorted(text_of(event.params["uri"]) or "" for event in events if event is not None)
+
+    def count(self, method: str) -> int:
+        """How often mcpmux has sent a request."""
+        return sum(message["method"] == method for message in self.server.seen)
+
+
+@asynccontextmanager
+async def open_stage(revision: str) -> AsyncIterator[Stage]:
+    server = Subscribable(revision)
+    async with open_http_face(server) as face:
+        config = Config(upstreams=(Upstream(name="x", target=Http(face.url)),))
+        async with app.open_mux(config) as mux:
+            stage = Stage(server, face, mux)
+            with trio.fail_after(PATIENCE):
+                await mux.upstreams["x"].settled()
+                await stage.subscribe()
+            yield stage
+
+
+@pytest.mark.parametrize("revision", ERAS)
+async def test_an_update_is_heard(revision: str):
+    async with open_stage(revision) as stage:
+        await stage.server.update("memo:2")
+        assert await stage.hear(1) == ["x+memo:2"]
+
+
+@pytest.mark.parametrize("revision", ERAS)
+async def test_a_stream_that_breaks_off_is_opened_again_and_caught_up(revision: str):
+    async with open_stage(revision) as stage:
+        opened = stage.face.own_streams
+        stage.face.break_off()
+        assert await stage.hear(2) == ["x+memo:1", "x+memo:2"]
+        await stage.expect_subscribed()
+        await stage.server.update("memo:1")
+        assert await stage.hear(1) == ["x+memo:1"]
+        assert stage.face.own_streams == opened + (revision == LEGACY)
+        assert stage.count("server/discover" if revision == MODERN else "initialize") == 1
+
+
+async def test_a_forgotten_session_is_opened_anew_without_a_request_to_notice_it():
+    async with open_stage(LEGACY) as stage:
+        stage.server._legacy.clear()
+        stage.face.forget()
+        assert await stage.hear(2) == ["x+memo:1", "x+memo:2"]
+        await stage.expect_subscribed()
+        assert stage.count("initialize") == 2
+        assert stage.count("resources/subscribe") == 4
+        await stage.server.update("memo:1")
+        assert await stage.hear(1) == ["x+memo:1"]
+
+
+async def test_an_upstream_goes_on_answering_while_its_listen_is_broken():
+    async with open_stage(MODERN) as stage:
+        stage.face.break_off()
+        listed = await stage.mux.router.exchange(Call("resources/list", {}, {}), _unheard)
+        assert listed["resources"] != raw([])
+
+
+async def _unheard(_event: object) -> None:
+    """Nothing is told here."""
