@@ -1,0 +1,1 @@
+"""What mcpmux costs, measured beside what it stands in front of."""

@@ -1,0 +1,224 @@
+"""A closed-loop load generator for one core: as soon as an answer is in and checked, the next request leaves.
+
+Promises: every answer is checked; the first wrong one ends the run with an error; time and count are bounded
+(but one exchange is measured at least, so that a busy machine gives a bad number instead of none).
+The report is one JSON object on standard output. One process, no tasks: readiness by epoll, one receive and
+one send for each exchange, so that it is not what is measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import select
+import subprocess
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import click
+import msgspec
+
+from benchmarks.connection import SILENCE_SECONDS, Connection, WrongAnswer
+from benchmarks.question import FIRST_ID, LAST_ID, Client, Question, shown, stdio_question
+from benchmarks.upstream import LEGACY, MODERN, TEXT_BYTES, item_uri
+from mcpmux.protocol import method as m
+
+CONNECTION_LIMIT = 512
+PIPE_BYTES = 256 * 1024
+PIPE_WINDOW = 64  # requests that a pipe surely holds, so that writing them never waits
+
+
+class Tally(msgspec.Struct):
+    """What one run has shown. Times in seconds.
+
+    `exchanges` within `seconds` are those after the warm-up; `all_exchanges` and `cpu_seconds` (the load
+    generator's own) are of the whole run.
+    """
+
+    exchanges: int
+    seconds: float
+    all_exchanges: int
+    cpu_seconds: float
+    p50: float
+    p99: float
+
+    @property
+    def rate(self) -> float:
+        """Exchanges a second."""
+        return self.exchanges / self.seconds
+
+
+class Clock:
+    """When an exchange began and how long each took, once the warm-up is over."""
+
+    def __init__(self, seconds: float, warm_up: float) -> None:
+        self.now = time.perf_counter()
+        self._from = self.now + warm_up
+        self._until = self._from + seconds
+        self._latencies: list[float] = []
+        self.count = 0
+
+    def __repr__(self) -> str:
+        return f"<Clock {self.count} exchanges>"
+
+    @property
+    def running(self) -> bool:
+        """Whether there is time, and an id, for another exchange. One at least is measured, however late."""
+        in_time = self.now < self._until or not self._latencies
+        return in_time and FIRST_ID + self.count < LAST_ID - CONNECTION_LIMIT
+
+    def note(self, began: float) -> None:
+        """An exchange that began then is over now."""
+        self.now = time.perf_counter()
+        self.count += 1
+        if self.now >= self._from:
+            self._latencies.append(self.now - began)
+
+    def tally(self) -> Tally:
+        """The sum of it."""
+        latencies = sorted(self._latencies)
+        seconds = self.now - self._from
+        p50, p99 = percentile(latencies, 50), percentile(latencies, 99)
+        return Tally(len(latencies), seconds, self.count, time.process_time(), p50, p99)
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The smallest value that `percent` of the (sorted) values do not exceed."""
+    return ordered[max(math.ceil(len(ordered) * percent / 100), 1) - 1]
+
+
+class Asker:
+    """One connection in the loop: its questions, asked in turn, and when which id was sent."""
+
+    __slots__ = ("_began", "_connection", "_number", "_question", "_questions")
+
+    def __init__(self, client: Client, questions: Sequence[Question]) -> None:
+        self._connection = client.connection
+        self._questions = itertools.cycle(questions)
+        self._question = questions[0]
+        self._number = 0
+        self._began = 0.0
+
+    def ask(self, number: int, now: float) -> None:
+        """Send the next question."""
+        self._question = next(self._questions)
+        self._number = number
+        self._began = now
+        self._connection.send(self._question.encode(number))
+
+    def take(self) -> float | None:
+        """Receive once; when that completes the answer, the time at which it was asked for."""
+        answer = self._connection.receive()
+        if answer is None:
+            return None
+        if answer.status != 200:
+            raise WrongAnswer(f"status {answer.status}: {shown(answer.body)}")
+        self._question.check(self._number, answer.body)
+        return self._began
+
+
+def drive(askers: dict[int, Asker], clock: Clock) -> Tally:
+    """Keep every asker (by file descriptor) busy until the clock stops."""
+    number = FIRST_ID
+    with select.epoll() as poller:
+        for fd, asker in askers.items():
+            poller.register(fd, select.EPOLLIN)
+            asker.ask(number := number + 1, clock.now)
+        while clock.running:
+            ready = poller.poll(SILENCE_SECONDS)
+            if not ready:
+                raise WrongAnswer(f"nothing came for {SILENCE_SECONDS} s")
+            for fd, _ in ready:
+                asker = askers[fd]
+                began = asker.take()
+                if began is not None:
+                    clock.note(began)
+                    asker.ask(number := number + 1, clock.now)
+    return clock.tally()
+
+
+def drive_process(command: Sequence[str], question: Question, window: int, clock: Clock) -> Tally:
+    """Keep `window` requests in flight at a server that is started here and answers in order."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            return drive_pipe(process.stdout.fileno(), process.stdin.fileno(), question, window, clock)
+        finally:
+            process.kill()
+
+
+def drive_pipe(source: int, target: int, question: Question, window: int, clock: Clock) -> Tally:
+    """The loop of `drive` over two pipes: each burst of answers is followed by one of requests."""
+    number = FIRST_ID
+    in_flight: deque[tuple[int, float]] = deque()
+    rest = b""
+    answers: list[bytes] = [b""] * window  # as if so many had just been answered
+    while clock.running:
+        numbers = range(number, number + len(answers))
+        number += len(answers)
+        in_flight += [(each, clock.now) for each in numbers]
+        os.write(target, b"".join(question.encode(each) for each in numbers))
+        data = os.read(source, PIPE_BYTES)
+        if not data:
+            raise WrongAnswer("the server has ended")
+        *answers, rest = (rest + data).split(b"\n")
+        for answer in answers:
+            expected, began = in_flight.popleft()
+            question.check(expected, answer)
+            clock.note(began)
+    return clock.tally()
+
+
+def connect_askers(
+    urls: Sequence[str], era: str, subjects: Sequence[str], method: str, size: int, connections: int
+) -> dict[int, Asker]:
+    """Open the connections, each to the next URL and with its share of the subjects, at least one."""
+    askers = {}
+    for index in range(connections):
+        client = Client(Connection(urls[index % len(urls)]), era)
+        client.open()
+        turns = range(index, max(len(subjects), index + 1), connections)
+        questions = [client.question(method, subjects[turn % len(subjects)], size) for turn in turns]
+        askers[client.connection.socket.fileno()] = Asker(client, questions)
+    return askers
+
+
+@click.command()
+@click.argument("targets", nargs=-1, required=True)
+@click.option("--era", type=click.Choice([MODERN, LEGACY]), default=MODERN, show_default=True)
+@click.option("--method", type=click.Choice([m.RESOURCES_READ, m.TOOLS_CALL]), default=m.RESOURCES_READ)
+@click.option("--subject", "subjects", multiple=True, help="URI to read, or tool to call. May be repeated.")
+@click.option("--size", type=click.IntRange(1), default=TEXT_BYTES, help="Characters of text in each answer.")
+@click.option("--connections", type=click.IntRange(1, CONNECTION_LIMIT), default=64, show_default=True)
+@click.option("--seconds", type=click.FloatRange(0.01, 600), default=3, show_default=True)
+@click.option(
+    "--warm-up", type=click.FloatRange(0, 60), default=0.3, help="Seconds before, which do not count."
+)
+@click.option("--stdio", is_flag=True, help="TARGETS are the command line of a server to start.")
+def main(
+    targets: tuple[str, ...],
+    era: str,
+    method: str,
+    subjects: tuple[str, ...],
+    size: int,
+    connections: int,
+    seconds: float,
+    warm_up: float,
+    stdio: bool,
+) -> None:
+    """Ask TARGETS (URLs) as fast as they answer, and print what that showed as JSON."""
+    chosen = subjects or (item_uri(0),)
+    if stdio:
+        question = stdio_question(chosen[0], size)
+        tally = drive_process(targets, question, min(connections, PIPE_WINDOW), Clock(seconds, warm_up))
+    else:
+        askers = connect_askers(targets, era, chosen, method, size, connections)
+        tally = drive(askers, Clock(seconds, warm_up))
+    click.echo(msgspec.json.encode(tally))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Child processes of a measurement: started on one core, asked what they used, ended by their id."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+PROJECT = Path(__file__).resolve().parents[1]
+READY_SECONDS = 30  # for a child to print its URLs
+STOP_SECONDS = 10  # for a child to end when it is asked to
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Child:
+    """`python -m MODULE …` on one core, which prints a line (its URL) for each thing that is ready."""
+
+    def __init__(self, arguments: Sequence[str], core: int, stdin: str = "") -> None:
+        self._module = arguments[0]
+        self.started = time.perf_counter()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *arguments], cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        os.sched_setaffinity(self._process.pid, {core})
+        assert self._process.stdin is not None
+        with self._process.stdin as pipe:
+            pipe.write(stdin.encode())
+        self._process.stdin = None  # `communicate` must not find a closed pipe
+
+    def __repr__(self) -> str:
+        return f"<Child {self._module}, id {self._process.pid}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._process:  # which closes its pipe
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+
+    def lines(self, count: int) -> list[str]:
+        """The next `count` lines that it prints. Raises RuntimeError when they do not come."""
+        assert self._process.stdout is not None
+        fd = self._process.stdout.fileno()
+        data = b""
+        deadline = time.monotonic() + READY_SECONDS
+        while data.count(b"\n") < count:
+            ready, _, _ = select.select([fd], [], [], max(deadline - time.monotonic(), 0))
+            chunk = os.read(fd, 4096) if ready else b""
+            if not chunk:
+                raise RuntimeError(f"{self!r} did not get ready; it said {data!r}")
+            data += chunk
+        return data.decode().split()
+
+    def output(self, seconds: float) -> bytes:
+        """All that it prints until it ends by itself. Raises RuntimeError when it fails or takes too long."""
+        try:
+            data, _ = self._process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"{self!r} did not end within {seconds} s") from None
+        if self._process.returncode:
+            raise RuntimeError(f"{self!r} failed with {self._process.returncode}")
+        return data
+
+    def cpu_seconds(self) -> float:
+        """What it has used of its core so far, in user and kernel mode."""
+        user, kernel = self._stat()[11:13]
+        return (int(user) + int(kernel)) / _TICKS
+
+    def resident_bytes(self) -> int:
+        """The memory that it occupies now."""
+        return int(self._stat()[21]) * os.sysconf("SC_PAGE_SIZE")
+
+    def _stat(self) -> list[str]:
+        """The fields of `/proc/ID/stat` from the third on."""
+        return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,0 +1,218 @@
+"""A fast reference upstream: what a client gets without mcpmux in between.
+
+Promises: every answer is encoded before the first request comes, so that an exchange costs the transport and
+little else; nothing is checked that a benchmark does not need. Both eras are answered; `--era legacy` knows
+no `server/discover`, which is how mcpmux tells. Over HTTP (JSON answers) or over standard input and output.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import click
+import msgspec
+import trio
+
+from mcpmux.errors import TransportClosed
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import META, SERVER_INFO
+from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR
+from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY
+from mcpmux.transports.http_message import Fields, HttpRequest
+from mcpmux.transports.http_reply import HttpReply
+from mcpmux.transports.http_server import serve_http
+from mcpmux.transports.stdio import open_stdio_pipe
+
+MODERN, LEGACY = "modern", "legacy"
+TEXT_BYTES = 1024  # of a listed resource, and of the tool's answer
+LARGE_BYTES = 2 * 2**20
+LARGE_URI = "bench:///large"
+TOOL = "report"
+MESSAGE_BYTES = 2**20  # longest request over standard input
+SERVER = {"name": "mcpmux-benchmark-upstream", "version": "1"}
+JSON: Fields = (("Content-Type", "application/json"),)
+OPENED: Fields = (*JSON, ("Mcp-Session-Id", "benchmark"))
+
+_WORDS = "All work and no play makes a dull resource. "
+
+
+def item_uri(number: int) -> str:
+    """The URI of a listed resource."""
+    return f"bench:///item/{number}"
+
+
+class Params(msgspec.Struct):
+    """The parameters that choose an answer."""
+
+    uri: str | None = None
+    cursor: str | None = None
+
+
+class Asked(msgspec.Struct):
+    """A request or notification, as far as it matters here."""
+
+    method: str
+    id: msgspec.Raw = msgspec.Raw()
+    params: Params = msgspec.field(default_factory=Params)
+
+
+class Site:
+    """Every answer of one upstream, encoded. `answer` is all there is to it."""
+
+    def __init__(self, era: str, items: int, page: int) -> None:
+        self._finish = _as_modern if era == MODERN else _as_legacy
+        self._contents = {uri: self._contents_of(uri, TEXT_BYTES) for uri in map(item_uri, range(items))}
+        self._contents[LARGE_URI] = self._contents_of(LARGE_URI, LARGE_BYTES)
+        self._pages = self._pages_of(items, page)
+        self._fixed = self._fixed_answers(era)
+        self._decode = msgspec.json.Decoder(Asked).decode
+
+    def __repr__(self) -> str:
+        return f"<Site {len(self._contents)} resources in {len(self._pages)} pages>"
+
+    def answer(self, body: bytes) -> tuple[str, bytes | None]:
+        """(method, encoded answer) of a message; None is the answer to a notification."""
+        try:
+            asked = self._decode(body)
+        except msgspec.DecodeError:
+            return "", _error(b"null", PARSE_ERROR, "Parse error")
+        request_id = bytes(asked.id)
+        return asked.method, self._reply(asked, request_id) if request_id else None
+
+    def _reply(self, asked: Asked, request_id: bytes) -> bytes:
+        if asked.method == m.RESOURCES_READ:
+            result = self._contents.get(asked.params.uri or "")
+        elif asked.method == m.RESOURCES_LIST:
+            result = self._pages.get(asked.params.cursor or "")
+        else:
+            result = self._fixed.get(asked.method)
+            if result is None:
+                return _error(request_id, METHOD_NOT_FOUND, "Method not found")
+        if result is None:
+            return _error(request_id, INVALID_PARAMS, "Nothing is there")
+        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, result)
+
+    def _contents_of(self, uri: str, size: int) -> bytes:
+        return self._finish({"contents": [{"uri": uri, "mimeType": "text/plain", "text": _text(size)}]})
+
+    def _pages_of(self, items: int, page: int) -> dict[str, bytes]:
+        """Cursor to page; the first page's cursor is ""."""
+        pages = {}
+        for start in range(0, items, page):
+            end = min(start + page, items)
+            result: dict[str, Any] = {"resources": [_listed(number) for number in range(start, end)]}
+            if end < items:
+                result["nextCursor"] = str(end)
+            pages[str(start) if start else ""] = self._finish(result)
+        return pages
+
+    def _fixed_answers(self, era: str) -> dict[str, bytes]:
+        offered: dict[str, Any] = {"capabilities": {"resources": {}, "tools": {}}}
+        tool = {"name": TOOL, "inputSchema": {"type": "object"}}
+        answers: dict[str, dict[str, Any]] = {
+            m.INITIALIZE: {"protocolVersion": NEWEST_LEGACY, "serverInfo": SERVER, **offered},
+            m.TEMPLATES_LIST: {"resourceTemplates": []},
+            m.TOOLS_LIST: {"tools": [tool]},
+            m.TOOLS_CALL: {"content": [{"type": "text", "text": _text(TEXT_BYTES)}]},
+        }
+        if era == MODERN:
+            answers[m.DISCOVER] = {"supportedVersions": [NEWEST], **offered}
+        return {method: self._finish(result) for method, result in answers.items()}
+
+
+def _as_modern(result: Mapping[str, Any]) -> bytes:
+    freshness = {"ttlMs": 0, "cacheScope": "private"}
+    return msgspec.json.encode({"resultType": "complete", **result, **freshness, META: {SERVER_INFO: SERVER}})
+
+
+def _as_legacy(result: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode(result)
+
+
+def _text(size: int) -> str:
+    return (_WORDS * (size // len(_WORDS) + 1))[:size]
+
+
+def _listed(number: int) -> dict[str, str]:
+    return {
+        "uri": item_uri(number),
+        "name": f"item-{number}",
+        "title": f"Item {number}",
+        "description": "One of the resources of the benchmark's upstream.",
+        "mimeType": "text/plain",
+    }
+
+
+def _error(request_id: bytes, code: int, message: str) -> bytes:
+    error = msgspec.json.encode({"code": code, "message": message})
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (request_id, error)
+
+
+def _refuse(_status: int, sentence: str) -> tuple[Fields, bytes]:
+    return JSON, _error(b"null", INVALID_PARAMS, sentence)
+
+
+async def handle(site: Site, page_seconds: float, request: HttpRequest, reply: HttpReply) -> None:
+    """Answer one HTTP request; a page of a list takes `page_seconds`, as it would where work is done."""
+    if request.method != "POST":
+        await reply.send(405, ())
+        return
+    method, answer = site.answer(request.body)
+    if answer is None:
+        await reply.send(202, ())
+        return
+    if page_seconds and method == m.RESOURCES_LIST:
+        await trio.sleep(page_seconds)
+    await reply.send(200, OPENED if method == m.INITIALIZE else JSON, answer)
+
+
+async def serve_sites(site: Site, ports: list[int], page_seconds: float) -> None:
+    """Serve `site` on every port, printing each URL, until cancelled."""
+    handler = partial(handle, site, page_seconds)
+    async with trio.open_nursery() as nursery:
+        for port in ports:
+            listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
+            serve = partial(serve_http, refuse=_refuse, stopping=trio.Event())
+            await nursery.start(serve, listeners, handler)
+            click.echo(f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/mcp")
+
+
+async def serve_stdio(site: Site) -> None:
+    """Serve whoever started this process, until it closes our standard input."""
+    with suppress(TransportClosed):
+        async with open_stdio_pipe(MESSAGE_BYTES) as pipe:
+            while True:
+                _, answer = site.answer(await pipe.receive())
+                if answer is not None:
+                    await pipe.send(answer)
+
+
+@click.command()
+@click.option("--era", type=click.Choice([MODERN, LEGACY]), default=MODERN, show_default=True)
+@click.option("--items", type=click.IntRange(1, 100_000), default=1000, show_default=True)
+@click.option(
+    "--page", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Items in a page."
+)
+@click.option("--page-ms", type=click.FloatRange(0, 10_000), default=0, help="What a page of a list takes.")
+@click.option("--port", "ports", type=int, multiple=True, help="Serve HTTP there; 0 is any. May be repeated.")
+@click.option("--stdio", is_flag=True, help="Serve standard input and output instead.")
+@click.option("--core", type=int, help="Run on this processor core only.")
+def main(
+    era: str, items: int, page: int, page_ms: float, ports: tuple[int, ...], stdio: bool, core: int | None
+) -> None:
+    """A fast MCP server to measure against. Prints one URL for each port."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    site = Site(era, items, page)
+    if stdio:
+        trio.run(serve_stdio, site)
+    else:
+        trio.run(serve_sites, site, list(ports or (0,)), page_ms / 1000)
+
+
+if __name__ == "__main__":
+    main()
