@@ -143,6 +143,10 @@ class HttpEndpoint:
             if says_modern(call) or (version is not None and is_modern(version)):
                 _check_modern(call, request)
                 self._tools.check(request.headers, call)
+                if message.method == m.LISTEN and not streams:
+                    raise RpcError(
+                        INVALID_REQUEST, "Invalid request: a listen needs Accept: text/event-stream"
+                    )
                 work = partial(self._answer_modern, message.id, call)
                 await respond(message, reply, work, streams=streams)
             elif version is not None and version not in SUPPORTED:

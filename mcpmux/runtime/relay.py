@@ -53,7 +53,7 @@ class Relay:
         self._on_wanted = on_wanted
         self.questions: dict[str, trio.CancelScope] = {}  # by the state of the call that waits for the client
         self._listeners: set[Mailbox] = set()
-        self._raw: set[tuple[Mailbox, str, str]] = set()
+        self._raw: dict[Mailbox, set[tuple[str, str]]] = {}  # (upstream, URI) that its client says unprefixed
         self._changed: dict[str, None] = {}
         self._change = trio.Event()
         self._closed = False
@@ -80,7 +80,7 @@ class Relay:
         self._listeners.discard(mailbox)
         if mailbox.merged:
             log.info("a slow client has gone", changes_told_together=mailbox.merged)
-        self._raw = {entry for entry in self._raw if entry[0] is not mailbox}
+        self._raw.pop(mailbox, None)
         for upstream in self.subscriptions.remove_all(mailbox):
             self._on_wanted(upstream)
 
@@ -93,14 +93,14 @@ class Relay:
         if held >= SUBSCRIPTION_LIMIT:
             raise RpcError(BUSY, f"Busy: more than {SUBSCRIPTION_LIMIT} subscriptions of one client")
         if said_raw:
-            self._raw.add((mailbox, upstream, uri))
+            self._raw.setdefault(mailbox, set()).add((upstream, uri))
         if self.subscriptions.add(mailbox, upstream, uri):
             self._on_wanted(upstream)
         return self.subscriptions.count(mailbox) > held
 
     def unsubscribe(self, mailbox: Mailbox, upstream: str, uri: str) -> None:
         """The client does not want to hear of `uri` any more; nothing happens when it never did."""
-        self._raw.discard((mailbox, upstream, uri))
+        self._raw.get(mailbox, set()).discard((upstream, uri))
         if self.subscriptions.remove(mailbox, upstream, uri):
             self._on_wanted(upstream)
 
@@ -136,7 +136,7 @@ class Relay:
             return
         exposed = _update_of(space.expose_uri(uri))
         for mailbox, subscribed in audience.items():
-            said_raw = (mailbox, upstream, subscribed) in self._raw
+            said_raw = (upstream, subscribed) in self._raw.get(mailbox, ())
             whole = None
             if subscribed != uri:
                 whole = _update_of(subscribed if said_raw else space.expose_uri(subscribed))

@@ -44,8 +44,12 @@ class DuplexClient:
     async def answer(self, request: Request, notify: Notify) -> Fields:
         """Answer one request. Raises RpcError."""
         if request.method == m.INITIALIZE and self._session is None:
-            self._session, result = await self._front.initialize(request)
-            self._session.ask_unasked = self._ask
+            session, result = await self._front.initialize(request)
+            if self._session is not None:  # while this one waited for the upstreams
+                session.close()
+                raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
+            self._session = session
+            session.ask_unasked = self._ask
             self._initialized.set()
             return result
         call = read_call(request, self)

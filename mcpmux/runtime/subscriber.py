@@ -33,6 +33,7 @@ log = structlog.get_logger()
 GATHER_SECONDS = 0.02  # wishes that come together are asked for together
 AGREE_SECONDS = 10.0  # for the upstream's word on a subscription
 RETRY_SECONDS = 5.0  # after a listen that broke off
+REASK_SECONDS = 30.0  # for what is refused now and was agreed once: somebody still relies on it
 SUBSCRIBES_AT_ONCE = 16  # legacy requests in flight; enough to hide latency, too few to flood
 
 _LISTS = (
@@ -126,7 +127,12 @@ class Subscriber:
         return wanted
 
     async def _next_wish(self) -> None:
-        await self._wish.wait()
+        """Wait until something else is wanted, or until what was agreed once is to be asked for again."""
+        withdrawn = self._missed & self._refused.keys()
+        with trio.move_on_after(REASK_SECONDS if withdrawn else math.inf):
+            await self._wish.wait()
+        for uri in withdrawn:
+            self._refused.pop(uri, None)
         await trio.sleep(GATHER_SECONDS)
         self._wish = trio.Event()
 
@@ -154,6 +160,8 @@ class Subscriber:
                     await self._subscribe(connection, uri)
         self._busy.discard(uri)
         self._report()
+        if uri in self._refused and uri in self._missed:
+            self.poke()
 
     async def _subscribe(self, connection: Connection, uri: str) -> None:
         with trio.move_on_after(AGREE_SECONDS):

@@ -401,3 +401,30 @@ async def test_a_silent_server_is_legacy_after_the_probe(autojump_clock):
     async with open_world({"docs": docs(), "old": server}) as world:
         result = await world.client().request("resources/list")
         assert "old+a:1" in [item["uri"] for item in result["resources"]]
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_progress_renews_the_deadline_and_silence_does_not(up, autojump_clock):
+    async def slow(server: ScriptedServer, params: Json, _message: Json) -> Json:
+        token = params["_meta"]["progressToken"]
+        for step in range(1, 6):
+            await trio.sleep(params["arguments"]["seconds"])
+            progress = {"progressToken": token, "progress": step}
+            await server.send({"method": "notifications/progress", "params": progress})
+        return {"content": []} | ({"resultType": "complete"} if server.modern else {})
+
+    tool = {"name": "t", "inputSchema": {"type": "object"}}
+    server = ScriptedServer(up, tools=[tool], handlers={"tools/call": slow})
+    settings = {"x": {"request_timeout": 20.0}}
+    async with open_world({"x": server, "docs": docs()}, settings=settings) as world:
+        client = world.client()
+        params = {"name": "x__t", "arguments": {"seconds": 15}}
+        await client.start("tools/call", params, progressToken="p")
+        messages = [await client.receive() for _ in range(6)]
+        assert [m["params"]["progress"] for m in messages[:5]] == [1, 2, 3, 4, 5]
+        assert messages[5]["result"]["content"] == []
+        silent = {"name": "x__t", "arguments": {"seconds": 25}}
+        with pytest.raises(RpcFailure) as failure:
+            await client.request("tools/call", silent, progressToken="p")
+        assert failure.value.error["code"] == -31002
+        assert "within 20 s" in str(failure.value)

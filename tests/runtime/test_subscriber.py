@@ -198,3 +198,22 @@ async def test_subscribing_again_to_what_one_has_cannot_take_it_away(up, autojum
         server.mood = agree
         await world.kill("x")
         await expect_update(client, "x+memo:2", None)
+
+
+@pytest.mark.parametrize("mood", [refuse_memo_2, ignore_memo_2])
+@pytest.mark.parametrize("up", ERAS)
+async def test_what_was_agreed_once_is_asked_for_until_it_is_agreed_again(up, mood, autojump_clock):
+    server = Moody(up, agree)
+    async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:
+        client = await client_of(world, LEGACY)
+        await subscribe(client, ["x+memo:2"])
+        server.mood = mood
+        await world.kill("x")
+        await client.drain()
+        await trio.sleep(300)
+        await silent(client)
+        assert server.subscribed == set()
+        assert len([m for m in server.seen if "memo:2" in uris_in(m.get("params", {}))]) < 20
+        server.mood = agree
+        await expect_update(client, "x+memo:2", None)
+        assert server.subscribed == {"memo:2"}

@@ -241,6 +241,13 @@ class Stage:
         self._world.servers[upstream] = Picky(UPSTREAMS[upstream], grant) if grant is not None else None
         await self.kill(upstream)
 
+    async def relent(self, upstream: str) -> None:
+        """The server grants everything from now on, to whom asks."""
+        server = self._world.servers[upstream]
+        if isinstance(server, Picky):
+            server.grant = Grant(seconds=server.grant.seconds)
+            server.honours = None
+
     async def wait(self, seconds: float) -> None:
         await trio.sleep(seconds)
 
@@ -341,6 +348,7 @@ actions = st.one_of(
     step(Stage.change, upstreams, uris),
     step(Stage.kill, upstreams),
     step(Stage.replace, upstreams, st.none() | grants),
+    step(Stage.relent, upstreams),
     step(Stage.wait, pauses),
     step(Stage.wait, pauses),
     step(Stage.settle),

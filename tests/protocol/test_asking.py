@@ -1,0 +1,71 @@
+"""What a client can be asked, and how its answers travel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol.asking import (
+    error_response,
+    first_error,
+    input_required,
+    offers,
+    read_response,
+    wishes_in,
+)
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import Request, decode_any, raw
+
+FORM = {"elicitation": {"form": {}}}
+URL = {"elicitation": {"url": {}}}
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "method", "params", "expected"),
+    [
+        ({"sampling": {}}, "sampling/createMessage", {}, True),
+        ({}, "sampling/createMessage", {}, False),
+        (None, "roots/list", {}, False),
+        ({"roots": {}}, "roots/list", {}, True),
+        ({"roots": True}, "roots/list", {}, False),
+        ({"elicitation": {}}, "elicitation/create", {}, True),
+        ({"elicitation": {}}, "elicitation/create", {"mode": "url"}, False),
+        (FORM, "elicitation/create", {"mode": "form"}, True),
+        (FORM, "elicitation/create", {"mode": "url"}, False),
+        (URL, "elicitation/create", {"mode": "url"}, True),
+        (URL, "elicitation/create", {}, False),
+    ],
+)
+def test_a_client_is_asked_only_for_what_it_offers(
+    capabilities: Any, method: str, params: Any, expected: bool
+):
+    declared = raw(capabilities) if capabilities is not None else None
+    assert offers(declared, Request(1, method, raw(params))) is expected
+
+
+def test_questions_travel_as_input_required_without_the_legs_own_metadata():
+    asked = {"q": Request("q", "elicitation/create", raw({"message": "m", "_meta": {"progressToken": 1}}))}
+    result = input_required(asked, "state")
+    assert decode_any(result["inputRequests"]) == {
+        "q": {"method": "elicitation/create", "params": {"message": "m"}}
+    }
+    wishes = wishes_in(result)
+    assert wishes is not None
+    assert wishes["q"].method == "elicitation/create"
+    assert wishes_in({"resultType": raw("complete")}) is None
+    with pytest.raises(RpcError):
+        wishes_in({"resultType": raw("input_required"), "inputRequests": raw([1])})
+
+
+def test_a_clients_error_travels_in_the_place_of_its_response():
+    error = read_response(error_response(RpcError(-1, "no", {"a": 1})))
+    assert isinstance(error, RpcError)
+    assert (error.code, error.message) == (-1, "no")
+    responses = raw({"a": {"action": "accept"}, "b": decode_any(error_response(RpcError(-2, "never")))})
+    found = first_error(Call("tools/call", {"inputResponses": responses}, {}))
+    assert found is not None
+    assert found.code == -2
+    assert first_error(Call("tools/call", {"inputResponses": raw({"a": {}})}, {})) is None
+    assert first_error(Call("tools/call", {"inputResponses": raw("nonsense")}, {})) is None

@@ -1,0 +1,61 @@
+"""mcpmux over HTTP in a process of its own, in front of a scripted server; its memory can be measured.
+
+Says its port on standard output. Each line on standard input is `URI COUNT`: so many updates of that URI
+(`*`: of all URIs in turn). When they have been given to mcpmux it says `done`.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from functools import partial
+
+import trio
+
+from mcpmux.logs import configure_logs
+from mcpmux.mux.replay import ReplayBounds
+from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.runtime.http_answer import refuse
+from mcpmux.runtime.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.transports.http_message import HttpLimits
+from mcpmux.transports.http_server import serve_http
+from tests.runtime.subscribable import Subscribable
+from tests.runtime.world import World, open_world
+
+CLIENTS = 2000
+URIS = [f"memo:{number}/{'x' * 1000}" for number in range(50)]  # long: a reader that stops is soon stuck
+MODERN = "2026-07-28"
+
+
+async def serve() -> None:
+    server = Subscribable(MODERN, uris=URIS)
+    async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:
+        port = await listen(world)
+        print(port, flush=True)
+        lines = trio.wrap_file(sys.stdin)
+        while line := await lines.readline():
+            uri, count = line.split()
+            for number in range(int(count)):
+                await server.update(URIS[number % len(URIS)] if uri == "*" else uri)
+            print("done", flush=True)
+        world.nursery.cancel_scope.cancel()
+
+
+async def listen(world: World) -> int:
+    """Serve `world` on a free port of the loopback."""
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=CLIENTS)
+    sessions = SessionLimits(CLIENTS, 300, ReplayBounds())
+    endpoint = HttpEndpoint(world.mux.front, "/mcp", OriginPolicy("127.0.0.1", (), ()), sessions)
+    await world.nursery.start(endpoint.run)
+    limits = HttpLimits(connections=CLIENTS)
+    serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), limits=limits)
+    await world.nursery.start(serve, listeners, endpoint.handle)
+    port: int = listeners[0].socket.getsockname()[1]
+    return port
+
+
+if __name__ == "__main__":
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 2 * CLIENTS), most))
+    configure_logs("error", "console")
+    trio.run(serve)

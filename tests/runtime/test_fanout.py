@@ -1,0 +1,260 @@
+"""One resource and a thousand clients: who hears, who waits for whom, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from mcpmux.errors import TransportClosed
+from mcpmux.mux.outbox import DETAIL_LIMIT
+from mcpmux.transports.http_client import HttpPool, PoolLimits
+from mcpmux.transports.http_connection import HttpOrigin
+from mcpmux.transports.sse import SseDecoder
+from tests.memory_pipe import CAPACITY
+from tests.runtime.fanout_server import CLIENTS, URIS
+from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json, ScriptedClient
+from tests.runtime.subscribable import Subscribable
+from tests.runtime.test_subscriptions import subscribe
+from tests.runtime.world import open_world
+
+ROOT = Path(__file__).resolve().parents[2]
+LEGACY = "2025-11-25"
+UPDATED = "notifications/resources/updated"
+EACH_ERA = 500  # clients
+STUCK = 200
+BURST = 10_000  # updates
+PATIENCE = 25.0  # seconds, on a busy machine
+CLIENT = {"name": "fanout", "version": "1"}
+META = {VERSION: MODERN, CLIENT_INFO: CLIENT, CAPABILITIES: {}}
+
+IDLE_BYTES_LIMIT = 40 * 1024  # of memory for one subscriber that hears nothing
+GROWTH_LIMIT = 4 * 1024 * 1024  # bytes that a process may grow by noise alone
+
+
+async def count_updates(client: ScriptedClient, heard: Counter[ScriptedClient]) -> None:
+    """Read all the time."""
+    with suppress(TransportClosed):
+        while True:
+            if json.loads(await client._pipe.receive()).get("method") == UPDATED:
+                heard[client] += 1
+
+
+async def test_a_thousand_hear_of_it_and_nobody_waits_for_those_who_do_not_read(autojump_clock):
+    server = Subscribable(MODERN)
+    async with open_world({"x": server, "y": Subscribable(LEGACY)}) as world, trio.open_nursery() as nursery:
+        clients = [world.client() for _ in range(2 * EACH_ERA)]
+        for client in clients[:EACH_ERA]:
+            await client.initialize(LEGACY)
+        await trio.sleep(1)  # the lists have changed as the upstreams have come, which the sessions hear
+        for client in clients[:EACH_ERA]:
+            await client.receive_method("notifications/tools/list_changed")
+        for client in clients:
+            await subscribe(client, ["x+memo:1"])
+        assert server.subscribes == {"memo:1": 1}
+
+        heard: Counter[ScriptedClient] = Counter()
+        stuck = clients[:: len(clients) // STUCK]
+        reading = [client for client in clients if client not in stuck]
+        for client in reading:
+            nursery.start_soon(count_updates, client, heard)
+        began = trio.current_time()
+        for told in range(1, 2 * CAPACITY):
+            await server.update("memo:1")
+            await trio.testing.wait_all_tasks_blocked()
+            assert {heard[client] for client in reading} == {told}
+        assert trio.current_time() == began  # nothing but the update itself was needed, least of all time
+
+        for client in stuck:
+            nursery.start_soon(count_updates, client, heard)
+        await trio.testing.wait_all_tasks_blocked()
+        assert {heard[client] for client in stuck} == {CAPACITY + 2}  # one in hand, and one for all the rest
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_parts_of_one_resource_do_not_fill_the_box_of_a_client_that_does_not_read(autojump_clock):
+    server = Subscribable(MODERN)
+    async with open_world({"x": server, "y": Subscribable(LEGACY)}) as world:
+        client = world.client()
+        await subscribe(client, ["x+file:///a"])
+        for number in range(10_000):
+            await server.update(f"file:///a/{number}", through="file:///a")
+        (mailbox,) = world.mux.relay._listeners
+        assert len(mailbox._outbox) <= DETAIL_LIMIT + 1
+        heard = [message["params"]["uri"] for message in await client.drain()]
+        assert heard[-1] == "x+file:///a"
+
+
+# Over HTTP, with mcpmux in a process of its own
+
+
+class Child:
+    """The process of `fanout_server`."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self._process = process
+        self._lines = b""
+        self.port = 0
+
+    def resident_bytes(self) -> int:
+        """The memory that it has in use."""
+        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    async def line(self) -> str:
+        """The next line that it says."""
+        while b"\n" not in self._lines:
+            chunk = await self._process.stdout.receive_some()
+            assert chunk, "the process has ended"
+            self._lines += chunk
+        line, _, self._lines = self._lines.partition(b"\n")
+        return line.decode()
+
+    async def update(self, uri: str, count: int) -> None:
+        """Have the server tell of so many updates, and wait until mcpmux has them."""
+        await self._process.stdin.send_all(f"{uri} {count}\n".encode())
+        assert await self.line() == "done"
+
+
+@asynccontextmanager
+async def open_child() -> AsyncIterator[Child]:
+    command = [sys.executable, "-m", "tests.runtime.fanout_server"]
+    process = await trio.lowlevel.open_process(command, stdin=PIPE, stdout=PIPE, cwd=ROOT)
+    try:
+        with trio.fail_after(PATIENCE):
+            child = Child(process)
+            child.port = int(await child.line())
+            yield child
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+            await process.stdin.aclose()
+            await process.stdout.aclose()
+
+
+@pytest.fixture
+def _many_files() -> Iterator[None]:
+    """A thousand connections, where the system lets us."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] < CLIENTS:
+        pytest.skip("too few open files are allowed here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], CLIENTS), limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+class HttpListener:
+    """One client with one stream of its own that tells updates of the first URI. `heard` counts them."""
+
+    def __init__(self, pool: HttpPool, uris: list[str]) -> None:
+        self._pool = pool
+        self._exposed = [f"x+{uri}" for uri in uris]
+        self.heard: Counter[str] = Counter()
+
+    def _request(self, verb: str, body: Json | None, headers: Json) -> Any:
+        fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        data = json.dumps({"jsonrpc": "2.0", **body}).encode() if body else b""
+        return self._pool.request(verb, "/mcp", tuple((fields | headers).items()), data, idempotent=False)
+
+    async def _ask(self, body: Json, headers: Json) -> Json:
+        async with self._request("POST", body, headers) as response:
+            content = await response.read()
+            assert response.status in (200, 202), content
+            return response.headers
+
+    async def open_session(self) -> Any:
+        """The context of a legacy session's own stream, after it has subscribed."""
+        params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIENT}
+        answer = await self._ask({"id": 0, "method": "initialize", "params": params}, {})
+        session = {"Mcp-Session-Id": answer["mcp-session-id"], "MCP-Protocol-Version": LEGACY}
+        for number, uri in enumerate(self._exposed, 1):
+            wish = {"id": number, "method": "resources/subscribe", "params": {"uri": uri}}
+            await self._ask(wish, session)
+        return self._request("GET", None, session)
+
+    async def open_listen(self) -> Any:
+        """The context of a modern listen."""
+        wish = {"notifications": {"resourceSubscriptions": self._exposed}, "_meta": META}
+        headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "subscriptions/listen"}
+        body = {"id": 0, "method": "subscriptions/listen", "params": wish}
+        return self._request("POST", body, headers)
+
+    async def run(self, revision: str, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Subscribe and hear until cancelled. Started once the stream is open."""
+        stream = await (self.open_listen() if revision == MODERN else self.open_session())
+        decoder = SseDecoder(1 << 20)
+        async with stream as response:
+            async for chunk in response:
+                task_status.started()
+                task_status = trio.TASK_STATUS_IGNORED
+                self.take(decoder, chunk)
+
+    def take(self, decoder: SseDecoder, chunk: bytes) -> None:
+        for event in decoder.feed(chunk):
+            message = json.loads(event.data) if event.data else {}
+            if message.get("method") == UPDATED:
+                self.heard[message["params"]["uri"]] += 1
+
+
+async def crowd(child: Child, pool: HttpPool, revision: str, nursery: trio.Nursery) -> list[HttpListener]:
+    """So many clients of an era, each with its stream open."""
+    listeners = [HttpListener(pool, URIS[:1]) for _ in range(EACH_ERA)]
+    for listener in listeners:
+        await nursery.start(listener.run, revision)
+    return listeners
+
+
+@pytest.mark.usefixtures("_many_files")
+async def test_a_thousand_streams_over_http_cost_little_and_all_hear():
+    async with open_child() as child, trio.open_nursery() as nursery:
+        limits = PoolLimits(connections=CLIENTS)
+        with HttpPool(HttpOrigin(False, "127.0.0.1", child.port), limits=limits) as pool:
+            for revision in (LEGACY, MODERN):  # what is loaded at the first use is not the price of a client
+                await nursery.start(HttpListener(pool, URIS[:1]).run, revision)
+            listeners: list[HttpListener] = []
+            for revision in (LEGACY, MODERN):
+                before = child.resident_bytes()
+                listeners += await crowd(child, pool, revision, nursery)
+                each = (child.resident_bytes() - before) / EACH_ERA
+                print(f"an idle subscriber of {revision} costs {each / 1024:.1f} KiB")
+                assert each < IDLE_BYTES_LIMIT
+            await child.update(URIS[0], 1)
+            while not all(listener.heard for listener in listeners):
+                await trio.lowlevel.checkpoint()
+            assert {listener.heard[f"x+{URIS[0]}"] for listener in listeners} == {1}
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+async def test_a_burst_over_http_takes_no_memory_and_ends_with_everything(revision: str):
+    async with open_child() as child:
+        with HttpPool(HttpOrigin(False, "127.0.0.1", child.port)) as pool:
+            listener = HttpListener(pool, URIS)
+            stream = await (listener.open_listen() if revision == MODERN else listener.open_session())
+            async with stream as response:
+                decoder = SseDecoder(1 << 20)
+                listener.take(decoder, await response.receive_some())
+                await child.update("*", 1000)  # what a first burst leaves in use is not growth
+                before = child.resident_bytes()
+                await child.update("*", BURST)
+                assert child.resident_bytes() - before < GROWTH_LIMIT
+                while len(listener.heard) < len(URIS):
+                    listener.take(decoder, await response.receive_some())
+                told = sum(listener.heard.values())
+                await child.update(URIS[0], 1)
+                listener.heard.clear()
+                while listener.heard[f"x+{URIS[0]}"] == 0:
+                    listener.take(decoder, await response.receive_some())
+                assert told + sum(listener.heard.values()) < BURST / 2

@@ -1,0 +1,33 @@
+"""One client on a stream of its own: what it may get wrong, and what is left of it."""
+
+from __future__ import annotations
+
+import trio
+
+from tests.runtime.scripted import Json, ScriptedServer
+from tests.runtime.subscribable import Subscribable
+from tests.runtime.test_subscriptions import LEGACY, MODERN, quiet
+from tests.runtime.world import open_world
+
+PARAMS = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+
+
+async def start_slowly(server: ScriptedServer, _params: Json, _message: Json) -> Json:
+    await trio.sleep(1)
+    return server._discover()
+
+
+async def test_of_two_initializes_at_once_one_opens_the_session(autojump_clock):
+    server = Subscribable(MODERN)
+    server.handlers = {"server/discover": start_slowly}
+    async with open_world({"x": server, "y": Subscribable(LEGACY)}) as world:
+        client = world.client()
+        for _ in range(2):
+            await client.start("initialize", PARAMS)
+        client.revision = LEGACY
+        answers = [await client.receive() for _ in range(2)]
+        assert sorted("error" in answer for answer in answers) == [False, True]
+        assert next(a["error"]["code"] for a in answers if "error" in a) == -32600
+        await client.vanish()
+        await quiet()
+        assert repr(world.mux.relay).startswith("<Relay 0 listeners")
