@@ -195,6 +195,7 @@ async def _serve_http(
         head_bytes=config.limits.max_head_bytes,
         body_bytes=config.limits.max_message_bytes,
         write_seconds=config.limits.client_stall,
+        connections=config.limits.max_connections,
     )
     async with trio.open_nursery() as sessions_of_listener:
         await sessions_of_listener.start(endpoint.run)

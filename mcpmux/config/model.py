@@ -175,6 +175,9 @@ class Limits:
     max_sessions: Annotated[int, Whole(1, 1_000_000)] = field(
         default=1000, metadata=about("Legacy sessions that are open at the same time.")
     )
+    max_connections: Annotated[int, Whole(1, 1_000_000)] = field(
+        default=800, metadata=about("Open connections of one HTTP listener; each takes a file descriptor.")
+    )
     client_stall: Seconds = field(
         default=60.0,
         metadata=about("A client that reads nothing of what waits for it for this long is closed."),

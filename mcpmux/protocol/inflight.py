@@ -66,7 +66,7 @@ class Ticket:
 
     def ask(self, request: Request) -> None:
         """The server asks something before it answers."""
-        self.asked[str(request.id)] = request
+        self.asked[repr(request.id)] = request  # 7 and "7" are different ids
         self._notify()
 
     def settle(self, answer: Reply | ErrorReply | McpmuxError) -> None:

@@ -140,7 +140,7 @@ class Calls:
 
     def withdraw_question(self, request_id: Id | None) -> None:
         """The server does not want to know any more; nothing happens when it never asked that."""
-        key = str(request_id)
+        key = repr(request_id)
         for ticket in self.outgoing:
             if ticket.asked.get(key) is not None and ticket.asked[key].id == request_id:
                 del ticket.asked[key]
