@@ -29,6 +29,7 @@ from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.runtime.channels import ChannelOpener
+from mcpmux.runtime.connection import Eras
 from mcpmux.runtime.fleet import Fleet
 from mcpmux.runtime.front import Front
 from mcpmux.runtime.http_answer import refuse
@@ -76,11 +77,12 @@ async def open_mux(config: Config, open_channel: OpenChannel | None = None) -> A
     server_info = _implementation(config.identity)
     settings = {upstream.name: upstream for upstream in configured}
 
-    def make(name: str, key: str, capabilities: Raw) -> Upstream:
+    def make(name: str, key: str, capabilities: Raw, eras: Eras) -> Upstream:
         return Upstream(
             settings[name],
             key,
             capabilities,
+            eras if settings[name].era != "legacy" else Eras.LEGACY_ONLY,
             namespace.spaces[name],
             server_info,
             open_channel or opener.open,
@@ -95,10 +97,16 @@ async def open_mux(config: Config, open_channel: OpenChannel | None = None) -> A
         if upstream is not None:
             upstream.subscriber.poke()
 
-    fleet = Fleet(make)
+    def make_lane(name: str, key: str) -> Upstream:
+        return make(name, key, SHARED_CAPABILITIES, Eras.LEGACY_ONLY)
+
+    def move_interest(key: str, name: str) -> None:
+        fleet[name].subscriber.take_over(relay.move_interest(key, name))
+
+    fleet = Fleet(make, make_lane, move_interest)
     relay = Relay(fleet.space, config.merging.change_window, on_wanted)
     for name in settings:
-        fleet.add(name, make(name, name, SHARED_CAPABILITIES))
+        fleet.add(name, make(name, name, SHARED_CAPABILITIES, Eras.MODERN_FIRST))
     merger = Merger(fleet, CursorSeal(_cursor_key(config)), config.merging.page_size)
     router = Router(fleet, namespace, merger, relay, server_info, config.identity.instructions)
     front = Front(router, relay, server_info)

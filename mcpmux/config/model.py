@@ -19,6 +19,7 @@ from mcpmux.config.secret import Secret, display_url
 from mcpmux.errors import ConfigError
 
 Seconds: TypeAlias = Annotated[float, Duration()]
+Era: TypeAlias = Annotated[str, Choice(("auto", "mirror", "newest", "legacy"))]
 Session: TypeAlias = Annotated[str, Choice(("shared", "per-client"))]
 Prefix: TypeAlias = Annotated[
     str, Text('a name (a letter, then up to 31 of a-z, 0-9, "." and "-") or ""', f"(?:{NAME_PATTERN})?")
@@ -83,6 +84,14 @@ class Handling:
         default="shared",
         metadata=about(
             "`shared`: all clients use one session. `per-client`: each client has a session of its own."
+        ),
+    )
+    era: Era = field(
+        default="auto",
+        metadata=about(
+            "How a server that speaks 2026-07-28 and older revisions is spoken to. `mirror`: with each client "
+            "as that client speaks. `newest`: in the newest revision. `legacy`: never in 2026-07-28. `auto`: "
+            "`newest` for a server that mcpmux starts, `mirror` for one that is running already."
         ),
     )
     connect_timeout: Seconds = field(

@@ -61,6 +61,17 @@ class Subscriptions(Generic[Listener]):
         held = list(self._of_listener.get(listener, ()))
         return {upstream for upstream, uri in held if self.remove(listener, upstream, uri)}
 
+    def move(self, upstream: str, other: str) -> frozenset[str]:
+        """All interest in `upstream` is interest in `other` from now on; the URIs that it is about."""
+        moved = self._interest.pop(upstream, {})
+        for uri, listeners in moved.items():
+            self._interest.setdefault(other, {}).setdefault(uri, set()).update(listeners)
+            for listener in listeners:
+                held = self._of_listener[listener]
+                held.discard((upstream, uri))
+                held.add((other, uri))
+        return frozenset(moved)
+
     def wanted(self, upstream: str) -> frozenset[str]:
         """The URIs of `upstream` that somebody listens to."""
         return frozenset(self._interest.get(upstream, ()))

@@ -36,24 +36,26 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     """Who asks, as far as that is known: the same object for every call of one client. Never looked into."""
     capabilities: Raw | None = None
     """What that client can be asked, on a leg whose `meta` does not say it."""
+    legacy: bool = False
+    """Whether that client speaks a legacy revision: a server of both eras may be spoken to in the same."""
 
     @classmethod
-    def of(cls, method: str, params: Raw | None, client: object = None) -> Call:
+    def of(cls, method: str, params: Raw | None, client: object = None, *, legacy: bool = False) -> Call:
         """Split raw params. Raises ValueError when `_meta` is no object."""
         fields = decode_fields(params)
         meta = fields.pop(META, None)
         members = decode_fields(meta)
         if PROGRESS_TOKEN in members and id_of(members[PROGRESS_TOKEN]) is None:
             del members[PROGRESS_TOKEN]  # null and the like are no tokens
-        return cls(method, fields, members, client)
+        return cls(method, fields, members, client, None, legacy)
 
     def with_params(self, params: Fields) -> Call:
         """The same call with other parameters."""
-        return Call(self.method, params, self.meta, self.client, self.capabilities)
+        return Call(self.method, params, self.meta, self.client, self.capabilities, self.legacy)
 
     def with_meta(self, meta: Fields) -> Call:
         """The same call with other `_meta`."""
-        return Call(self.method, self.params, meta, self.client, self.capabilities)
+        return Call(self.method, self.params, meta, self.client, self.capabilities, self.legacy)
 
     def text(self, key: str) -> str | None:
         """The parameter `key` when it is a string, else None."""

@@ -55,7 +55,7 @@ class ClientFacts(msgspec.Struct, frozen=True):
 
 def upgrade_call(method: str, params: Raw | None, client: ClientFacts, identity: object = None) -> Call:
     """A legacy client's request as a modern call. Raises ValueError when `_meta` is no object."""
-    call = Call.of(method, params, identity)
+    call = Call.of(method, params, identity, legacy=True)
     call.meta[VERSION] = _NEWEST
     call.meta[CLIENT_INFO] = client.info
     call.meta[CLIENT_CAPABILITIES] = client.capabilities

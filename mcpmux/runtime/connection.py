@@ -6,6 +6,7 @@ what is merged, prefixed or retried.
 
 from __future__ import annotations
 
+import enum
 from typing import Protocol
 
 import structlog
@@ -147,20 +148,30 @@ async def unheard(_event: Event) -> None:
     """For an exchange whose notifications nobody waits for."""
 
 
-async def connect(channel: Channel, client_info: Raw, capabilities: Raw, *, probe: bool) -> Connection:
+class Eras(enum.Enum):
+    """In which order a server is asked for its era."""
+
+    MODERN_FIRST = enum.auto()
+    LEGACY_FIRST = enum.auto()
+    """For a server that does not survive `server/discover`, and for the session of a legacy client."""
+    LEGACY_ONLY = enum.auto()
+
+
+async def connect(channel: Channel, client_info: Raw, capabilities: Raw, eras: Eras) -> Connection:
     """Find out the server's era and open the conversation. The caller owns the deadline.
 
-    `capabilities`: of the client or clients, for a server whose sessions are opened with them. `probe` False
-    skips `server/discover`, for a server that is known not to survive it.
+    `capabilities`: of the client or clients, for a server whose sessions are opened with them.
 
     Raises TransportError, RpcError (it refused `initialize`), RemoteProtocolError (it makes no sense).
     """
-    facts = await _discover(channel, client_info) if probe else None
+    facts = await _discover(channel, client_info) if eras is Eras.MODERN_FIRST else None
     if facts is None:
         try:
             return await _initialize(channel, client_info, capabilities)
-        except RpcError as refusal:
-            # A modern server that was too slow for the probe refuses `initialize`: ask it once more.
+        except (RpcError, HttpStatusError) as refusal:
+            if eras is Eras.LEGACY_ONLY:
+                raise
+            # A modern server that was too slow for the probe, or not asked, refuses `initialize`.
             facts = await _discover(channel, client_info)
             if facts is None:
                 raise refusal from None

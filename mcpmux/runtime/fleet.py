@@ -1,4 +1,4 @@
-"""All upstreams: the shared session with each, and the private ones of clients that have their own.
+"""All upstreams: the shared session with each, its lane for legacy clients, and clients' private ones.
 
 A private session (`session = "per-client"`) is opened at the client's first use of the upstream, with that
 client's capabilities, and closed when the client goes. The shared one beside it tells what the server can
@@ -17,23 +17,27 @@ from msgspec import Raw
 from mcpmux.mux.namespace import Space
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.envelope import EMPTY_OBJECT
+from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.runtime.calls import Client
+from mcpmux.runtime.connection import Eras
+from mcpmux.runtime.lanes import Lanes, MakeLane, MoveInterest, lane_key, mirrors
 from mcpmux.runtime.upstream import Upstream
 
 log = structlog.get_logger()
 
-MakePrivate = Callable[[str, str, Raw], Upstream]
-"""Makes the upstream for a private session: (configured name, key, the client's capabilities)."""
+MakePrivate = Callable[[str, str, Raw, Eras], Upstream]
+"""Makes the upstream for a private session: (configured name, key, the client's capabilities, eras)."""
 
 
 class Fleet(Mapping[str, Upstream]):
     """The shared upstreams by name, in configuration order. `run` has to run."""
 
-    def __init__(self, make_private: MakePrivate) -> None:
+    def __init__(self, make_private: MakePrivate, make_lane: MakeLane, move_interest: MoveInterest) -> None:
         self._shared: dict[str, Upstream] = {}
         self._make_private = make_private
         self._private: dict[object, dict[str, tuple[Upstream, trio.CancelScope]]] = {}
         self._by_key: dict[str, Upstream] = {}
+        self._lanes = Lanes(make_lane, self._by_key, move_interest)
         self._clients: dict[object, Client] = {}
         self._numbers = itertools.count(1)
         self._nursery: trio.Nursery
@@ -57,6 +61,7 @@ class Fleet(Mapping[str, Upstream]):
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep every upstream connected until cancelled."""
         async with trio.open_nursery() as self._nursery:
+            await self._nursery.start(self._lanes.run)
             for name, upstream in self._shared.items():
                 self._nursery.start_soon(upstream.run, name=f"upstream {name}")
             task_status.started()
@@ -78,16 +83,38 @@ class Fleet(Mapping[str, Upstream]):
     def for_call(self, name: str, call: Call) -> Upstream:
         """The session with upstream `name` that serves a call."""
         shared = self._shared[name]
-        if shared.config.session == "shared" or call.client is None:
-            return shared
-        sessions = self._private.setdefault(call.client, {})
-        if name not in sessions:
-            sessions[name] = self._open_private(name, call)
-        return sessions[name][0]
+        if shared.config.session != "shared" and call.client is not None:
+            sessions = self._private.setdefault(call.client, {})
+            if name not in sessions:
+                sessions[name] = self._open_private(name, call)
+            return sessions[name][0]
+        return self._lanes.of(shared) if call.legacy else shared
+
+    def keys_of(self, name: str, call: Call) -> set[str]:
+        """The keys of every session with upstream `name` that may serve calls of this client."""
+        return {name, lane_key(name), self.for_call(name, call).key}
+
+    async def settled(self, *, legacy: bool) -> None:
+        """Every upstream had its first attempt; for a legacy client about to come its lane, too."""
+        async with trio.open_nursery() as nursery:
+            for upstream in self._shared.values():
+                nursery.start_soon(self._settle, upstream, legacy)
+
+    async def _settle(self, upstream: Upstream, legacy: bool) -> None:
+        await upstream.settled()
+        if legacy:
+            await self._lanes.settled(upstream)
+
+    def facts(self, *, legacy: bool) -> list[tuple[str, ServerFacts]]:
+        """What each upstream that is ready said about itself, in the era that such a client meets."""
+        serving = [(name, self._lanes.of(up) if legacy else up) for name, up in self._shared.items()]
+        return [(name, upstream.facts) for name, upstream in serving if upstream.facts is not None]
 
     def _open_private(self, name: str, call: Call) -> tuple[Upstream, trio.CancelScope]:
         key = f"{name}#{next(self._numbers)}"
-        upstream = self._make_private(name, key, call.meta.get(CLIENT_CAPABILITIES, EMPTY_OBJECT))
+        in_its_era = call.legacy and mirrors(self._shared[name].config)
+        eras = Eras.LEGACY_FIRST if in_its_era else Eras.MODERN_FIRST
+        upstream = self._make_private(name, key, call.meta.get(CLIENT_CAPABILITIES, EMPTY_OBJECT), eras)
         scope = trio.CancelScope()
         self._by_key[key] = upstream
         self._nursery.start_soon(self._run_private, upstream, scope, name=f"upstream {key}")

@@ -104,6 +104,14 @@ class Relay:
         if self.subscriptions.remove(mailbox, upstream, uri):
             self._on_wanted(upstream)
 
+    def move_interest(self, upstream: str, other: str) -> frozenset[str]:
+        """The session with key `upstream` has gone and `other` takes over; the URIs that this is about."""
+        for said_raw in self._raw.values():
+            moved = {(owner, uri) for owner, uri in said_raw if owner == upstream}
+            said_raw -= moved
+            said_raw |= {(other, uri) for _, uri in moved}
+        return self.subscriptions.move(upstream, other)
+
     def hear(self, upstream: str, notification: Notification) -> None:
         """An upstream says that something has changed."""
         if notification.method in LIST_CHANGES:

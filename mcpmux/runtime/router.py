@@ -86,13 +86,14 @@ class Router:
         result[META] = raw(meta)
         return result
 
-    async def introduce(self) -> Introduction:
-        """(capabilities, instructions) of the whole, after upstreams that are starting had their chance."""
+    async def introduce(self, *, legacy: bool = False) -> Introduction:
+        """(capabilities, instructions) of the whole, after upstreams that are starting had their chance.
+
+        `legacy`: servers of both eras may offer other things to a client of a legacy revision.
+        """
         with trio.move_on_after(STARTUP_SECONDS):
-            for upstream in self._fleet.values():
-                await upstream.settled()
-        ready = [(name, up.facts) for name, up in self._fleet.items() if up.facts is not None]
-        facts = [(name, fact) for name, fact in ready if fact is not None]
+            await self._fleet.settled(legacy=legacy)
+        facts = self._fleet.facts(legacy=legacy)
         capabilities = merge_capabilities(fact for _, fact in facts)
         if self._namespace.transparent is not None:
             return capabilities, self._instructions or (facts[0][1].instructions if facts else None)
@@ -143,7 +144,8 @@ class Router:
     async def unsubscribe(self, mailbox: Mailbox, uri: str, call: Call) -> None:
         """`mailbox` hears of `uri` no more. Raises RpcError when nobody can be meant."""
         owner, own = await self._resolve_uri(uri, call)
-        self._relay.unsubscribe(mailbox, self._fleet.for_call(owner, call).key, own)
+        for key in self._fleet.keys_of(owner, call):
+            self._relay.unsubscribe(mailbox, key, own)
 
     async def _discover(self, _call: Call, _notify: Notify) -> Fields:
         capabilities, instructions = await self.introduce()

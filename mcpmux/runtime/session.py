@@ -164,7 +164,7 @@ async def open_session(
     if requested is None:
         raise RpcError(INVALID_PARAMS, 'Invalid params: "protocolVersion" must be a string')
     client = ClientFacts(_object(params, "clientInfo"), _object(params, "capabilities"))
-    capabilities, instructions = await router.introduce()
+    capabilities, instructions = await router.introduce(legacy=True)
     revision = negotiate_legacy(requested)
     result = {
         "protocolVersion": raw(revision),

@@ -81,6 +81,13 @@ class Subscriber:
                 raise self._refused[uri]
             await self._progress.wait()
 
+    def take_over(self, uris: frozenset[str]) -> None:
+        """Whoever told of changes of `uris` so far has gone: they are wanted of this session now."""
+        for uri in sorted(uris & self._asked):
+            self._tell_update(uri)
+        self._missed |= uris - self._asked
+        self.poke()
+
     def catch_up(self) -> None:
         """What the upstream told for a while was lost: everything that it was asked for may have changed."""
         for uri in sorted(self._asked):

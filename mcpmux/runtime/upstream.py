@@ -36,13 +36,20 @@ from mcpmux.protocol.envelope import Fields, Notification
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.runtime.backoff import Backoff
 from mcpmux.runtime.calls import FindClient, Hear
-from mcpmux.runtime.connection import Channel, Connection, connect
+from mcpmux.runtime.connection import Channel, Connection, Eras, connect
 from mcpmux.runtime.http_peer import SessionExpired
 from mcpmux.runtime.subscriber import Subscriber
 
 log = structlog.get_logger()
 
 STABLE_SECONDS = 10.0  # a connection that held so long was a good one: the next loss starts a fresh backoff
+
+# It may have died of the first question: the next attempt begins with another one.
+_AFTER_A_DEATH = {
+    Eras.MODERN_FIRST: Eras.LEGACY_FIRST,
+    Eras.LEGACY_FIRST: Eras.MODERN_FIRST,
+    Eras.LEGACY_ONLY: Eras.LEGACY_ONLY,
+}
 
 OpenChannel = Callable[[UpstreamConfig, Hear], AbstractAsyncContextManager[Channel]]
 OnChange = Callable[[str, ServerFacts], None]
@@ -64,6 +71,7 @@ class Upstream:
         config: UpstreamConfig,
         key: str,
         capabilities: Raw,
+        eras: Eras,
         space: Space,
         client_info: Raw,
         open_channel: OpenChannel,
@@ -88,7 +96,7 @@ class Upstream:
         self._settled = trio.Event()
         self._news: dict[str, None] = {}
         self._news_arrival = trio.Event()
-        self._probe = True
+        self._eras = eras
 
     def __repr__(self) -> str:
         return f"<Upstream {self.name} {self.state}>"
@@ -175,20 +183,31 @@ class Upstream:
         backoff = Backoff()
         told = ""
         while True:
-            began, probed = trio.current_time(), self._probe
+            began, eras = trio.current_time(), self._eras
             was_ready = await self._attempt()
             if was_ready:
                 told = ""
                 if trio.current_time() - began > STABLE_SECONDS:
                     backoff.reset()
             wait = backoff.next()
-            died_of_probe = probed and not self._probe
+            died_of_probe = (eras, self._eras) == (Eras.MODERN_FIRST, Eras.LEGACY_FIRST)
             if wait > 0 or not (was_ready or died_of_probe):
                 self._settled.set()
             if self.trouble != told:
                 log.warning("upstream down", reason=self.trouble)
             told = self.trouble
             await trio.sleep(wait)
+
+    async def run_while_it_lasts(self) -> None:
+        """Connect, and again after each loss, until an attempt fails or its connection does not hold."""
+        structlog.contextvars.bind_contextvars(upstream=self.key)
+        try:
+            while True:
+                began = trio.current_time()
+                if not await self._attempt() or trio.current_time() - began < STABLE_SECONDS:
+                    return
+        finally:
+            self._settled.set()
 
     async def _attempt(self) -> bool:
         """Connect and stay until the connection is lost; tells whether there was one. Sets `trouble`."""
@@ -214,13 +233,13 @@ class Upstream:
     async def _connect(self, channel: Channel) -> Connection:
         began = trio.current_time()
         seconds = self.config.connect_timeout
-        probe = self._probe
+        eras = self._eras
         channel.ask_clients_by(self._find_client)
         with trio.move_on_after(seconds):
             try:
-                connection = await connect(channel, self._client_info, self._capabilities, probe=probe)
+                connection = await connect(channel, self._client_info, self._capabilities, eras)
             except TransportClosed:
-                self._probe = not probe  # it may have died of the probe: the next attempt does without
+                self._eras = _AFTER_A_DEATH[eras]
                 raise
             except RpcError as error:
                 raise RemoteProtocolError(f"it refused to initialize: {error.message}") from None

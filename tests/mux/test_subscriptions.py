@@ -46,6 +46,12 @@ class Interest(RuleBasedStateMachine):
         less = self.subscriptions.remove_all(listener)
         assert less == {upstream for upstream in UPSTREAMS if before[upstream] != self.wanted(upstream)}
 
+    @rule(upstream=upstreams, other=upstreams)
+    def move(self, upstream: str, other: str) -> None:
+        before = self.wanted(upstream)
+        self.model = {(who, other if of == upstream else of, uri) for who, of, uri in self.model}
+        assert self.subscriptions.move(upstream, other) == before
+
     def wanted(self, upstream: str) -> set[str]:
         return {uri for _, of, uri in self.model if of == upstream}
 

@@ -56,6 +56,7 @@ class World:
 
 def upstream(name: str, **settings: Any) -> Upstream:
     """A configured upstream; its target is not used, as the world opens the channels."""
+    settings.setdefault("era", "newest")  # one session with each server, so that a test sees which it is
     return Upstream(name=name, target=Http(url="http://unused.invalid/"), **settings)
 
 
