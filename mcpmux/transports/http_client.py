@@ -7,7 +7,6 @@ decompression, no HEAD, no deadlines: the caller owns those. No task works behin
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -15,8 +14,10 @@ from typing import Self
 import trio
 
 from mcpmux.errors import LocalProtocolError, MessageTooLarge, TransportClosed, TransportError
-from mcpmux.transports.http_connection import HttpConnection, HttpOrigin, open_connection
-from mcpmux.transports.http_message import encode_request_head
+from mcpmux.transports.http_connection import HttpConnection, HttpOrigin
+from mcpmux.transports.http_message import Fields, encode_request_head
+from mcpmux.transports.http_route import Route, direct_route
+from mcpmux.transports.proxy import Proxy
 
 LENGTHLESS_METHODS = frozenset({"GET", "DELETE", "OPTIONS"})  # say no Content-Length without a body
 
@@ -95,12 +96,19 @@ class HttpPool:
         origin: HttpOrigin,
         *,
         limits: PoolLimits | None = None,
-        ssl_context: ssl.SSLContext | None = None,
+        route: Route | None = None,
     ) -> None:
+        """`route` leads to `origin`; without one it is direct, and verified with the system's authorities."""
         self.origin = origin
         self.limits = limits or PoolLimits()
-        self._ssl_context = (ssl_context or ssl.create_default_context()) if origin.secure else None
-        self._own_fields = (("Host", origin.authority), ("Accept-Encoding", "identity"))
+        self.route = route = route or direct_route(origin)
+        self._own_fields: Fields = (("Host", origin.authority), ("Accept-Encoding", "identity"))
+        self._prefix = ""  # of a target
+        self.asked_proxy: Proxy | None = None  # that sees our requests
+        if route.proxy is not None and route.sends_whole_urls:
+            self._own_fields += route.proxy.fields
+            self._prefix = f"http://{origin.authority}"
+            self.asked_proxy = route.proxy
         self._slots = trio.Semaphore(self.limits.connections)
         self._idle: list[HttpConnection] = []  # the longest idle first
         self._closed = False
@@ -132,7 +140,7 @@ class HttpPool:
         """
         if method == "HEAD":
             raise LocalProtocolError("HEAD is not supported")
-        head = encode_request_head(method, target, (*self._own_fields, *headers))
+        head = encode_request_head(method, self._prefix + target, (*self._own_fields, *headers))
         if body or method not in LENGTHLESS_METHODS:
             head = b"%bContent-Length: %d\r\n" % (head, len(body))
         return HttpExchange(self, head + b"\r\n", body, idempotent)
@@ -163,7 +171,7 @@ class HttpPool:
         return None
 
     async def open(self) -> HttpConnection:
-        return await open_connection(self.origin, self._ssl_context, self.limits.head_bytes)
+        return HttpConnection(await self.route.open(), self.limits.head_bytes)
 
     def put_back(self, connection: HttpConnection) -> None:
         """Keep the connection for reuse, or close it."""
@@ -192,6 +200,8 @@ class HttpExchange:
         await self._pool.claim()
         try:
             connection = await self._send()
+            if self._pool.asked_proxy is not None:
+                self._pool.asked_proxy.check_answer(connection)
         except BaseException:
             self._pool.release()
             raise

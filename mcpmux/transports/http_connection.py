@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.http_message import JOIN_BYTES
 from mcpmux.transports.http_response import ResponseParser
-from mcpmux.transports.wire import Wire, connect
+from mcpmux.transports.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +34,11 @@ class HttpOrigin:
         """What the Host field says."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _default_port(self.secure) else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """Without a path."""
+        return f"{'https' if self.secure else 'http'}://{self.authority}"
 
 
 class HttpConnection:
@@ -78,13 +82,6 @@ class HttpConnection:
                 await self.wire.send(body)
         except TransportClosed:
             return  # a server may refuse and close before it has read all: its answer is still to be had
-
-
-async def open_connection(
-    origin: HttpOrigin, ssl_context: ssl.SSLContext | None, head_limit: int
-) -> HttpConnection:
-    """Connect. Raises ConnectFailed; cancelling it leaves no socket behind."""
-    return HttpConnection(await connect(origin.host, origin.port, ssl_context), head_limit)
 
 
 def _default_port(secure: bool) -> int:

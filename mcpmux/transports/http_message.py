@@ -83,6 +83,11 @@ def encode_response_head(status: int, fields: Fields) -> bytes:
     return b"HTTP/1.1 %d %b\r\n%b" % (status, phrase.encode(), encode_fields(fields))
 
 
+def is_target(text: str) -> bool:
+    """Whether `text` can stand as the target of a request."""
+    return _TARGET.fullmatch(text) is not None
+
+
 @lru_cache(maxsize=ENCODED_HEADS)
 def encode_request_head(method: str, target: str, fields: Fields) -> bytes:
     """Request line and fields, still open."""

@@ -35,6 +35,10 @@ class Phase(Enum):
 IDLE, HEAD, BODY = Phase  # a global is found faster than an attribute of the class
 
 
+_TLS_HANDSHAKE = b"\x16\x03"
+_TLS_REFUSAL = Refusal(400, "this port speaks plain HTTP, not TLS: use http://")
+
+
 class RequestRefused(Exception):
     """A decision on its way out of a parser callback; `feed` turns it into `refusal`."""
 
@@ -72,7 +76,7 @@ class RequestParser:
             except httptools.HttpParserUpgrade as upgrade:
                 data = self._body_head() + data[upgrade.args[0] :]
             except httptools.HttpParserError as error:
-                self.refusal = _refusal(error)
+                self.refusal = _TLS_REFUSAL if data[:2] == _TLS_HANDSHAKE else _refusal(error)
                 return
         if len(self.requests) > complete:
             self._wire_bytes = 0

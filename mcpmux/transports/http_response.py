@@ -13,6 +13,8 @@ import httptools
 from mcpmux.errors import RemoteProtocolError, TransportClosed
 from mcpmux.transports.http_message import FRAMING_PER_BODY_BYTE, has_no_body
 
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake: what a TLS port answers to plain HTTP
+
 
 class ResponseParser:
     """Reads the responses of one connection. The `on_…` are httptools' callbacks."""
@@ -43,6 +45,8 @@ class ResponseParser:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if not self.complete:
+                if self.wire_bytes == len(data) and data[:2] in _TLS_RECORDS:
+                    raise RemoteProtocolError("the server speaks TLS there: use https://") from error
                 raise RemoteProtocolError(f"malformed HTTP response: {_reason(error)}") from error
             self.keep_alive = False  # bytes that nobody asked for: never read another response from here
         if not self.complete:

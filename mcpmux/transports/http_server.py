@@ -10,6 +10,7 @@ too large is refused here; what a request means is the handler's business.
 from __future__ import annotations
 
 import math
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
@@ -22,7 +23,8 @@ from mcpmux.errors import LocalProtocolError, TransportClosed
 from mcpmux.transports.http_message import Fields, HttpLimits, HttpRequest, Refusal
 from mcpmux.transports.http_reply import HttpReply, ServerState
 from mcpmux.transports.http_request import BODY, HEAD, IDLE, RequestParser
-from mcpmux.transports.wire import PlainWire
+from mcpmux.transports.tls_handshake import NotTls, accept_tls
+from mcpmux.transports.wire import PlainWire, Wire
 
 Handler = Callable[[HttpRequest, HttpReply], Awaitable[None]]
 Refuse = Callable[[int, str], tuple[Fields, bytes]]
@@ -42,15 +44,17 @@ async def serve_http(
     refuse: Refuse,
     stopping: trio.Event,
     limits: HttpLimits | None = None,
+    tls: ssl.SSLContext | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stopping` is set, then finish what runs and return. Closes the listeners.
 
     `handler` gets each request with its reply; it is cancelled when its client leaves, and a crash of
     it is logged and answered by 500. `refuse(status, sentence)` gives fields and body of the errors
-    that are answered here. Cancelling is the hard stop: all connections are closed at once.
+    that are answered here. With `tls` it is https that is served. Cancelling is the hard stop: all
+    connections are closed at once.
     """
-    server = _Server(handler, refuse, limits or HttpLimits())
+    server = _Server(handler, refuse, limits or HttpLimits(), tls)
     async with trio.open_nursery() as background:
         background.start_soon(server.sweep_forever, name="http sweeper")
         async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
@@ -66,7 +70,10 @@ async def serve_http(
 class _Server:
     """All connections, and what they share."""
 
-    def __init__(self, handler: Handler, refuse: Refuse, limits: HttpLimits) -> None:
+    def __init__(
+        self, handler: Handler, refuse: Refuse, limits: HttpLimits, tls: ssl.SSLContext | None
+    ) -> None:
+        self.tls = tls
         self.handler = handler
         self.refuse = refuse
         self.limits = limits
@@ -109,7 +116,8 @@ class _Connection:
 
     def __init__(self, server: _Server, stream: trio.SocketStream) -> None:
         self.peer = _address(stream)
-        self.wire = PlainWire(stream)
+        self.wire: Wire = PlainWire(stream)
+        self._handshaking = server.tls is not None
         self.refusal: Refusal | None = None
         self.deadline = server.state.now + server.limits.head_seconds
         self._server = server
@@ -123,14 +131,28 @@ class _Connection:
         return f"_Connection({self.peer}, {self._parser.phase.name}, reply={self._reply})"
 
     async def run(self) -> None:
-        if self.refusal is None:
-            try:
-                with self._scope:
+        try:
+            with self._scope:
+                if self._server.tls is not None and not await self._secure(self._server.tls):
+                    return
+                if self.refusal is None:
                     await self._converse()
-            except* Exception as crash:
-                self._note_crash(crash)
-        if self.refusal is not None:
+        except* Exception as crash:
+            self._note_crash(crash)
+        if self.refusal is not None and not self._handshaking:
             await self._refuse(self.refusal)
+
+    async def _secure(self, context: ssl.SSLContext) -> bool:
+        """Put TLS on the wire. False when that is the end of the connection."""
+        try:
+            self.wire = await accept_tls(self.wire, context, self.peer)
+        except NotTls as error:
+            self.refusal = Refusal(400, str(error))
+        except TransportClosed as error:
+            log.info("TLS handshake failed", peer=self.peer, reason=str(error))
+            return False
+        self._handshaking = False
+        return True
 
     def sweep(self) -> None:
         """Look after deadlines and the client's presence; called every SWEEP_SECONDS."""
@@ -142,7 +164,7 @@ class _Connection:
             if overdue:
                 self.refusal = Refusal(408, "the request did not arrive in time")
                 self._scope.cancel(reason="the request did not arrive in time")
-        elif (overdue or self._state.draining) and not self.wire.is_readable():
+        elif (overdue or self._state.draining) and (self._handshaking or not self.wire.is_readable()):
             self._scope.cancel(reason="idle")
 
     async def _converse(self) -> None:

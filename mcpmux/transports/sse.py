@@ -17,11 +17,15 @@ RETRY_DIGITS = 9  # eleven days; more is not a time to wait
 
 @dataclass(frozen=True, slots=True)
 class SseEvent:
-    """One dispatched event. `id` is the last event id in force, "" once reset, None if never set."""
+    """One dispatched event. `id` is the last event id in force, "" once reset, None if never set.
+
+    `oversized`: it had more data than the limit, and all of that is thrown away.
+    """
 
     event: str
     data: bytes
     id: str | None
+    oversized: bool = False
 
 
 def encode_event(
@@ -54,13 +58,16 @@ class SseDecoder:
     """Chunks of a stream in, events out.
 
     `last_event_id` and `retry_milliseconds` follow the stream, also where no event is dispatched. An
-    event with more than `max_event_bytes` of data raises MessageTooLarge; the decoder is spent then.
+    event with more than `max_event_bytes` of data raises MessageTooLarge, and the decoder is spent then;
+    one that `skips` gives an `oversized` event in its place and goes on.
     """
 
-    def __init__(self, max_event_bytes: int) -> None:
+    def __init__(self, max_event_bytes: int, *, skips: bool = False) -> None:
         self.last_event_id: str | None = None
         self.retry_milliseconds: int | None = None
         self._max_event_bytes = max_event_bytes
+        self._skips = skips
+        self._skipping = False  # the event that has not ended yet is too large
         self._unended: list[bytes] = []  # parts of the line that has not ended yet
         self._unended_bytes = 0
         self._at_start = True
@@ -84,6 +91,9 @@ class SseDecoder:
             else:
                 self._take_field(line)
         self._check_size(self._data_bytes + self._unended_bytes - LINE_OVERHEAD)
+        if self._skipping and self._unended:
+            self._unended = [b":"]  # a comment: what comes of this line does not count
+            self._unended_bytes = 1
         return events
 
     def _split_lines(self, chunk: bytes) -> list[bytes]:
@@ -126,12 +136,17 @@ class SseDecoder:
             self.retry_milliseconds = int(value)
 
     def _add_data(self, value: bytes) -> None:
+        if self._skipping:
+            return
         self._data.append(value)
         self._data_bytes += len(value) + 1
         self._check_size(self._data_bytes - 1)
 
     def _dispatch(self, events: list[SseEvent]) -> None:
-        if self._data:
+        if self._skipping:
+            events.append(SseEvent(self._event or "message", b"", self.last_event_id, oversized=True))
+            self._skipping = False
+        elif self._data:
             data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
             events.append(SseEvent(self._event or "message", data, self.last_event_id))
             self._data.clear()
@@ -139,5 +154,10 @@ class SseDecoder:
         self._event = ""
 
     def _check_size(self, size: int) -> None:
-        if size > self._max_event_bytes:
+        if size <= self._max_event_bytes:
+            return
+        if not self._skips:
             raise MessageTooLarge(f"an event is larger than {self._max_event_bytes} bytes")
+        self._skipping = True
+        self._data.clear()
+        self._data_bytes = 0

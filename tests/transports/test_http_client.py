@@ -18,6 +18,7 @@ from mcpmux.errors import (
 )
 from mcpmux.transports.http_client import HttpPool, PoolLimits
 from mcpmux.transports.http_connection import HttpOrigin
+from mcpmux.transports.http_route import Route
 
 OK = b"HTTP/1.1 200 OK\r\n"
 SHORT = OK + b"Content-Length: 2\r\n\r\nok"
@@ -396,7 +397,8 @@ async def test_requests_inside_tls_reuse_their_connection():
 
     async with scripted(script) as plain:
         origin = HttpOrigin(True, "127.0.0.1", plain.origin.port)
-        with HttpPool(origin, ssl_context=unauthenticated(ssl.PROTOCOL_TLS_CLIENT)) as pool:
+        route = Route(origin, unauthenticated(ssl.PROTOCOL_TLS_CLIENT))
+        with HttpPool(origin, route=route) as pool:
             assert await read(pool, idempotent=False) == b"ok"
             assert await read(pool, idempotent=False) == b"a"
 

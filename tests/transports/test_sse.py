@@ -164,3 +164,37 @@ def test_what_was_encoded_is_decoded_wherever_the_stream_is_cut(events, cuts):
 @given(stream=st.text("ab:\r\n ").map(str.encode))
 def test_cutting_the_stream_never_changes_what_is_decoded(stream):
     assert decode_bytewise(stream) == SseDecoder(1000).feed(stream)
+
+
+def decode_in_cuts(decoder, stream, cuts):
+    bounds = [0, *sorted(cuts), len(stream)]
+    return [event for start, end in pairwise(bounds) for event in decoder.feed(stream[start:end])]
+
+
+@given(
+    events=st.lists(
+        st.tuples(st.sampled_from([None, "ping"]), st.integers(0, 60), st.sampled_from(["x", "y\n"]))
+    ),
+    cuts=st.lists(st.integers(min_value=0, max_value=2000)),
+)
+def test_a_skipping_decoder_loses_nothing_but_what_is_too_large(events, cuts):
+    limit = 30
+    texts = [(event, (part * count)[:count].encode()) for event, count, part in events]
+    stream = b"".join(encode_event(data, event=event) for event, data in texts)
+    decoded = decode_in_cuts(SseDecoder(limit, skips=True), stream, cuts)
+    assert decoded == [
+        SseEvent(event or "message", data if len(data) <= limit else b"", None, oversized=len(data) > limit)
+        for event, data in texts
+    ]
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r", b"\nid: 7\nevent: y\n\n"])
+def test_a_skipped_event_is_not_kept_while_it_arrives(end):
+    decoder = SseDecoder(100, skips=True)
+    decoder.feed(b"data: ")
+    for _ in range(1000):
+        assert decoder.feed(b"x" * 50) == []
+        assert decoder._unended_bytes + decoder._data_bytes <= 160
+    assert decoder.feed(b"\ndata: " + b"z" * 90) == []
+    assert [event.oversized for event in decoder.feed(end)] == [True]
+    assert decoder.feed(encode_event(b"next"))[0].data == b"next"

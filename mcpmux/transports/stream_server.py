@@ -1,0 +1,82 @@
+"""Accepting streams until told to stop.
+
+Promises: bounded connections; an error in one of them touches no other and is logged once; each stream is
+closed when its handler is done. Refuses to know what is said: a handler is told that there are too many.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+import trio
+from trio.abc import Listener, Stream
+
+from mcpmux.errors import TransportError
+from mcpmux.transports.wire import reason_of
+
+log = structlog.get_logger()
+
+REFUSED_CONNECTIONS = 64  # connections above the limit that are told so; more are just closed
+
+Handle = Callable[[Stream, bool], Awaitable[None]]
+"""Serves one stream; True says that there are too many already, which the peer should hear."""
+
+
+async def open_tcp_listeners(
+    host: str, port: int, context: ssl.SSLContext | None
+) -> tuple[int, list[Listener[Stream]]]:
+    """The port, and what listens on it, inside TLS when a context is given. Raises TransportError."""
+    try:
+        listeners = await trio.open_tcp_listeners(port, host=host)
+    except OSError as error:
+        raise TransportError(f"cannot listen on {host}:{port}: {reason_of(error)}") from None
+    for listener in listeners:  # what it accepts inherits it: a peer that lost its network is noticed one day
+        listener.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    found: int = listeners[0].socket.getsockname()[1]
+    if context is None:
+        return found, list(listeners)
+    return found, [trio.SSLListener(plain, context, https_compatible=True) for plain in listeners]
+
+
+async def serve_streams(
+    listeners: Sequence[Listener[Stream]],
+    handle: Handle,
+    stopping: trio.Event,
+    limit: int,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `stopping` is set, then wait for those who are being served. Closes the listeners.
+
+    At most `limit` streams are served at a time. Cancelling is the hard stop.
+    """
+    served = 0
+
+    async def serve_one(stream: Stream) -> None:
+        nonlocal served
+        if served >= limit + REFUSED_CONNECTIONS:
+            await trio.aclose_forcefully(stream)
+            return
+        served += 1
+        try:
+            await handle(stream, served > limit)
+        except* Exception as crash:  # the wall around one client
+            log.error("client failed", errors=[repr(error) for error in crash.exceptions])
+            log.debug("client failed here", exc_info=crash)
+        finally:
+            served -= 1
+            await trio.aclose_forcefully(stream)
+
+    async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
+
+        async def accept(task_status: trio.TaskStatus[object] = trio.TASK_STATUS_IGNORED) -> None:
+            await trio.serve_listeners(
+                serve_one, list(listeners), handler_nursery=connections, task_status=task_status
+            )
+
+        await accepting.start(accept, name="stream listeners")
+        task_status.started()
+        await stopping.wait()
+        accepting.cancel_scope.cancel()

@@ -1,0 +1,252 @@
+"""TLS on top of any other wire, at either end of it.
+
+Promises: the same calls and the same waits as the wire below has, so that who uses a wire need not know;
+a failed handshake tells the peer why (an alert) before it ends. What comes with one receive is decrypted at
+once, so nothing waits in here while the wire below is silent. Closing never waits for the peer.
+
+A stream that ends without TLS's own goodbye counts as ended: HTTP frames its messages itself (RFC 9112,
+section 9.8).
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+
+import trio
+
+from mcpmux.errors import ConnectFailed, TransportClosed
+from mcpmux.transports.wire import RECEIVE_BYTES, Wire
+
+RECORD_BYTES = 64 * 1024  # encrypted at a time: what the kernel may not take is held no further ahead
+LINGER_RECEIVES = 16  # after a failed handshake, so that the peer reads our alert, not a reset
+LINGER_SECONDS = 2.0
+
+Explain = Callable[[ssl.SSLError], str]
+
+
+class TlsWire:
+    """A TLS stream over `wire`, which it owns. `handshake` comes first.
+
+    `peer` is what to call the other end, `explain` puts an error of TLS into words.
+    """
+
+    __slots__ = (
+        "_below",
+        "_broken",
+        "_early",
+        "_ended",
+        "_explain",
+        "_incoming",
+        "_outgoing",
+        "_owed",
+        "_peer",
+        "_proven",
+        "_receiving",
+        "_tls",
+        "_unsent",
+    )
+
+    def __init__(
+        self,
+        wire: Wire,
+        context: ssl.SSLContext,
+        peer: str,
+        explain: Explain,
+        *,
+        server_side: bool = False,
+        server_name: str | None = None,
+    ) -> None:
+        self._below = wire
+        self._peer = peer
+        self._explain = explain
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side, server_name)
+        self._early = b""  # decrypted before anybody asked for it
+        self._unsent = memoryview(b"")  # encrypted, and not taken by the wire below yet
+        self._owed = 0  # how many bytes of the caller's data `_unsent` stands for
+        self._ended = False  # nothing more comes
+        self._broken: TransportClosed | ConnectFailed | None = None  # nothing more comes, and why
+        self._proven = server_side  # TLS 1.3: a server may refuse us after the handshake, until it answers
+        self._receiving = False  # somebody waits in `receive`, to whom all that comes belongs
+
+    def __repr__(self) -> str:
+        return f"TlsWire({self._tls.version()}, {self._below})"
+
+    async def handshake(self, begun: bytes = b"") -> None:
+        """Agree on keys; `begun` is what was received already.
+
+        Raises ssl.SSLError, after telling the peer, and TransportClosed.
+        """
+        self._incoming.write(begun)
+        while True:
+            try:
+                self._tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await self._flush()
+                data = await self._below.receive()
+                if data:
+                    self._incoming.write(data)
+                else:
+                    self._incoming.write_eof()
+            except ssl.SSLError:
+                with suppress(TransportClosed):
+                    await self._flush()
+                raise
+        await self._flush()
+        self._early = self._decrypt()
+
+    async def linger(self) -> None:
+        """After a failed handshake: let the peer read why. Bounded in time and in bytes."""
+        with trio.move_on_after(LINGER_SECONDS), suppress(TransportClosed):
+            self._below.send_eof()
+            for _ in range(LINGER_RECEIVES):
+                if not await self._below.receive():
+                    return
+
+    async def receive(self) -> bytes:
+        if self._early or self._ended or self._broken is not None:
+            await trio.lowlevel.checkpoint()
+            return self._take_early()
+        self._receiving = True
+        try:
+            while not (self._early or self._ended or self._broken is not None):
+                self._feed(await self._below.receive())
+        except TransportClosed as error:
+            self._broken = error
+        finally:
+            self._receiving = False
+        return self._take_early()
+
+    def receive_nowait(self) -> bytes | None:
+        self._pump()
+        return self._take_early() if self._early or self._ended or self._broken is not None else None
+
+    def _take_early(self) -> bytes:
+        data, self._early = self._early, b""
+        if not data and self._broken is not None:
+            raise self._broken
+        return data
+
+    def _pump(self) -> None:
+        """Decrypt what the wire below has by now; some of it says nothing to anybody but TLS."""
+        while not (self._early or self._ended or self._broken is not None):
+            try:
+                data = self._below.receive_nowait()
+            except TransportClosed as error:
+                self._broken = error
+                return
+            if data is None:
+                return
+            self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
+        if data:
+            self._incoming.write(data)
+            self._early = self._decrypt()
+        else:
+            self._ended = True
+
+    def _decrypt(self) -> bytes:
+        parts: list[bytes] = []
+        while self._incoming.pending:
+            try:
+                data = self._tls.read(RECEIVE_BYTES)
+            except ssl.SSLWantReadError:
+                break
+            except ssl.SSLZeroReturnError:
+                data = b""
+            except ssl.SSLError as error:
+                self._broken = self._reason(error)
+                break
+            if not data:
+                self._ended = True
+                break
+            parts.append(data)
+        if parts:
+            self._proven = True
+        if self._outgoing.pending:
+            with suppress(TransportClosed):
+                self._flush_nowait()  # an alert, or the answer to a change of keys
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _reason(self, error: ssl.SSLError) -> TransportClosed | ConnectFailed:
+        if self._proven:
+            return TransportClosed(f"TLS: {self._explain(error)}")
+        return ConnectFailed(f"cannot connect to {self._peer}: TLS: {self._explain(error)}")
+
+    async def send(self, data: bytes) -> None:
+        sent = self.send_nowait(data)
+        if sent < len(data):
+            rest = memoryview(data)[sent:]
+            while rest:
+                rest = await self.send_some(rest)
+
+    def send_nowait(self, data: bytes | memoryview) -> int:
+        if not self._flush_nowait():
+            return 0
+        done, self._owed = self._owed, 0
+        view = memoryview(data)
+        while done < len(view):
+            written = self._encrypt(view[done : done + RECORD_BYTES])
+            if not self._flush_nowait():
+                self._owed = written
+                break
+            done += written
+        return done
+
+    async def send_some(self, rest: memoryview) -> memoryview:
+        await self._below.wait_sendable()
+        return rest[self.send_nowait(rest) :]
+
+    async def wait_sendable(self) -> None:
+        await self._below.wait_sendable()
+
+    def _encrypt(self, data: memoryview) -> int:
+        try:
+            return self._tls.write(data)
+        except ssl.SSLError as error:
+            raise TransportClosed(f"TLS: {self._explain(error)}") from error
+
+    async def _flush(self) -> None:
+        """Send what TLS itself has to say."""
+        while not self._flush_nowait():
+            await self._below.wait_sendable()
+
+    def _flush_nowait(self) -> bool:
+        """True when the wire below has taken everything."""
+        while True:
+            if not self._unsent:
+                if not self._outgoing.pending:
+                    return True
+                self._unsent = memoryview(self._outgoing.read())
+            self._unsent = self._unsent[self._below.send_nowait(self._unsent) :]
+            if self._unsent:
+                return False
+
+    def send_eof(self) -> None:
+        self._say_goodbye()
+        self._below.send_eof()
+
+    def is_readable(self) -> bool:
+        return bool(self._early) or self._ended or self._broken is not None or self._below.is_readable()
+
+    def is_finished(self) -> bool:
+        if self._receiving:
+            return False  # that task sees the end by itself
+        self._pump()
+        return not self._early and (self._ended or self._broken is not None)
+
+    def close(self) -> None:
+        with suppress(TransportClosed):
+            self._say_goodbye()
+        self._below.close()
+
+    def _say_goodbye(self) -> None:
+        """Tell the peer that the stream is whole, unless something else of it is still stuck."""
+        with suppress(ssl.SSLError, ValueError):
+            self._tls.unwrap()  # it wants to read the peer's goodbye too, which we do not wait for
+        self._flush_nowait()

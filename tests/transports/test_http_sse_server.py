@@ -1,0 +1,160 @@
+"""The pipe to a client over HTTP+SSE: what it writes, when it waits, and what a POST hears of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from mcpmux.errors import TransportClosed
+from mcpmux.transports.http_message import HttpRequest
+from mcpmux.transports.http_reply import HttpReply, ServerState
+from mcpmux.transports.http_sse_server import (
+    FLUSH_SECONDS,
+    KEEP_ALIVE_SECONDS,
+    QUEUE_BYTES,
+    SseServerPipe,
+    open_sse_server_pipe,
+)
+from mcpmux.transports.sse import SseDecoder, SseEvent
+
+
+class Wire:
+    """What the client has received; while `stuck` it reads nothing."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.flowing = trio.Event()
+        self.flowing.set()
+
+    async def send(self, data: bytes) -> None:
+        await self.flowing.wait()
+        self.received += data
+
+    def stick(self) -> None:
+        self.flowing = trio.Event()
+
+    @property
+    def body(self) -> bytes:
+        """Without the head; the reply is to a client of HTTP/1.0, so there are no chunks in it."""
+        return self.received.partition(b"\r\n\r\n")[2]
+
+    @property
+    def events(self) -> list[SseEvent]:
+        return SseDecoder(1 << 20).feed(self.body)
+
+
+@asynccontextmanager
+async def open_pipe(wire: Wire) -> AsyncIterator[SseServerPipe]:
+    request = HttpRequest("GET", "/sse", "", {}, b"", "", http_1_0=True, keep_alive=False)
+    reply = HttpReply(request, wire.send, ServerState(0.0, b""))
+    async with open_sse_server_pipe(reply, "/sse?s=1") as pipe:
+        yield pipe
+
+
+async def test_the_address_comes_first_and_every_message_is_an_event(autojump_clock):
+    wire = Wire()
+    async with open_pipe(wire) as pipe:
+        assert wire.events == [SseEvent("endpoint", b"/sse?s=1", None)]
+        assert b"content-type: text/event-stream" in wire.received.lower()
+        for number in range(100):
+            await pipe.send(b"%d" % number)
+        await trio.testing.wait_all_tasks_blocked()
+        assert wire.events[1:] == [SseEvent("message", b"%d" % number, None) for number in range(100)]
+
+
+async def test_a_quiet_stream_has_comments(autojump_clock):
+    wire = Wire()
+    async with open_pipe(wire):
+        before = wire.body
+        await trio.sleep(2.5 * KEEP_ALIVE_SECONDS)
+        assert wire.body == before + b":\n\n" * 2
+
+
+async def test_a_slow_reader_makes_send_wait_in_bounded_memory(autojump_clock):
+    wire = Wire()
+    async with open_pipe(wire) as pipe, trio.open_nursery() as nursery:
+        wire.stick()
+        sent = 0
+
+        async def send_all() -> None:
+            nonlocal sent
+            for _ in range(100):
+                await pipe.send(b"x" * 10_000)
+                sent += 1
+
+        nursery.start_soon(send_all)
+        await trio.testing.wait_all_tasks_blocked()
+        assert sent <= 2 * QUEUE_BYTES // 10_000 + 2  # one queue being written, one waiting
+        wire.flowing.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert sent == 100
+        assert len(wire.events) == 101
+
+
+async def test_a_cancelled_send_that_waited_has_sent_nothing(autojump_clock):
+    wire = Wire()
+    async with open_pipe(wire) as pipe:
+        wire.stick()
+        await pipe.send(b"x" * QUEUE_BYTES)
+        await trio.testing.wait_all_tasks_blocked()
+        await pipe.send(b"y" * QUEUE_BYTES)
+        with trio.move_on_after(1) as scope:
+            await pipe.send(b"z")
+        assert scope.cancelled_caught
+        wire.flowing.set()
+    assert [event.data[:1] for event in wire.events[1:]] == [b"x", b"y"]
+
+
+async def test_closing_writes_what_is_queued(autojump_clock):
+    wire = Wire()
+    async with open_pipe(wire) as pipe:
+        await pipe.send(b"last")
+    assert wire.events[-1].data == b"last"
+    with pytest.raises(TransportClosed):
+        await pipe.send(b"later")
+    await pipe.aclose()
+
+
+async def test_closing_does_not_wait_for_a_client_that_reads_nothing(autojump_clock):
+    wire = Wire()
+    began = trio.current_time()
+    async with open_pipe(wire) as pipe:
+        wire.stick()
+        await pipe.send(b"last")
+        await trio.testing.wait_all_tasks_blocked()
+    assert trio.current_time() - began == pytest.approx(FLUSH_SECONDS)
+
+
+async def test_a_post_waits_until_its_message_is_received(autojump_clock):
+    async with open_pipe(Wire()) as pipe, trio.open_nursery() as nursery:
+        taken = trio.Event()
+
+        async def post() -> None:
+            await pipe.take(b"1")
+            taken.set()
+
+        nursery.start_soon(post)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not taken.is_set()
+        assert await pipe.receive() == b"1"
+        await taken.wait()
+
+
+async def test_when_the_stream_ends_posts_and_the_reader_hear_it(autojump_clock):
+    ends = []
+
+    async def end(operation):
+        with pytest.raises(TransportClosed, match="stream has ended"):
+            await operation
+        ends.append(1)
+
+    async with trio.open_nursery() as nursery, open_pipe(Wire()) as pipe:
+        nursery.start_soon(end, pipe.take(b"1"))
+        await trio.testing.wait_all_tasks_blocked()
+    assert len(ends) == 1
+    await end(pipe.take(b"2"))
+    await end(pipe.receive())
