@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
+from tests import task_shapes
 from tests.official_schema import OfficialSchema, find_schemas, load_schema
 from tests.official_types import OfficialTypes
 
@@ -59,7 +60,9 @@ class SchemaOracle:
     def _check(self, side: Side, message: dict[str, Any], request_method: str | None) -> None:
         try:
             kind = check_envelope(message)
-            if kind == "request":
+            if task_shapes.knows(self._revision, message.get("method", "")):
+                task_shapes.check_params(self._revision, message["method"], message.get("params", {}))
+            elif kind == "request":
                 self._judge.check_call(f"{side}Request", message)
             elif kind == "notification":
                 self._judge.check_call(f"{side}Notification", message)
@@ -73,6 +76,9 @@ class SchemaOracle:
             raise AssertionError(f"{self._revision}, from the {side.lower()}: {error}\n{shown}") from None
 
     def _check_result(self, method: str, result: dict[str, Any]) -> None:
+        if task_shapes.knows(self._revision, method) or task_shapes.makes_task(method, result):
+            task_shapes.check_result(self._revision, method, result)
+            return
         if self._revision == MODERN:
             kind = result.get("resultType")
             assert kind in RESULT_TYPES, f"resultType is {kind!r}"

@@ -3,6 +3,7 @@
 Rules
   * URI and URI template: `prefix+` in front of the whole text; resolving cuts at the first `+`.
     `ui://x` becomes `ui://prefix/x`, so that hosts still see the `ui:` scheme.
+  * Task id: like a URI, whatever it looks like.
   * Tool and prompt name: `prefix__name`; longer than 64 characters it becomes
     `prefix__` + head + `_` + 8 hex digits of the SHA-256 of the name, exactly 64 characters. A name that
     only looks like that is shortened as well, so the look alone tells that a table must be asked.
@@ -62,6 +63,12 @@ class Space:
         prefix = self._prefix_for(head if plus else "")
         return f"{prefix}+{uri}" if prefix else uri
 
+    def expose_task(self, task_id: str) -> str:
+        """The task id that clients see for the upstream's `task_id`."""
+        head, plus, _ = task_id.partition("+")
+        prefix = self._prefix_for(head if plus else "")
+        return f"{prefix}+{task_id}" if prefix else task_id
+
     def expose_name(self, name: str) -> str:
         """The tool or prompt name that clients see for the upstream's `name`."""
         head, joint, _ = name.partition(_JOINT)
@@ -109,6 +116,14 @@ class Namespace:
         if owner is not None:
             return owner, own
         return (self._bare, uri) if self._bare is not None else None
+
+    def resolve_task(self, task_id: str) -> tuple[str, str] | None:
+        """(upstream, its own task id) of an exposed task id; None for one that nobody can have made."""
+        head, plus, own = task_id.partition("+")
+        owner = self._owners.get(head) if plus else None
+        if owner is not None:
+            return owner, own
+        return (self._bare, task_id) if self._bare is not None else None
 
     def resolve_name(self, name: str) -> tuple[str, str] | None:
         """(upstream, its own name, as far as the text tells) of an exposed name; None for a foreign one.

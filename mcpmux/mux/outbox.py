@@ -3,10 +3,11 @@
 `resources/updated` and `list_changed` say "look again", so a second one while the first still waits adds
 nothing: the box holds one per URI and one per kind of list. A server may name any number of sub-resources
 of a subscribed one; past DETAIL_LIMIT the subscribed one stands for them. So the size is bounded by what
-the client subscribed to, however fast things change and however slowly it reads; nothing is lost.
+the client subscribed to, however fast things change and however slowly it reads; nothing is lost. The status
+of a task and its progress are kept in the same way, the latest for each task.
 
     put(event) when its key is absent → appended, `put` says True
-    put(event) when its key waits     → the waiting one stands for both, counted as merged
+    put(event) when its key waits     → it takes the place of the waiting one, counted as merged
     put(event, whole) when many wait  → as put(whole)
     take()                            → the oldest, removed
 """
@@ -14,11 +15,18 @@ the client subscribed to, however fast things change and however slowly it reads
 from __future__ import annotations
 
 from mcpmux.protocol.call import Event
-from mcpmux.protocol.envelope import text_of
+from mcpmux.protocol.envelope import Fields, raw
 
 DETAIL_LIMIT = 256  # waiting changes after which sub-resources are not told one by one any more
 
 Key = tuple[str, str]
+
+_NAMED_BY = ("uri", "taskId", "elicitationId", "progressToken")
+
+
+def _subject(params: Fields) -> str:
+    """What a notification is about: a later one about the same takes the place of the one that waits."""
+    return next((bytes(params[name]).decode() for name in _NAMED_BY if name in params), "")
 
 
 class Outbox:
@@ -41,8 +49,19 @@ class Outbox:
         """
         if whole is not None and len(self._waiting) >= DETAIL_LIMIT:
             event = whole
-        key = (event.method, text_of(event.params.get("uri")) or "")
-        if key in self._waiting:
+        key = (event.method, _subject(event.params))
+        waits = key in self._waiting
+        self.merged += waits
+        self._waiting[key] = event
+        return not waits
+
+    def keep(self, event: Event) -> bool:
+        """Keep an event of an unknown kind, so that none stands for another; False when it is not kept.
+
+        It is dropped, and counted as merged, when the same waits already or DETAIL_LIMIT others wait.
+        """
+        key = (event.method, bytes(raw(event.params)).decode())
+        if key in self._waiting or len(self._waiting) >= DETAIL_LIMIT:
             self.merged += 1
             return False
         self._waiting[key] = event

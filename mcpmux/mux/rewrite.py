@@ -14,6 +14,7 @@ bytes. A transparent upstream's messages never come here.
 | tool-call arguments that are wholly an exposed URI of the upstream being called | back to its own URI |
 | `logger` of log messages | `upstream` or `upstream/logger` |
 | `data.uri` of errors | URI |
+| task ids | see mux/task_ids |
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Callable
 from msgspec import Raw
 
 from mcpmux.errors import RpcError
+from mcpmux.mux import task_ids
 from mcpmux.mux.namespace import Namespace, Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import (
@@ -35,6 +37,7 @@ from mcpmux.protocol.envelope import (
     raw,
     text_of,
 )
+from mcpmux.protocol.tasks import made_task
 
 TextChange = Callable[[str], str]
 
@@ -49,6 +52,8 @@ def expose_item(method: str, item: Fields, space: Space) -> Fields:
         _change(item, "uri", space.expose_uri)
     elif method == m.TEMPLATES_LIST:
         _change(item, "uriTemplate", space.expose_uri)
+    elif method == m.TASKS_LIST:
+        task_ids.expose_task(item, space)
     else:
         _change(item, "name", space.expose_name)
         if method == m.TOOLS_LIST:
@@ -60,13 +65,24 @@ def expose_result(method: str, result: Fields, space: Space) -> Fields:
     """The result of a routed request, as clients see it (changed in place)."""
     if method == m.RESOURCES_READ:
         _change_each(result, "contents", lambda content: _change(content, "uri", space.expose_uri))
-    elif method == m.TOOLS_CALL:
-        _change_each(result, "content", lambda block: _expose_block(block, space))
+    elif method in m.ABOUT_TASKS:
+        _expose_outcome(method, result, space)
     elif method == m.PROMPTS_GET:
         _change_each(result, "messages", lambda message: _expose_content(message, space))
     if "inputRequests" in result:
         _change_within(result, "inputRequests", lambda requests: _expose_input_requests(requests, space))
+        task_ids.expose_questions(result, space)
     return result
+
+
+def _expose_outcome(method: str, result: Fields, space: Space) -> None:
+    """What a tool call came to: its content, a task, or a task with content inside."""
+    if method in (m.TOOLS_CALL, m.TASKS_RESULT):
+        _change_each(result, "content", lambda block: _expose_block(block, space))
+    else:
+        _change_within(result, "result", lambda inner: _expose_outcome(m.TOOLS_CALL, inner, space))
+    if method != m.TOOLS_CALL or made_task(result) is not None:
+        task_ids.expose_made(result, space)
 
 
 def expose_error(error: RpcError, space: Space) -> RpcError:
@@ -90,7 +106,14 @@ def expose_event(method: str, params: Fields, space: Space) -> Fields:
     elif method == m.LOG_MESSAGE:
         logger = text_of(params.get("logger"))
         params["logger"] = raw(f"{space.upstream}/{logger}" if logger else space.upstream)
-    return params
+    return task_ids.expose_related(params, space)
+
+
+def expose_question(method: str, params: Fields, space: Space) -> Fields:
+    """What an upstream asks a client outside of any call, as clients see it (changed in place)."""
+    if method == m.CREATE_MESSAGE:
+        _change_each(params, "messages", lambda message: _expose_content(message, space))
+    return task_ids.expose_related(params, space)
 
 
 def resolve_arguments(arguments: Raw, upstream: str, namespace: Namespace) -> Raw:

@@ -5,6 +5,12 @@
 | a request of the server (sampling, elicitation, roots) while a call runs | an `input_required` result |
 | the client's result | `inputResponses` in the repeated call, with `requestState` |
 | the client's error | nothing of that kind; inside mcpmux an object with the member `dev.mcpmux/error` |
+| error -32042 with URL elicitations | `input_required` with them, no `requestState`; see runtime/visits |
+| `elicitationId` of a URL elicitation | none: left out upward, made up downward |
+
+A client is asked only what it declared: a shared session declares more to its server than each client offers,
+so what this client does not is refused for it (sampling with `tools` or `toolChoice` without
+`sampling.tools` included: the model's answer would make no sense without them).
 
 Source: `basic/patterns/mrtr`, 2026-07-28; `client/sampling`, `client/elicitation`, `client/roots` of each
 revision.
@@ -19,8 +25,17 @@ from msgspec import Raw
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, Call
-from mcpmux.protocol.codes import INTERNAL_ERROR
-from mcpmux.protocol.envelope import EMPTY_OBJECT, Fields, Request, decode_fields, raw, text_of, value_of
+from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST
+from mcpmux.protocol.envelope import (
+    EMPTY_OBJECT,
+    Fields,
+    Request,
+    decode_fields,
+    decode_list,
+    raw,
+    text_of,
+    value_of,
+)
 
 ASKS = frozenset({m.CREATE_MESSAGE, m.ELICIT, m.ROOTS_LIST})
 STATE = "requestState"
@@ -39,6 +54,12 @@ SHARED_CAPABILITIES = raw(
 )
 """What a session that many clients share declares to a legacy server: whatever one of them may offer."""
 
+ELICITATION_ID = "elicitationId"
+RELATED_TASK = "io.modelcontextprotocol/related-task"
+
+_NEED_TOOLS = ("tools", "toolChoice")
+"""Only a client with `sampling.tools` may be asked with these."""
+
 _CAPABILITY = {m.CREATE_MESSAGE: "sampling", m.ELICIT: "elicitation", m.ROOTS_LIST: "roots"}
 
 
@@ -49,26 +70,44 @@ class Wish(NamedTuple):
     params: Fields
 
 
-def offers(capabilities: Raw | None, request: Request) -> bool:
-    """Whether a client with these capabilities can be asked what a legacy server's request asks."""
+def offers(capabilities: Raw | None, method: str, params: Fields) -> bool:
+    """Whether a client with these capabilities can be asked this."""
     declared = value_of(capabilities)
-    offered = declared.get(_CAPABILITY[request.method]) if isinstance(declared, dict) else None
+    offered = declared.get(_CAPABILITY.get(method, "")) if isinstance(declared, dict) else None
     if not isinstance(offered, dict):
         return False
-    if request.method == m.ELICIT:
-        mode = text_of(decode_fields(request.params).get("mode")) or "form"
+    if method == m.ELICIT:
+        mode = text_of(params.get("mode")) or "form"
         return mode in offered or (mode == "form" and not offered)
+    if method == m.CREATE_MESSAGE and not params.keys().isdisjoint(_NEED_TOOLS):
+        return "tools" in offered
     return True
 
 
-def input_required(asked: dict[str, Request], state: str) -> Fields:
-    """The result that asks a modern client for what a legacy server has asked."""
+def input_required(asked: dict[str, Request], state: str, *, legacy: bool) -> Fields:
+    """The result that asks a client for what a legacy server has asked.
+
+    A modern client has no use for the id of a URL elicitation, or for the task that a question belongs to.
+    """
     wishes = {}
     for key, request in asked.items():
         params = decode_fields(request.params)
-        params.pop(META, None)
+        related = _related_alone(params.pop(META, None))
+        if not legacy:
+            params.pop(ELICITATION_ID, None)
+        elif related is not None:
+            params[META] = related
         wishes[key] = {"method": request.method, "params": params}
     return {"resultType": raw("input_required"), "inputRequests": raw(wishes), STATE: raw(state)}
+
+
+def _related_alone(meta: Raw | None) -> Raw | None:
+    """Of a question's `_meta` what concerns the client: the rest belongs to the leg."""
+    try:
+        members = decode_fields(meta)
+    except ValueError:
+        return None
+    return raw({RELATED_TASK: members[RELATED_TASK]}) if RELATED_TASK in members else None
 
 
 def wishes_in(result: Fields) -> dict[str, Wish] | None:
@@ -116,6 +155,56 @@ def read_response(response: Raw) -> Fields | RpcError:
     code = value_of(error.get("code"))
     message = text_of(error.get("message")) or "the client could not answer"
     return RpcError(code if isinstance(code, int) else INTERNAL_ERROR, message, error.get("data"))
+
+
+def visits_in(error: RpcError) -> dict[str, Fields]:
+    """The URL elicitations that error -32042 names, by `elicitationId`; those that make no sense left out."""
+    try:
+        data = decode_fields(error.data) if isinstance(error.data, Raw) else {}
+        visits = decode_list(data.get("elicitations", b"[]"))
+    except ValueError:
+        return {}
+    named = {text_of(visit.get(ELICITATION_ID)): visit for visit in visits if "url" in visit}
+    return {key: {**visit, "mode": raw("url")} for key, visit in named.items() if key is not None}
+
+
+def url_questions(visits: dict[str, Fields]) -> Fields:
+    """The result that asks a modern client to have URLs visited."""
+    asked = {
+        key: {"method": m.ELICIT, "params": {k: v for k, v in visit.items() if k != ELICITATION_ID}}
+        for key, visit in visits.items()
+    }
+    return {"resultType": raw("input_required"), "inputRequests": raw(asked)}
+
+
+def _visit_answers(call: Call) -> dict[str, str | None]:
+    """What was decided about each visit in a call that repeats one answered by `url_questions`."""
+    try:
+        responses = decode_fields(call.params.get(RESPONSES))
+        return {key: text_of(decode_fields(value).get("action")) for key, value in responses.items()}
+    except ValueError:
+        return {}
+
+
+def accepted_visits(call: Call) -> frozenset[str]:
+    """The ids of the visits that a repeated call says were accepted."""
+    if STATE in call.params:
+        return frozenset()
+    return frozenset(key for key, action in _visit_answers(call).items() if action == "accept")
+
+
+def after_visits(call: Call) -> Call:
+    """A repeated call as a legacy server knows it. Raises RpcError when a visit was refused."""
+    if any(action != "accept" for action in _visit_answers(call).values()):
+        raise RpcError(INVALID_REQUEST, "the server wants a URL visited first, and that was not accepted")
+    return call.with_params({key: value for key, value in call.params.items() if key != RESPONSES})
+
+
+def elicitation_ids(result: Fields) -> list[str]:
+    """The ids of the URL elicitations that an `input_required` result for a legacy client asks for."""
+    wishes = wishes_in(result) or {}
+    found = [text_of(wish.params.get(ELICITATION_ID)) for wish in wishes.values() if wish.method == m.ELICIT]
+    return [elicitation_id for elicitation_id in found if elicitation_id is not None]
 
 
 def first_error(call: Call) -> RpcError | None:

@@ -1,14 +1,45 @@
-"""Content that an older revision has no word for, as the closest thing that it can carry.
+"""What an older revision has no word for, as the closest thing that it can carry.
 
-| content | not before | becomes |
+Of results, here:
+
+| in a result | not before | becomes |
 | --- | --- | --- |
 | `resource_link` | 2025-06-18 | a text block: its title or name, and its URI |
 | `audio` | 2025-03-26 | an embedded resource with the same data and MIME type |
+| `structuredContent`, an object | 2025-06-18 | kept, and said as text when there is no text in the result |
+| `structuredContent`, anything else | 2026-07-28 | left out, and said as text when there is no text |
 
-Everything else passes as it is. Source: `server/tools` (tool result) and `server/prompts` of each revision.
+In `era`, for every legacy revision: `resultType`, `ttlMs`, `cacheScope` and the `_meta` of a leg are left
+out, output schemas that are of no object, too; schemas that are `true` or `false` are written as objects;
+error codes are those of the revision.
+
+Of questions, in `question`:
+
+| asked | not before | becomes |
+| --- | --- | --- |
+| `elicitation/create` | 2025-06-18 | refused: the server hears that the client does not offer it |
+| elicitation, mode `url` | 2025-11-25 | refused as well; 2025-11-25 gets the `elicitationId` that it needs |
+| a choice with titles (`oneOf`) | 2025-11-25 | `enum` with `enumNames` |
+| a choice of several (array) | 2025-11-25 | a string that lists them; the answer is cut at its commas |
+| sampling: several blocks in a message | 2025-11-25 | as many messages of the same role |
+| sampling: tool use and tool results | 2025-11-25 | their JSON as text |
+| sampling: audio | 2025-03-26 | a text that says what is missing |
+
+| answered | not before | becomes |
+| --- | --- | --- |
+| sampling: several blocks | 2025-11-25 | the block, if it is one; else one text |
+| sampling: audio | 2025-03-26 | a text that says what is missing |
+
+Everything else passes as it is: titles, icons, annotations, `_meta`, the context of a completion and whatever
+else is new are members that older revisions allow and do not look at.
+
+Source: `server/tools` (tool result), `server/prompts`, `client/elicitation` and `client/sampling` of each
+revision, and its schema.
 """
 
 from __future__ import annotations
+
+from msgspec import Raw
 
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import Fields, decode_fields, decode_list, first_byte, raw, text_of
@@ -18,14 +49,31 @@ AUDIO_URI = "audio:"  # an embedded resource must have a URI; sound in a message
 
 
 def downgrade_content(method: str, result: Fields, revision: str) -> Fields:
-    """The result of a tool call or prompt for a client of `revision` (changed in place)."""
-    if revision >= V_2025_06_18:
-        return result
+    """The result of a tool call or prompt for a client of a legacy `revision` (changed in place)."""
     if method == m.TOOLS_CALL:
-        _replace_blocks(result, "content", revision)
-    elif method == m.PROMPTS_GET:
+        if "structuredContent" in result:
+            _say_structured(result, result["structuredContent"], revision)
+        if revision < V_2025_06_18:
+            _replace_blocks(result, "content", revision)
+    elif method == m.PROMPTS_GET and revision < V_2025_06_18:
         _replace_in_messages(result, revision)
     return result
+
+
+def _say_structured(result: Fields, structured: Raw, revision: str) -> None:
+    """What cannot stay, or would not be looked at, is said in the content, unless that has text already."""
+    is_object = first_byte(structured) == b"{"
+    if is_object and revision >= V_2025_06_18:
+        return
+    if not is_object:
+        del result["structuredContent"]
+    try:
+        blocks = decode_list(result.get("content", b"[]"))
+    except ValueError:
+        return
+    if not any(text_of(block.get("type")) == "text" for block in blocks):
+        said = {"type": raw("text"), "text": raw(bytes(structured).decode())}
+        result["content"] = raw([*blocks, said])
 
 
 def _replace_in_messages(result: Fields, revision: str) -> None:

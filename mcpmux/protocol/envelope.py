@@ -37,6 +37,10 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 EMPTY_OBJECT = Raw(b"{}")
 
+NO_BATCH = (
+    "Invalid request: batches are part of sessions of revision 2025-03-26 only; send messages one by one"
+)
+
 
 class Request(msgspec.Struct, frozen=True, gc=False):
     """A call that wants an answer. `params` is a raw JSON object, or None when it was absent."""
@@ -113,7 +117,7 @@ def decode_message(data: bytes) -> Message:
             data.decode()
         wire = _wire_decoder.decode(data)
     except msgspec.ValidationError as error:
-        reason = f"Invalid request: {_lower_first(str(error))}"
+        reason = NO_BATCH if is_batch(data) else f"Invalid request: {_lower_first(str(error))}"
         raise BadMessage(INVALID_REQUEST, reason, _salvage_id(data)) from None
     except _UNREADABLE as error:
         raise _parse_error(error) from None

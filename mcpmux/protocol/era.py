@@ -6,9 +6,12 @@ Each edge uses one half. Upward (what a legacy peer says): `upgrade_*`. Downward
 | legacy | modern |
 | --- | --- |
 | facts of the session (version, client, capabilities, log level) | `_meta` of every request |
-| structured output, always an object | any JSON value: left out downward, with its schema, if no object |
+| an output schema, always of an object | of any value: left out downward, if of no object |
+| a property of a schema, always an object | also `true` and `false`: `{}` and `{"not": {}}` downward |
 | a result | `resultType` "complete"; cacheable ones `ttlMs` 0 and `cacheScope` "private" |
 | -32002 resource not found | -32602 with `data.uri` |
+
+What else an older revision cannot say is in the table of `content`.
 
 Source: changelog of 2026-07-28; `server/resources` error handling; `server/utilities/caching`;
 `server/tools` (output schema) of 2025-11-25 and of 2026-07-28.
@@ -34,7 +37,7 @@ from mcpmux.protocol.call import (
     Call,
 )
 from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, RESOURCE_NOT_FOUND
-from mcpmux.protocol.envelope import Fields, decode_fields, decode_list, first_byte, raw, text_of
+from mcpmux.protocol.envelope import Fields, decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.revisions import NEWEST
 
 _COMPLETE = raw("complete")
@@ -42,6 +45,7 @@ _NOT_FRESH = raw(0)
 _PRIVATE = raw("private")
 _NEWEST = raw(NEWEST)
 _NAMES_A_RESOURCE = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
+_BOOLEAN_SCHEMAS = {b"true": raw({}), b"false": raw({"not": {}})}
 _MODERN_RESULT_KEYS = ("resultType", "ttlMs", "cacheScope")
 
 
@@ -94,11 +98,8 @@ def downgrade_result(result: Fields) -> Fields:
     for key in _MODERN_RESULT_KEYS:
         result.pop(key, None)
     _drop_server_info(result)
-    structured = result.get("structuredContent")
-    if structured is not None and first_byte(structured) != b"{":
-        del result["structuredContent"]
     if "tools" in result:
-        _drop_loose_schemas(result)
+        _tighten_schemas(result)
     return result
 
 
@@ -114,17 +115,35 @@ def _drop_server_info(result: Fields) -> None:
             del result[META]
 
 
-def _drop_loose_schemas(result: Fields) -> None:
-    """Leave out each tool's `outputSchema` that describes something else than an object."""
+def _tighten_schemas(result: Fields) -> None:
+    """Make each tool's schemas such as the legacy revisions allow; `outputSchema` goes when it cannot be."""
     try:
         tools = decode_list(result["tools"])
     except ValueError:
         return
-    loose = [tool for tool in tools if "outputSchema" in tool and not _is_of_object(tool["outputSchema"])]
-    for tool in loose:
-        del tool["outputSchema"]
-    if loose:
+    changed = False
+    for tool in tools:
+        if "outputSchema" in tool and not _is_of_object(tool["outputSchema"]):
+            del tool["outputSchema"]
+            changed = True
+        for key in ("inputSchema", "outputSchema"):
+            tightened = _with_object_properties(tool[key]) if key in tool else None
+            if tightened is not None:
+                tool[key] = tightened
+                changed = True
+    if changed:
         result["tools"] = raw(tools)
+
+
+def _with_object_properties(schema: Raw) -> Raw | None:
+    """The schema with every property an object, which means the same; None when that is so already."""
+    try:
+        fields = decode_fields(schema)
+        properties = decode_fields(fields.get("properties"))
+    except ValueError:
+        return None
+    tightened = {name: _BOOLEAN_SCHEMAS.get(bytes(value), value) for name, value in properties.items()}
+    return raw({**fields, "properties": tightened}) if tightened != properties else None
 
 
 def _is_of_object(schema: Raw) -> bool:

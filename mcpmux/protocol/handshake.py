@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from mcpmux.errors import RemoteProtocolError, RpcError
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, META, SERVER_INFO, VERSION, Call
-from mcpmux.protocol.codes import MODERN_ONLY, UNSUPPORTED_VERSION
+from mcpmux.protocol.codes import HEADER_MISMATCH, MODERN_ONLY, UNSUPPORTED_VERSION
 from mcpmux.protocol.envelope import Fields, decode_any, decode_fields, raw, text_of, value_of
 from mcpmux.protocol.method import DISCOVER, INITIALIZE
 from mcpmux.protocol.revisions import LEGACY, NEWEST, NEWEST_LEGACY, V_2024_11_05
@@ -96,9 +96,20 @@ def common_legacy(error: RpcError) -> bool:
     return error.code == UNSUPPORTED_VERSION and any(version in LEGACY for version in _supported(error))
 
 
-def supported_versions(error: RpcError) -> str:
-    """The versions that an UnsupportedProtocolVersion error lists, for people."""
-    return ", ".join(_supported(error)) or "none that it would name"
+def offers_newest(error: RpcError) -> bool:
+    """Whether an UnsupportedProtocolVersion error lists the very revision that was asked for."""
+    return error.code == UNSUPPORTED_VERSION and NEWEST in _supported(error)
+
+
+def refusal(error: RpcError) -> str:
+    """Why there is no talking to a server that answered `server/discover` with a modern error, for people."""
+    if error.code == UNSUPPORTED_VERSION:
+        if offers_newest(error):
+            return f"it refuses revision {NEWEST} and says that it supports it"
+        versions = ", ".join(_supported(error)) or "none that it would name"
+        return f"no revision in common; it supports {versions}"
+    hint = "; something on the way may remove or change the Mcp-* headers"
+    return f"it refused `{DISCOVER}`: {error.message}{hint if error.code == HEADER_MISMATCH else ''}"
 
 
 def _supported(error: RpcError) -> list[str]:

@@ -26,6 +26,8 @@ SESSION_HEADER = "mcp-session-id"
 LAST_EVENT_ID = "last-event-id"
 
 _NAMED_BY = {m.TOOLS_CALL: "name", m.PROMPTS_GET: "name", m.RESOURCES_READ: "uri"}
+_NAMED_TASKS = frozenset({m.TASKS_GET, m.TASKS_UPDATE, m.TASKS_CANCEL})
+"""Named by their `taskId`, says the Tasks extension; said by us, and believed when a client says nothing."""
 _SENTINEL = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
 _PLAIN = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)?")
 _WHITESPACE = " \t"  # what may stand around a header value (RFC 9110 section 5.5); other blanks are content
@@ -81,7 +83,7 @@ def request_headers(method: str, params: Fields, revision: str) -> list[tuple[st
     if not _PLAIN.fullmatch(method):
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
     headers = [("MCP-Protocol-Version", revision), ("Mcp-Method", method)]
-    key = _NAMED_BY.get(method)
+    key = "taskId" if method in _NAMED_TASKS else _NAMED_BY.get(method)
     name = text_of(params.get(key)) if key else None
     if name is not None:
         headers.append(("Mcp-Name", encode_value(name)))
@@ -102,6 +104,8 @@ def check_headers(headers: Mapping[str, str], call: Call) -> None:
     key = _NAMED_BY.get(call.method)
     if key is not None:
         _expect(headers, NAME_HEADER, call.text(key), encoded=True)
+    elif call.method in _NAMED_TASKS and NAME_HEADER in headers:
+        _expect(headers, NAME_HEADER, call.text("taskId"), encoded=True)
 
 
 def _expect(headers: Mapping[str, str], header: str, body: str | None, *, encoded: bool) -> None:

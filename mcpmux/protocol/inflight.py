@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event
 from mcpmux.protocol.envelope import ErrorReply, Id, Reply, Request
 
 EVENT_LIMIT = 64  # events that wait for one exchange; a reader that keeps up never sees the bound
@@ -127,8 +127,12 @@ class Outgoing:
         return self._find(token) is not None
 
     def sole(self) -> Ticket | None:
-        """The oldest request in flight, when all are of one client: an unmarked message is for it."""
-        tickets = list(self._tickets.values())
+        """The oldest request in flight, when all are of one client: an unmarked log message is for it.
+
+        Modern requests that set no level (listens among them) have none coming.
+        """
+        in_flight = self._tickets.values()
+        tickets = [t for t in in_flight if LOG_LEVEL in t.call.meta or VERSION not in t.call.meta]
         if not tickets:
             return None
         client = tickets[0].call.client

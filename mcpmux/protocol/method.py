@@ -1,7 +1,8 @@
 """Method names, and the facts about them that several rooms need.
 
 Source: the schema of each revision; `server/utilities/caching` (2026-07-28) for the cacheable ones,
-`basic/patterns/mrtr` (2026-07-28) for those that may ask for input.
+`basic/patterns/mrtr` (2026-07-28) for those that may ask for input; `basic/utilities/tasks` (2025-11-25) and
+the extension `io.modelcontextprotocol/tasks` (SEP-2663) for tasks.
 """
 
 from __future__ import annotations
@@ -36,6 +37,14 @@ TOOLS_CHANGED = "notifications/tools/list_changed"
 PROMPTS_CHANGED = "notifications/prompts/list_changed"
 ROOTS_CHANGED = "notifications/roots/list_changed"
 
+TASKS_GET = "tasks/get"
+TASKS_RESULT = "tasks/result"
+TASKS_LIST = "tasks/list"
+TASKS_CANCEL = "tasks/cancel"
+TASKS_UPDATE = "tasks/update"
+TASK_STATUS = "notifications/tasks/status"
+ELICITATION_COMPLETE = "notifications/elicitation/complete"
+
 MISSED = "dev.mcpmux/missed"
 """Said by our own edge to the core, never on a wire: what a server told for a while may not have arrived."""
 
@@ -58,12 +67,27 @@ LISTS = {
     PROMPTS_LIST: ListMethod("prompts", "prompts"),
 }
 
+PAGED = {**LISTS, TASKS_LIST: ListMethod("tasks", "tasks")}
+"""Every list that comes in pages; tasks are merged like the others, but are each client's own."""
+
 CACHEABLE = frozenset({*LISTS, DISCOVER, RESOURCES_READ})
 
 MAY_ASK_FOR_INPUT = frozenset({PROMPTS_GET, RESOURCES_READ, TOOLS_CALL})
 
-IDEMPOTENT = frozenset({*LISTS, DISCOVER, RESOURCES_READ, PROMPTS_GET, COMPLETE})
+ASKED_DURING = MAY_ASK_FOR_INPUT | {TASKS_RESULT}
+"""Requests during which a legacy server may ask its client something."""
+
+ABOUT_TASKS = frozenset({TOOLS_CALL, TASKS_GET, TASKS_RESULT, TASKS_LIST, TASKS_CANCEL, TASKS_UPDATE})
+"""What can make a task or is about one."""
+
+ABOUT_ONE_TASK = frozenset({TASKS_GET, TASKS_RESULT, TASKS_CANCEL, TASKS_UPDATE})
+
+IDEMPOTENT = frozenset(
+    {*LISTS, DISCOVER, RESOURCES_READ, PROMPTS_GET, COMPLETE, TASKS_GET, TASKS_LIST, TASKS_RESULT}
+)
 """Reading these twice changes nothing, so they may be sent again after a lost connection."""
 
-REMOVED_IN_MODERN = frozenset({INITIALIZE, PING, SET_LEVEL, RESOURCES_SUBSCRIBE, RESOURCES_UNSUBSCRIBE})
+REMOVED_IN_MODERN = frozenset(
+    {INITIALIZE, PING, SET_LEVEL, RESOURCES_SUBSCRIBE, RESOURCES_UNSUBSCRIBE, TASKS_LIST, TASKS_RESULT}
+)
 """Requests of the legacy revisions that 2026-07-28 no longer has."""

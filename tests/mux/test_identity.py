@@ -20,7 +20,7 @@ options = st.dictionaries(
     st.sampled_from(["listChanged", "subscribe", "other"]), st.sampled_from([True, False, None, {}, 1])
 )
 capabilities = st.dictionaries(
-    st.sampled_from(["tools", "resources", "prompts", "completions", "logging", "tasks", "experimental"]),
+    st.sampled_from(["tools", "resources", "prompts", "completions", "logging", "tasks"]),
     options | st.sampled_from([None, True, []]),
 )
 
@@ -80,3 +80,20 @@ def test_instructions_are_ours_then_each_servers_under_its_name(
     own: str | None, servers: list[tuple[str, str | None]], text: str | None
 ):
     assert merge_instructions(own, [(name, facts({}, said)) for name, said in servers]) == text
+
+
+settings = st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from([{}, {"x": 1}, {"x": 2}, 3]))
+passed = st.dictionaries(st.sampled_from(["extensions", "experimental"]), settings | st.just(None))
+
+
+@given(st.lists(passed, max_size=4), st.booleans(), st.randoms(use_true_random=False))
+def test_extensions_are_told_where_those_that_have_them_agree(offers: list[Any], legacy: bool, random):
+    merged = merge_capabilities([facts(offer) for offer in offers], legacy=legacy)
+    for kind in ("extensions", "experimental"):
+        for name in ("a", "b"):
+            said = [offer[kind][name] for offer in offers if name in (offer.get(kind) or {})]
+            said = [each for each in said if isinstance(each, dict)]
+            told = merged.get(kind, {}).get(name)
+            assert told == (said[0] if said and all(each == said[0] for each in said) else None)
+    random.shuffle(offers)
+    assert merge_capabilities([facts(offer) for offer in offers], legacy=legacy) == merged

@@ -106,3 +106,31 @@ def test_a_subscribed_resource_is_told_however_many_wait():
     for number in range(2 * DETAIL_LIMIT):
         assert box.put(update(f"memo:{number}")) is True
     assert len(box) == 2 * DETAIL_LIMIT
+
+
+def test_what_is_told_of_a_task_is_the_latest_and_each_task_is_told_of():
+    box = Outbox()
+    told = [("a", "working"), ("b", "working"), ("a", "completed")]
+    for task_id, status in told:
+        box.put(Event("notifications/tasks/status", {"taskId": raw(task_id), "status": raw(status)}))
+    taken = [box.take(), box.take(), box.take()]
+    assert [event and (event.params["taskId"], event.params["status"]) for event in taken] == [
+        (raw("a"), raw("completed")),
+        (raw("b"), raw("working")),
+        None,
+    ]
+
+
+def test_events_of_an_unknown_kind_do_not_stand_for_each_other():
+    box = Outbox()
+    first, second = (Event("vendor/thing", {"n": raw(number)}) for number in (1, 2))
+    assert [box.keep(event) for event in (first, second, first)] == [True, True, False]
+    assert [box.take(), box.take(), box.take()] == [first, second, None]
+    assert box.merged == 1
+
+
+def test_events_of_an_unknown_kind_are_bounded():
+    box = Outbox()
+    kept = [box.keep(Event("vendor/thing", {"n": raw(number)})) for number in range(DETAIL_LIMIT + 3)]
+    assert kept == [True] * DETAIL_LIMIT + [False] * 3
+    assert (len(box), box.merged) == (DETAIL_LIMIT, 3)

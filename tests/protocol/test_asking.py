@@ -16,7 +16,7 @@ from mcpmux.protocol.asking import (
     wishes_in,
 )
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Request, decode_any, raw
+from mcpmux.protocol.envelope import Request, decode_any, decode_fields, raw
 
 FORM = {"elicitation": {"form": {}}}
 URL = {"elicitation": {"url": {}}}
@@ -42,12 +42,12 @@ def test_a_client_is_asked_only_for_what_it_offers(
     capabilities: Any, method: str, params: Any, expected: bool
 ):
     declared = raw(capabilities) if capabilities is not None else None
-    assert offers(declared, Request(1, method, raw(params))) is expected
+    assert offers(declared, method, decode_fields(raw(params))) is expected
 
 
 def test_questions_travel_as_input_required_without_the_legs_own_metadata():
     asked = {"q": Request("q", "elicitation/create", raw({"message": "m", "_meta": {"progressToken": 1}}))}
-    result = input_required(asked, "state")
+    result = input_required(asked, "state", legacy=False)
     assert decode_any(result["inputRequests"]) == {
         "q": {"method": "elicitation/create", "params": {"message": "m"}}
     }

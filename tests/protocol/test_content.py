@@ -1,14 +1,19 @@
-"""Content for older revisions: the closest thing that they can carry."""
+"""Results for older revisions: the closest thing that they can carry, and never something invalid."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from mcpmux.protocol import method as m
 from mcpmux.protocol.content import downgrade_content
-from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.protocol.revisions import LEGACY
+from mcpmux.protocol.envelope import decode_any, decode_fields, raw
+from mcpmux.protocol.era import downgrade_result, upgrade_result
+from mcpmux.protocol.revisions import LEGACY, NEWEST
 from tests.oracle import SchemaOracle
 
 TEXT = {"type": "text", "text": "t", "annotations": {"priority": 1}}
@@ -54,3 +59,144 @@ def test_what_makes_no_sense_is_left_alone(value: Any):
     for method, key in (("tools/call", "content"), ("prompts/get", "messages")):
         assert decode_any(downgrade_content(method, {key: raw(value)}, "2024-11-05")[key]) == value
         assert downgrade_content(method, {}, "2024-11-05") == {}
+
+
+# Structured output
+
+STRUCTURED = [{"a": 1.0}, [1], 7, "x", None, True]
+
+
+@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize("structured", STRUCTURED, ids=repr)
+def test_structured_output_is_there_as_text_where_nobody_looks_at_it(structured: Any, revision: str):
+    fields = decode_fields(raw({"content": [], "structuredContent": structured}))
+    found = decode_any(raw(downgrade_content("tools/call", fields, revision)))
+    is_object = isinstance(structured, dict)
+    said = [] if is_object and revision >= "2025-06-18" else [json.dumps(structured)]
+    assert [json.dumps(json.loads(block["text"])) for block in found["content"]] == said
+    assert ("structuredContent" in found) is is_object
+    SchemaOracle(revision).check_from_server({"jsonrpc": "2.0", "id": 1, "result": found}, "tools/call")
+
+
+@pytest.mark.parametrize("revision", LEGACY)
+def test_what_is_said_as_text_already_is_not_said_twice(revision: str):
+    fields = {"content": raw([LINK, TEXT]), "structuredContent": raw([1])}
+    found = downgrade_content("tools/call", fields, revision)
+    assert len(decode_any(found["content"])) == 2
+
+
+@given(st.sampled_from(LEGACY))
+def test_structured_output_without_sound_content_is_no_trouble(revision: str):
+    fields = {"content": raw(3), "structuredContent": raw([1])}
+    assert downgrade_content("tools/call", fields, revision) == {"content": raw(3)}
+
+
+# Laws: whatever a server of 2026-07-28 says, in every older revision
+
+texts = st.text(max_size=5)
+names = st.text("abc-_.", min_size=1, max_size=5)
+uris = names.map(lambda name: f"memo:{name}")
+annotations = st.fixed_dictionaries(
+    {},
+    optional={
+        "audience": st.lists(st.sampled_from(["user", "assistant"]), max_size=2),
+        "priority": st.floats(0, 1),
+        "lastModified": st.just("2026-01-01T00:00:00Z"),
+    },
+)
+icons = st.just([{"src": "https://example.com/i.png", "mimeType": "image/png", "sizes": ["16x16"]}])
+described = {"title": texts, "description": texts, "icons": icons, "_meta": st.just({"example.com/a": 1})}
+data = st.sampled_from(["", "AAE=", "UklGRg=="])
+
+
+def block(kind: str, members: dict[str, Any]) -> st.SearchStrategy[Any]:
+    optional = {"annotations": annotations, "_meta": st.just({"a": 1})}
+    return st.fixed_dictionaries({"type": st.just(kind), **members}, optional=optional)
+
+
+contents = st.fixed_dictionaries({"uri": uris, "text": texts}) | st.fixed_dictionaries(
+    {"uri": uris, "blob": data}
+)
+blocks = st.one_of(
+    block("text", {"text": texts}),
+    block("image", {"data": data, "mimeType": st.just("image/png")}),
+    block("audio", {"data": data, "mimeType": st.just("audio/wav")}),
+    block("resource", {"resource": contents}),
+    st.fixed_dictionaries(
+        {"type": st.just("resource_link"), "uri": uris, "name": names},
+        optional={**described, "annotations": annotations, "size": st.integers(0, 9)},
+    ),
+)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | texts,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),
+    max_leaves=4,
+)
+schemas = st.booleans() | st.fixed_dictionaries(
+    {},
+    optional={"type": st.sampled_from(["string", "array"]), "enum": st.just(["a"]), "items": st.booleans()},
+)
+object_schemas = st.fixed_dictionaries(
+    {"type": st.just("object")},
+    optional={
+        "properties": st.dictionaries(names, schemas, max_size=3),
+        "required": st.lists(names, max_size=2),
+        "additionalProperties": st.booleans(),
+        "$schema": st.just("https://json-schema.org/draft/2020-12/schema"),
+    },
+)
+tools = st.fixed_dictionaries(
+    {"name": names, "inputSchema": object_schemas},
+    optional={
+        **described,
+        "outputSchema": object_schemas | st.fixed_dictionaries({"type": st.just("array"), "items": schemas}),
+        "annotations": st.fixed_dictionaries({}, optional={"title": texts, "readOnlyHint": st.booleans()}),
+    },
+)
+called = st.fixed_dictionaries(
+    {"content": st.lists(blocks, max_size=4)}, optional={"structuredContent": plain, "isError": st.booleans()}
+)
+prompted = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": blocks}), max_size=4
+).map(lambda messages: {"messages": messages})
+listed = st.lists(tools, max_size=3).map(lambda items: {"tools": items})
+results = st.one_of(
+    called.map(lambda result: (m.TOOLS_CALL, result)),
+    prompted.map(lambda result: (m.PROMPTS_GET, result)),
+    listed.map(lambda result: (m.TOOLS_LIST, result)),
+)
+
+
+def judged(revision: str, method: str, result: Any) -> Any:
+    SchemaOracle(revision).check_from_server({"jsonrpc": "2.0", "id": 1, "result": result}, method)
+    return result
+
+
+@settings(max_examples=80, deadline=None)
+@given(results, st.sampled_from(LEGACY))
+def test_every_result_is_good_in_every_older_revision(result: tuple[str, Any], revision: str):
+    method, members = result
+    modern = upgrade_result(method, decode_fields(raw(members)))
+    judged(NEWEST, method, decode_any(raw(modern)))
+    down = downgrade_content(method, downgrade_result(dict(modern)), revision)
+    found = judged(revision, method, decode_any(raw(down)))
+    again = downgrade_content(method, downgrade_result(decode_fields(raw(found))), revision)
+    assert decode_any(raw(again)) == found  # what an older revision can say stays as it is
+    judged(NEWEST, method, decode_any(raw(upgrade_result(method, again))))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(blocks, max_size=4), st.sampled_from(LEGACY))
+def test_nothing_that_content_says_gets_lost(content: list[Any], revision: str):
+    down = downgrade_content(m.TOOLS_CALL, {"content": raw(content)}, revision)
+    found = decode_any(down["content"])
+    assert len(found) == len(content)
+    for before, after in zip(content, found, strict=True):
+        assert after.get("annotations") == before.get("annotations")
+        if after["type"] == before["type"]:
+            assert after == before
+        elif before["type"] == "audio":
+            assert (after["resource"]["blob"], after["resource"]["mimeType"]) == (before["data"], "audio/wav")
+        else:
+            assert before["uri"] in after["text"]
+            assert (before.get("title") or before["name"]) in after["text"]

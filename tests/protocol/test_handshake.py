@@ -141,23 +141,48 @@ def test_only_errors_of_the_modern_era_are_modern():
         assert handshake.is_modern_error(RpcError(code, "no"))
 
 
+LISTS_NEWEST = f"it refuses revision {NEWEST} and says that it supports it"
+NO_COMMON = "no revision in common; it supports "
+
+
 @pytest.mark.parametrize(
-    ("code", "data", "common", "shown"),
+    ("data", "legacy", "newest", "words"),
     [
-        (-32022, {"supported": ["2025-11-25"]}, True, "2025-11-25"),
-        (-32022, {"supported": ["2099-01-01", "2024-11-05"]}, True, "2099-01-01, 2024-11-05"),
-        (-32022, {"supported": ["2099-01-01"]}, False, "2099-01-01"),
-        (-32022, {"supported": [NEWEST]}, False, NEWEST),
-        (-32601, {"supported": ["2025-11-25"]}, False, "2025-11-25"),
-        (-32022, {"supported": [1, None, "x"]}, False, "x"),
-        (-32022, {"supported": "2025-11-25"}, False, "none that it would name"),
-        (-32022, {}, False, "none that it would name"),
-        (-32022, [], False, "none that it would name"),
-        (-32022, None, False, "none that it would name"),
+        ({"supported": ["2025-11-25"]}, True, False, NO_COMMON + "2025-11-25"),
+        ({"supported": ["2099-01-01", "2024-11-05"]}, True, False, NO_COMMON + "2099-01-01, 2024-11-05"),
+        ({"supported": ["2099-01-01"]}, False, False, NO_COMMON + "2099-01-01"),
+        ({"supported": [NEWEST]}, False, True, LISTS_NEWEST),
+        ({"supported": ["2025-11-25", NEWEST]}, True, True, LISTS_NEWEST),
+        ({"supported": [1, None, "x"]}, False, False, NO_COMMON + "x"),
+        ({"supported": "2025-11-25"}, False, False, NO_COMMON + "none that it would name"),
+        ({}, False, False, NO_COMMON + "none that it would name"),
+        ([], False, False, NO_COMMON + "none that it would name"),
+        (None, False, False, NO_COMMON + "none that it would name"),
     ],
 )
-def test_the_versions_of_an_error_are_read(code: int, data: Any, common: bool, shown: str):
+def test_the_versions_of_an_error_are_read(data: Any, legacy: bool, newest: bool, words: str):
     for given in (data, raw(data)):
-        error = RpcError(code, "no", given)
-        assert handshake.common_legacy(error) is common
-        assert handshake.supported_versions(error) == shown
+        error = RpcError(-32022, "no", given)
+        assert handshake.common_legacy(error) is legacy
+        assert handshake.offers_newest(error) is newest
+        assert handshake.refusal(error) == words
+
+
+def test_only_a_version_error_offers_versions():
+    error = RpcError(-32601, "no", {"supported": ["2025-11-25", NEWEST]})
+    assert not handshake.common_legacy(error)
+    assert not handshake.offers_newest(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-32021, "it refused `server/discover`: why"),
+        (
+            -32020,
+            "it refused `server/discover`: why; something on the way may remove or change the Mcp-* headers",
+        ),
+    ],
+)
+def test_other_modern_errors_are_told_in_the_words_of_the_server(code: int, words: str):
+    assert handshake.refusal(RpcError(code, "why")) == words

@@ -7,7 +7,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event
 from mcpmux.protocol.envelope import ErrorReply, Reply, Request, raw
 from mcpmux.protocol.inflight import EVENT_LIMIT, Outgoing, Ticket
 
@@ -172,6 +172,17 @@ def test_requests_of_clients_that_nobody_knows_are_told_apart():
     assert outgoing.sole() is only
     outgoing.open(call_of(None))
     assert outgoing.sole() is None
+
+
+def test_a_log_message_of_a_modern_server_is_for_a_request_that_asked_for_some():
+    """ "The server MUST NOT emit `notifications/message` for a request that does not include this field"."""
+    outgoing = Outgoing()
+    modern = {VERSION: raw("2026-07-28")}
+    outgoing.open(Call("subscriptions/listen", {}, modern))
+    assert outgoing.sole() is None
+    loud = outgoing.open(Call("tools/call", {}, {**modern, LOG_LEVEL: raw("info")}, object()))
+    outgoing.open(Call("tools/call", {}, modern, object()))
+    assert outgoing.sole() is loud
 
 
 steps = st.one_of(st.just("progress"), st.just("log"), st.just("other"))

@@ -29,13 +29,15 @@ def test_those_that_may_ask_for_input_are_those_that_the_specification_lists():
 
 
 def test_requests_removed_in_2026_are_known():
-    """Changelog of 2026-07-28: items 2, 4 and 5."""
+    """Changelog of 2026-07-28: items 2, 4, 5 and 6."""
     assert {
         "initialize",
         "ping",
         "logging/setLevel",
         "resources/subscribe",
         "resources/unsubscribe",
+        "tasks/list",
+        "tasks/result",
     } == m.REMOVED_IN_MODERN
 
 

@@ -1,0 +1,217 @@
+"""Tasks as plain values, in the two forms that MCP has for them.
+
+| | core of 2025-11-25 | extension `io.modelcontextprotocol/tasks` of 2026-07-28 |
+| --- | --- | --- |
+| who decides | the client: `task` in the call; the tool says whether (`execution.taskSupport`) | the server |
+| made | result `{"task": {…}}` | result `{"resultType": "task", …}` |
+| times | `ttl`, `pollInterval` | `ttlMs`, `pollIntervalMs` |
+| result | `tasks/result`, which waits | in `tasks/get`, under `result` or `error` |
+| a tool result that says `isError` | status `failed` | status `completed` |
+| questions | requests while `tasks/result` waits | `inputRequests` in `tasks/get`; `tasks/update` |
+| list | `tasks/list` | none |
+
+No form can stand for the other without waiting for something, so the core carries both; who asks in one and
+is answered in the other is served by `runtime/tasks`. This module only says how each of them looks.
+
+Source: `basic/utilities/tasks`, 2025-11-25; the Tasks extension (SEP-2663).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Raw
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol.asking import RELATED_TASK
+from mcpmux.protocol.call import META
+from mcpmux.protocol.codes import MISSING_CLIENT_CAPABILITY
+from mcpmux.protocol.envelope import Fields, decode_fields, decode_list, raw, text_of, value_of
+from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.revisions import V_2025_11_25, is_modern
+
+EXTENSION = "io.modelcontextprotocol/tasks"
+TASK = "task"
+TASK_ID = "taskId"
+TERMINAL = frozenset({"completed", "failed", "cancelled"})
+
+_RENAMED = {"ttl": "ttlMs", "pollInterval": "pollIntervalMs"}
+_DEFAULT_POLL_MS = 1000
+_POLL_BOUNDS_MS = (100, 10_000)  # a server that names nothing sensible is neither flooded nor forgotten
+
+
+def knows_extension(capabilities: Raw | None) -> bool:
+    """Whether a modern client declares that it understands tasks."""
+    declared = value_of(capabilities)
+    extensions = declared.get("extensions") if isinstance(declared, dict) else None
+    return isinstance(extensions, dict) and isinstance(extensions.get(EXTENSION), dict)
+
+
+def with_extension(capabilities: Raw | None) -> Raw:
+    """A client's capabilities and, beside them, the extension."""
+    declared = value_of(capabilities)
+    members: dict[str, Any] = declared if isinstance(declared, dict) else {}
+    return raw({**members, "extensions": {**(members.get("extensions") or {}), EXTENSION: {}}})
+
+
+def extension_missing() -> RpcError:
+    """-32021: this needs a client that understands tasks."""
+    data: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
+    return RpcError(MISSING_CLIENT_CAPABILITY, f"Missing required client capability: {EXTENSION}", data)
+
+
+def misses_extension(error: RpcError) -> bool:
+    """Whether a server says that it can only serve a client that understands tasks."""
+    data = value_of(error.data) if isinstance(error.data, Raw) else error.data
+    required = data.get("requiredCapabilities") if isinstance(data, dict) else None
+    extensions = required.get("extensions") if isinstance(required, dict) else None
+    return (
+        error.code == MISSING_CLIENT_CAPABILITY and isinstance(extensions, dict) and EXTENSION in extensions
+    )
+
+
+def offers_tasks(facts: ServerFacts) -> bool:
+    """Whether a server makes tasks of tool calls, in the way of its own era."""
+    if is_modern(facts.revision):
+        extensions = facts.capabilities.get("extensions")
+        return isinstance(extensions, dict) and isinstance(extensions.get(EXTENSION), dict)
+    call: Any = facts.capabilities.get("tasks")
+    for key in ("requests", "tools", "call"):
+        call = call.get(key) if isinstance(call, dict) else None
+    return isinstance(call, dict) and facts.revision >= V_2025_11_25
+
+
+def task_capabilities(servers: Iterable[ServerFacts], *, legacy: bool) -> dict[str, Any]:
+    """What a client may be told about tasks: only what some server can do and reaches that client.
+
+    A legacy client has tasks of legacy servers only; a modern one that understands them has all.
+    """
+    able = [facts for facts in servers if offers_tasks(facts)]
+    if not legacy:
+        return {"extensions": {EXTENSION: {}}} if able else {}
+    old = [facts.capabilities["tasks"] for facts in able if not is_modern(facts.revision)]
+    if not old:
+        return {}
+    found = [key for key in ("list", "cancel") if any(isinstance(own.get(key), dict) for own in old)]
+    options: dict[str, Any] = {key: {} for key in found}
+    return {"tasks": {**options, "requests": {"tools": {"call": {}}}}}
+
+
+def task_support(tools: Iterable[Fields]) -> dict[str, str]:
+    """Tool name → `execution.taskSupport`, for each tool that states it."""
+    stated = {}
+    for tool in tools:
+        execution = value_of(tool.get("execution"))
+        support = execution.get("taskSupport") if isinstance(execution, dict) else None
+        name = text_of(tool.get("name"))
+        if name is not None and isinstance(support, str):
+            stated[name] = support
+    return stated
+
+
+def made_task(result: Fields) -> Fields | None:
+    """The task in a result that says that one was made, in its own form; None for any other result."""
+    if text_of(result.get("resultType")) == "task":
+        return result
+    if TASK not in result or "content" in result:
+        return None
+    try:
+        task = decode_fields(result[TASK])
+    except ValueError:
+        return None
+    return task if text_of(task.get(TASK_ID)) is not None else None
+
+
+def upgrade_task(task: Fields) -> Fields:
+    """A legacy task as the extension has it, without what depends on its status."""
+    return {_RENAMED.get(key, key): value for key, value in task.items()}
+
+
+def upgrade_made(result: Fields, task: Fields) -> Fields:
+    """A legacy CreateTaskResult, which holds `task`, as the extension has it."""
+    rest = {key: value for key, value in result.items() if key not in (TASK, "resultType")}
+    return {"resultType": raw("task"), **upgrade_task(task), **rest}
+
+
+def _detailed(task: Fields, status: str, **details: Raw) -> Fields:
+    return {"resultType": raw("complete"), **upgrade_task(task), "status": raw(status), **details}
+
+
+def running(task: Fields) -> Fields:
+    """A legacy task that works, or that has been cancelled: there is nothing to add."""
+    status = text_of(task.get("status"))
+    return _detailed(task, "working" if status == "input_required" else status or "working")
+
+
+def completed(task: Fields, result: Fields) -> Fields:
+    """A legacy task with what `tasks/result` answered, less what only that answer needs."""
+    inner = {key: value for key, value in result.items() if key != "resultType"}
+    try:
+        meta = decode_fields(inner.pop(META, None))
+    except ValueError:
+        meta = {}
+    meta.pop(RELATED_TASK, None)
+    if meta:
+        inner[META] = raw(meta)
+    return _detailed(task, "completed", result=raw(inner))
+
+
+def failed(task: Fields, error: RpcError) -> Fields:
+    """A legacy task with the error that `tasks/result` answered."""
+    body = {"code": error.code, "message": error.message}
+    return _detailed(task, "failed", error=raw(body if error.data is None else {**body, "data": error.data}))
+
+
+def waiting(task: Fields, requests: Fields) -> Fields:
+    """A legacy task that wants to know something, with its questions."""
+    return _detailed(task, "input_required", inputRequests=raw(requests))
+
+
+def error_in(task: Fields) -> RpcError:
+    """The error of a failed task of the extension."""
+    body = value_of(task.get("error"))
+    body = body if isinstance(body, dict) else {}
+    code = body.get("code")
+    message = body.get("message") or text_of(task.get("statusMessage")) or "the task failed"
+    return RpcError(code if isinstance(code, int) else -32603, str(message), body.get("data"))
+
+
+def poll_seconds(task: Fields) -> float:
+    """How long to wait before asking again."""
+    wanted = value_of(task.get("pollIntervalMs"))
+    low, high = _POLL_BOUNDS_MS
+    known = isinstance(wanted, int | float) and not isinstance(wanted, bool)
+    return min(max(wanted if known else _DEFAULT_POLL_MS, low), high) / 1000
+
+
+def related_task(params: Fields) -> str | None:
+    """The id of the task that a message of a legacy peer belongs to."""
+    try:
+        return text_of(decode_fields(decode_fields(params.get(META)).get(RELATED_TASK)).get(TASK_ID))
+    except ValueError:
+        return None
+
+
+def without_task_support(result: Fields) -> Fields:
+    """A modern server's `tools/list` for a legacy client (changed in place): it makes no legacy tasks."""
+    try:
+        tools = decode_list(result["tools"])
+    except (KeyError, ValueError):
+        return result
+    if any("execution" in tool for tool in tools):
+        for tool in tools:
+            _drop_task_support(tool)
+        result["tools"] = raw(tools)
+    return result
+
+
+def _drop_task_support(tool: Fields) -> None:
+    try:
+        execution = decode_fields(tool.get("execution"))
+    except ValueError:
+        return
+    if execution.pop("taskSupport", None) is not None:
+        del tool["execution"]
+        if execution:
+            tool["execution"] = raw(execution)

@@ -1,0 +1,329 @@
+"""The official example messages of 2026-07-28: through the envelope, down to every older revision, and back.
+
+They are not part of this project; see tests/official_schema.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import MODERN_KEYS, Call, with_meta
+from mcpmux.protocol.content import downgrade_content
+from mcpmux.protocol.envelope import (
+    ErrorReply,
+    Fields,
+    Message,
+    Notification,
+    Reply,
+    Request,
+    decode_any,
+    decode_fields,
+    decode_message,
+    encode_error,
+    encode_notification,
+    encode_reply,
+    encode_request,
+    raw,
+)
+from mcpmux.protocol.era import (
+    ClientFacts,
+    downgrade_error,
+    downgrade_meta,
+    downgrade_result,
+    modern_meta,
+    upgrade_call,
+    upgrade_error,
+    upgrade_result,
+)
+from mcpmux.protocol.question import downgrade_answer, downgrade_question, upgrade_answer
+from mcpmux.protocol.revisions import LEGACY, NEWEST, V_2025_06_18, V_2025_11_25
+from tests.official_schema import find_schemas
+from tests.oracle import SchemaOracle, schemas_available
+
+pytestmark = pytest.mark.skipif(not schemas_available(), reason="the official examples are not here")
+
+DIRECTORY = (find_schemas() or Path("nowhere")) / NEWEST / "examples"
+
+RESULTS = {
+    "CallToolResult": m.TOOLS_CALL,
+    "CompleteResult": m.COMPLETE,
+    "GetPromptResult": m.PROMPTS_GET,
+    "ListPromptsResult": m.PROMPTS_LIST,
+    "ListResourceTemplatesResult": m.TEMPLATES_LIST,
+    "ListResourcesResult": m.RESOURCES_LIST,
+    "ListToolsResult": m.TOOLS_LIST,
+    "ReadResourceResult": m.RESOURCES_READ,
+}
+"""The server's results that older revisions have, too."""
+
+MODERN_RESULTS = {
+    "DiscoverResult": m.DISCOVER,
+    "SubscriptionsListenResult": m.LISTEN,
+    "InputRequiredResult": m.TOOLS_CALL,
+}
+ANSWERS = {"CreateMessageResult": m.CREATE_MESSAGE, "ElicitResult": m.ELICIT, "ListRootsResult": m.ROOTS_LIST}
+QUESTIONS = {
+    "CreateMessageRequestParams": m.CREATE_MESSAGE,
+    "ElicitRequestFormParams": m.ELICIT,
+    "ElicitRequestURLParams": m.ELICIT,
+}
+BLOCKS = ("TextContent", "ImageContent", "AudioContent", "ResourceLink", "EmbeddedResource")
+FIELDS = (
+    "StringSchema",
+    "NumberSchema",
+    "BooleanSchema",
+    "TitledMultiSelectEnumSchema",
+    "TitledSingleSelectEnumSchema",
+    "UntitledMultiSelectEnumSchema",
+    "UntitledSingleSelectEnumSchema",
+)
+REQUESTS = ("CallTool", "Complete", "GetPrompt", "ListPrompts", "ListResourceTemplates", "ListResources")
+REQUESTS += ("ListTools", "ReadResource")
+NOTIFICATIONS = ("Cancelled", "LoggingMessage", "Progress", "PromptListChanged", "ResourceListChanged")
+NOTIFICATIONS += ("ResourceUpdated", "ToolListChanged")
+CLIENT = ClientFacts(raw({"name": "c", "version": "1"}), raw({}))
+OF_2026 = {"resultType", "ttlMs", "cacheScope"}
+
+
+def named(*names: str) -> list[Any]:
+    """The examples of these definitions."""
+    paths = [path for name in names for path in sorted((DIRECTORY / name).glob("*.json"))]
+    return [pytest.param(path, id=f"{path.parent.name}-{path.stem}") for path in paths]
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_bytes())
+
+
+def wire(message: Message) -> bytes:
+    """A decoded message, encoded as we send it."""
+    match message:
+        case Request(request_id, method, params):
+            return encode_request(request_id, method, None if params is None else decode_fields(params))
+        case Notification(method, params):
+            return encode_notification(method, None if params is None else decode_fields(params))
+        case Reply(request_id, result):
+            return encode_reply(request_id, decode_fields(result))
+        case ErrorReply():
+            return encode_error(message.id, message.as_error())
+
+
+def is_message(path: Path) -> bool:
+    return "jsonrpc" in read(path)
+
+
+WHOLE = [path for path in sorted(DIRECTORY.glob("*/*.json")) if is_message(path)]
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_whole_message_comes_out_of_the_envelope_as_it_went_in(path: Path):
+    data = path.read_bytes()
+    message = decode_message(data)
+    assert json.loads(wire(message)) == json.loads(data)
+    payload = getattr(message, "params", None) or getattr(message, "result", None)
+    assert payload is None or bytes(payload) in data  # not a byte of it was changed
+
+
+@pytest.mark.parametrize("path", named(*(path.name for path in sorted(DIRECTORY.glob("*")))))
+def test_every_payload_keeps_its_members_as_they_are_spelled(path: Path):
+    fields = decode_fields(path.read_bytes())
+    assert all(bytes(value) in path.read_bytes() for value in fields.values())
+    assert decode_any(raw(fields)) == read(path)
+
+
+# Results of servers
+
+
+def result_of(path: Path) -> tuple[str, Fields]:
+    """The method that was asked, and the result in an example."""
+    name = path.parent.name.removesuffix("Response")
+    content = read(path)
+    result = content["result"] if path.parent.name.endswith("Response") else content
+    return RESULTS[name], decode_fields(raw(result))
+
+
+def downgraded(method: str, result: Fields, revision: str) -> Fields:
+    return downgrade_content(method, downgrade_result(dict(result)), revision)
+
+
+def judge(revision: str, method: str, result: Fields) -> Any:
+    """The result as JSON, which the schema of the revision finds good."""
+    found = decode_any(raw(result))
+    SchemaOracle(revision).check_from_server({"jsonrpc": "2.0", "id": 1, "result": found}, method)
+    return found
+
+
+ALL_RESULTS = named(*RESULTS, *(f"{name}Response" for name in RESULTS))
+
+
+@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize("path", ALL_RESULTS)
+def test_a_result_is_good_in_every_older_revision(path: Path, revision: str):
+    method, result = result_of(path)
+    found = judge(revision, method, downgraded(method, result, revision))
+    assert not OF_2026 & found.keys()
+    assert "io.modelcontextprotocol/" not in json.dumps(found)
+
+
+@pytest.mark.parametrize("path", ALL_RESULTS)
+def test_a_result_comes_back_from_2025_11_25_as_it_was(path: Path):
+    """All but how long it stays fresh, and the server's name, which older results do not say."""
+    method, result = result_of(path)
+    back = judge(NEWEST, method, upgrade_result(method, downgraded(method, result, V_2025_11_25)))
+    before = decode_any(raw(result))
+    for key in ("ttlMs", "cacheScope", "_meta"):
+        before.pop(key, None)
+        back.pop(key, None)
+    if not isinstance(before.get("structuredContent", {}), dict):
+        del before["structuredContent"]  # an object only, in the older revision
+    assert back == before
+
+
+@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize("path", named(*BLOCKS))
+def test_a_block_of_content_is_good_in_every_older_revision(path: Path, revision: str):
+    block = read(path)
+    for method, result in (
+        (m.TOOLS_CALL, {"content": [block]}),
+        (m.PROMPTS_GET, {"messages": [{"role": "user", "content": block}]}),
+    ):
+        found = judge(revision, method, downgraded(method, decode_fields(raw(result)), revision))
+        if revision >= V_2025_06_18:
+            assert found == result
+
+
+@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize("path", named("Tool", "Resource", "TextResourceContents", "BlobResourceContents"))
+def test_an_item_of_a_list_is_good_in_every_older_revision(path: Path, revision: str):
+    item = read(path)
+    kind = path.parent.name
+    method, key = {"Tool": (m.TOOLS_LIST, "tools"), "Resource": (m.RESOURCES_LIST, "resources")}.get(
+        kind, (m.RESOURCES_READ, "contents")
+    )
+    judge(revision, method, downgraded(method, decode_fields(raw({key: [item]})), revision))
+
+
+# Requests of clients
+
+
+@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize("path", named(*(f"{name}Request" for name in REQUESTS)))
+def test_a_request_is_good_in_every_older_revision(path: Path, revision: str):
+    message = decode_message(path.read_bytes())
+    assert isinstance(message, Request)
+    call = Call.of(message.method, message.params)
+    params = with_meta(call.params, downgrade_meta(call))
+    request = {"jsonrpc": "2.0", "id": message.id, "method": message.method}
+    request |= {"params": params} if params else {}
+    found = decode_any(raw(request))
+    SchemaOracle(revision).check_from_client(found)
+    again = upgrade_call(message.method, raw(params), CLIENT)
+    assert again.params == call.params
+    assert {key: value for key, value in again.meta.items() if key not in MODERN_KEYS} == downgrade_meta(call)
+    back = {**found, "params": with_meta(again.params, modern_meta(again, CLIENT.info))}
+    SchemaOracle(NEWEST).check_from_client(decode_any(raw(back)))
+
+
+# Notifications of servers and clients
+
+
+@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize("path", named(*(f"{name}Notification" for name in NOTIFICATIONS)))
+def test_a_notification_is_good_in_every_older_revision(path: Path, revision: str):
+    message = decode_message(path.read_bytes())
+    assert isinstance(message, Notification)
+    SchemaOracle(revision).check_from_server(json.loads(wire(message)))
+
+
+# Questions of servers, and their answers
+
+
+def asked(method: str, params: Any, revision: str) -> Any:
+    """The question as a client of `revision` gets it, None when it cannot be asked; always good."""
+    try:
+        found = downgrade_question(method, decode_fields(raw(params)), revision, "an-id")
+    except RpcError:
+        return None
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": decode_any(raw(found))}
+    SchemaOracle(revision).check_from_server(message)
+    return message["params"]
+
+
+FIRST = {m.CREATE_MESSAGE: "2024-11-05", m.ELICIT: "2025-06-18"}
+
+
+@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize("path", named(*QUESTIONS))
+def test_a_question_is_good_in_every_older_revision_that_has_it(path: Path, revision: str):
+    method, params = QUESTIONS[path.parent.name], read(path)
+    first = V_2025_11_25 if path.parent.name == "ElicitRequestURLParams" else FIRST[method]
+    found = asked(method, params, revision)
+    assert (found is not None) == (revision >= first)
+    if revision == V_2025_11_25:
+        assert found == params | ({"elicitationId": "an-id"} if params.get("mode") == "url" else {})
+
+
+@pytest.mark.parametrize("revision", [V_2025_06_18, V_2025_11_25])
+@pytest.mark.parametrize("path", named(*FIELDS))
+def test_a_field_of_a_form_is_good_in_every_older_revision_that_has_forms(path: Path, revision: str):
+    form = {"type": "object", "properties": {"field": read(path)}}
+    found = asked(m.ELICIT, {"message": "?", "requestedSchema": form}, revision)
+    if revision == V_2025_11_25:
+        assert found["requestedSchema"] == form
+
+
+@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize("path", named("SamplingMessage", "ToolUseContent", "ToolResultContent", *BLOCKS[:3]))
+def test_a_sampling_message_is_good_in_every_older_revision(path: Path, revision: str):
+    content = read(path)
+    message = content if "role" in content else {"role": "user", "content": content}
+    params = {"messages": [message], "maxTokens": 1}
+    found = asked(m.CREATE_MESSAGE, params, revision)
+    assert found == params or revision < V_2025_11_25
+    answer = decode_fields(raw({**message, "model": "m"}))
+    judge_answer(revision, m.CREATE_MESSAGE, downgrade_answer(m.CREATE_MESSAGE, answer, revision))
+
+
+@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize("path", named(*ANSWERS))
+def test_an_answer_is_good_in_every_older_revision_that_has_it(path: Path, revision: str):
+    method = ANSWERS[path.parent.name]
+    if method == m.ELICIT and revision < V_2025_06_18:
+        return
+    answer = decode_fields(path.read_bytes())
+    found = judge_answer(revision, method, downgrade_answer(method, answer, revision))
+    if revision == V_2025_11_25:
+        assert found == read(path)
+    up = upgrade_answer(method, {}, decode_fields(raw(found)), revision)
+    judge_answer(NEWEST, method, up)
+
+
+def judge_answer(revision: str, method: str, answer: Fields) -> Any:
+    found = decode_any(raw(answer))
+    if revision == NEWEST:
+        return found  # has no answers of its own: they are members of a request
+    SchemaOracle(revision).check_from_client({"jsonrpc": "2.0", "id": 1, "result": found}, method)
+    return found
+
+
+# Errors
+
+
+@pytest.mark.parametrize("revision", LEGACY)
+@pytest.mark.parametrize("path", named(*(path.name for path in sorted(DIRECTORY.glob("*Error")))))
+def test_an_error_is_good_in_every_older_revision_and_back(path: Path, revision: str):
+    content = read(path)
+    body = content.get("error", content)
+    error = RpcError(body["code"], body["message"], raw(body["data"]) if "data" in body else None)
+    for method in (m.TOOLS_CALL, m.RESOURCES_READ):
+        down = downgrade_error(method, error)
+        SchemaOracle(revision).check_from_server(json.loads(encode_error(1, down)), method)
+        back = upgrade_error(method, {"uri": raw("file:///a")}, down)
+        SchemaOracle(NEWEST).check_from_server(json.loads(encode_error(1, back)), method)
+        assert (back.message, back.data) == (error.message, error.data)
