@@ -59,3 +59,11 @@ class RpcError(McpmuxError):
 
     def __repr__(self) -> str:
         return f"RpcError({self.code}, {self.message!r}, data={self.data!r})"
+
+
+class Refused(RpcError):
+    """mcpmux itself does not let an exchange happen; nothing was done. `rule` names what forbids it."""
+
+    def __init__(self, code: int, message: str, rule: str) -> None:
+        super().__init__(code, message)
+        self.rule = rule

@@ -16,7 +16,7 @@ from mcpmux.cli.console import make_table, show_activity, show_json, show_table
 from mcpmux.cli.listing import KINDS
 from mcpmux.cli.options import quiet_option, upstream_option
 from mcpmux.cli.source import load_config
-from mcpmux.config import Config, Stdio
+from mcpmux.config import Config
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError
 from mcpmux.logs import printable
@@ -50,7 +50,7 @@ class Finding:
     @property
     def transport(self) -> str:
         """How it is reached."""
-        return "stdio" if isinstance(self.upstream.target, Stdio) else "http"
+        return type(self.upstream.target).__name__.lower()
 
     @property
     def is_good(self) -> bool:

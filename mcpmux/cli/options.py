@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from mcpmux.config import HttpListener, parse_listener_argument
+from mcpmux.config import AnyListener, HttpListener, parse_listen_argument, parse_listener_argument
 from mcpmux.errors import ConfigError
 from mcpmux.logs import configure_logs
 
@@ -22,7 +22,7 @@ upstream_option: Decorator = click.option(
     "upstreams",
     multiple=True,
     metavar="NAME=URL|COMMAND",
-    help="One more server: its URL, or the command line that starts it. May be repeated.",
+    help="One more server: its URL (http, ws, tcp, unix …) or command line. May be repeated.",
 )
 
 
@@ -47,3 +47,11 @@ def parse_http(address: str) -> HttpListener:
         return parse_listener_argument(address)
     except ConfigError as error:
         raise click.BadParameter(str(error), param_hint="--http") from None
+
+
+def parse_listen(url: str) -> AnyListener:
+    """The listener that `--listen` describes. Raises click.BadParameter."""
+    try:
+        return parse_listen_argument(url)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--listen") from None

@@ -9,9 +9,17 @@ import click
 import trio
 
 from mcpmux import app
-from mcpmux.cli.options import DEFAULT_ADDRESS, LEVELS, parse_http, upstream_option
+from mcpmux.cli.options import DEFAULT_ADDRESS, LEVELS, parse_http, parse_listen, upstream_option
 from mcpmux.cli.source import STANDARD_INPUT, load_config
-from mcpmux.config import Config, HttpListener, Listeners
+from mcpmux.config import (
+    AnyListener,
+    Config,
+    HttpListener,
+    Listeners,
+    TcpListener,
+    UnixListener,
+    WebSocketListener,
+)
 from mcpmux.errors import ConfigError
 from mcpmux.logs import configure_logs
 
@@ -21,6 +29,12 @@ from mcpmux.logs import configure_logs
 @upstream_option
 @click.option("--stdio", is_flag=True, help="Serve the program that started mcpmux, on stdin and stdout.")
 @click.option("--http", "http", multiple=True, metavar="HOST:PORT", help="Listen there. May be repeated.")
+@click.option(
+    "--listen",
+    multiple=True,
+    metavar="URL",
+    help="Listen at http, ws or tcp://HOST:PORT, or at unix:PATH. May be repeated.",
+)
 @click.option("--log-level", type=LEVELS, help="Least important events to write to stderr.")
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or for machines.")
 def serve(
@@ -28,6 +42,7 @@ def serve(
     upstreams: tuple[str, ...],
     stdio: bool,
     http: tuple[str, ...],
+    listen: tuple[str, ...],
     log_level: str | None,
     log_format: str | None,
 ) -> None:
@@ -42,6 +57,7 @@ def serve(
       mcpmux serve mcpmux.toml
       mcpmux serve ~/.cursor/mcp.json --http 127.0.0.1:9000
       mcpmux serve --upstream time="uvx mcp-server-time" --upstream web=https://example.com/mcp
+      mcpmux serve mcpmux.toml --listen ws://127.0.0.1:9000/mcp --listen unix:mcpmux.sock
       mcpmux serve mcpmux.toml --stdio              for a host app that starts its servers itself
     """
     if stdio and config == STANDARD_INPUT:
@@ -50,7 +66,11 @@ def serve(
     run_server(
         attrs.evolve(
             loaded,
-            listeners=choose_listeners(loaded.listeners, stdio, [parse_http(address) for address in http]),
+            listeners=choose_listeners(
+                loaded.listeners,
+                stdio,
+                [*(parse_http(address) for address in http), *(parse_listen(url) for url in listen)],
+            ),
             logging=attrs.evolve(
                 loaded.logging,
                 level=log_level or loaded.logging.level,
@@ -60,11 +80,17 @@ def serve(
     )
 
 
-def choose_listeners(configured: Listeners, stdio: bool, http: Sequence[HttpListener]) -> Listeners:
+def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyListener]) -> Listeners:
     """Where to serve: what the options say, else what the file says, else the usual address."""
-    if stdio or http:
-        return Listeners(stdio=stdio, http=tuple(http))
-    if configured.stdio or configured.http:
+    if stdio or chosen:
+        return Listeners(
+            stdio=stdio,
+            http=tuple(each for each in chosen if isinstance(each, HttpListener)),
+            websocket=tuple(each for each in chosen if isinstance(each, WebSocketListener)),
+            tcp=tuple(each for each in chosen if isinstance(each, TcpListener)),
+            unix=tuple(each for each in chosen if isinstance(each, UnixListener)),
+        )
+    if configured.stdio or configured.http or configured.streams:
         return configured
     return Listeners(http=(parse_http(DEFAULT_ADDRESS),))
 

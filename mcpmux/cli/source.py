@@ -9,12 +9,12 @@ from pathlib import Path
 
 import attrs
 
-from mcpmux.config import Config, parse_upstream_argument, parse_upstream_arguments, read_config
+from mcpmux.config import URL_STARTS, Config, parse_upstream_argument, parse_upstream_arguments, read_config
 from mcpmux.errors import ConfigError
 
 STANDARD_INPUT = "-"
 
-EXPECTED = "a configuration file, a URL with http:// or https://, or a command line in quotes"
+EXPECTED = "a configuration file, a URL with http://, https:// or the like, or a command line in quotes"
 
 
 def load_config(target: str | None, upstreams: Sequence[str] = ()) -> Config:
@@ -41,7 +41,7 @@ def _read_target(target: str) -> Config:
 
 def _is_server(target: str) -> bool:
     """Whether `target` is one server itself; a file whose name has blanks in it is none."""
-    if target.startswith(("http://", "https://")):
+    if target.startswith(URL_STARTS):
         return True
     return " " in target and not Path(target).exists()
 

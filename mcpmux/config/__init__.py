@@ -3,29 +3,49 @@
 from __future__ import annotations
 
 from mcpmux.config.argument import (
+    parse_listen_argument,
     parse_listener_argument,
     parse_upstream_argument,
     parse_upstream_arguments,
+)
+from mcpmux.config.capture import Capture, CaptureRule
+from mcpmux.config.listener import (
+    AnyListener,
+    HttpListener,
+    Listeners,
+    TcpListener,
+    UnixListener,
+    WebSocketListener,
 )
 from mcpmux.config.model import (
     Config,
     Handling,
     Http,
-    HttpListener,
     Identity,
     Limits,
-    Listeners,
     Logging,
     Merging,
     Settings,
     Stdio,
+    Target,
+    Tcp,
+    Unix,
     Upstream,
+    WebSocket,
 )
 from mcpmux.config.reading import read_config
+from mcpmux.config.redaction import Redaction
 from mcpmux.config.schema import config_schema
 from mcpmux.config.secret import Secret, display_url
+from mcpmux.config.target import URL_STARTS
+from mcpmux.config.tls import ClientTls, ServerTls
 
 __all__ = [
+    "URL_STARTS",
+    "AnyListener",
+    "Capture",
+    "CaptureRule",
+    "ClientTls",
     "Config",
     "Handling",
     "Http",
@@ -35,12 +55,22 @@ __all__ = [
     "Listeners",
     "Logging",
     "Merging",
+    "Redaction",
     "Secret",
+    "ServerTls",
     "Settings",
     "Stdio",
+    "Target",
+    "Tcp",
+    "TcpListener",
+    "Unix",
+    "UnixListener",
     "Upstream",
+    "WebSocket",
+    "WebSocketListener",
     "config_schema",
     "display_url",
+    "parse_listen_argument",
     "parse_listener_argument",
     "parse_upstream_argument",
     "parse_upstream_arguments",

@@ -1,4 +1,4 @@
-"""Upstreams and listeners on the command line: `NAME=URL`, `NAME=COMMAND LINE`, `HOST:PORT`."""
+"""Upstreams and listeners on the command line: `NAME=URL`, `NAME=COMMAND LINE`, `HOST:PORT`, `SCHEME:…`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from urllib.parse import urlsplit
 
-from mcpmux.config.address import parse_address
-from mcpmux.config.model import Http, HttpListener, Stdio, Upstream, find_conflicts
+from mcpmux.config.address import parse_address, split_address
+from mcpmux.config.listener import (
+    URL_PATH,
+    AnyListener,
+    HttpListener,
+    TcpListener,
+    UnixListener,
+    WebSocketListener,
+)
+from mcpmux.config.model import Stdio, Target, Unix, Upstream, find_conflicts
 from mcpmux.config.naming import derive_name, is_name
 from mcpmux.config.report import Unfit
-from mcpmux.config.scalars import HttpUrl
+from mcpmux.config.target import URL_STARTS, ServerUrl, make_target
 from mcpmux.errors import ConfigError
 
 _NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.*)", re.DOTALL)
-_URL_START = ("http://", "https://")
+_DEFAULT_PATH = "/mcp"
 
 
 def parse_upstream_argument(text: str) -> Upstream:
@@ -64,8 +72,37 @@ def parse_listener_argument(text: str) -> HttpListener:
     raise ConfigError([problem])
 
 
+def parse_listen_argument(text: str) -> AnyListener:
+    """The listener at a URL: http, ws or tcp and `//HOST:PORT`, or `unix:PATH`. Raises ConfigError."""
+    try:
+        return _parse_listener(text)
+    except Unfit as mistake:
+        problem = str(mistake)
+    raise ConfigError([problem])
+
+
+def _parse_listener(text: str) -> AnyListener:
+    scheme, colon, rest = text.partition(":")
+    if scheme in ("https", "wss", "tls") and colon:
+        raise Unfit(f"{scheme}:// needs a certificate, which only a configuration file can name")
+    if scheme == "unix" and rest:
+        place = make_target(ServerUrl().read(text))
+        assert isinstance(place, Unix)
+        return UnixListener(path=place.path)
+    if scheme not in ("http", "ws", "tcp") or not rest.startswith("//"):
+        raise Unfit("expected http://HOST:PORT, ws://HOST:PORT, tcp://HOST:PORT or unix:PATH")
+    address, _, path = rest[2:].partition("/")
+    host, port = split_address(address)
+    if scheme == "tcp":
+        if path:
+            raise Unfit("expected tcp://HOST:PORT, which has no path")
+        return TcpListener(host=host, port=port)
+    path = URL_PATH.read(f"/{path}") if path else _DEFAULT_PATH
+    return (HttpListener if scheme == "http" else WebSocketListener)(host=host, port=port, path=path)
+
+
 def _parse_upstream(text: str) -> Upstream:
-    match = None if text.startswith(_URL_START) else _NAMED.fullmatch(text)
+    match = None if text.startswith(URL_STARTS) else _NAMED.fullmatch(text)
     if match is None:
         target = _parse_target(text)
         return Upstream(name=_name_target(target), target=target, prefix="")
@@ -75,9 +112,9 @@ def _parse_upstream(text: str) -> Upstream:
     return Upstream(name=name, target=_parse_target(value))
 
 
-def _parse_target(text: str) -> Stdio | Http:
-    if text.startswith(_URL_START):
-        return Http(HttpUrl().read(text))
+def _parse_target(text: str) -> Target:
+    if text.startswith(URL_STARTS):
+        return make_target(ServerUrl().read(text))
     try:
         words = shlex.split(text)
     except ValueError:
@@ -87,8 +124,10 @@ def _parse_target(text: str) -> Stdio | Http:
     return Stdio(words[0], tuple(words[1:]))
 
 
-def _name_target(target: Stdio | Http) -> str:
+def _name_target(target: Target) -> str:
     """A name for an upstream that was given none."""
-    if isinstance(target, Http):
-        return derive_name(urlsplit(target.url).hostname or "")
-    return derive_name(PurePath(target.command).stem)
+    if isinstance(target, Stdio):
+        return derive_name(PurePath(target.command).stem)
+    if isinstance(target, Unix):
+        return derive_name(PurePath(target.path).stem)
+    return derive_name(urlsplit(target.display).hostname or "")

@@ -12,9 +12,11 @@ from typing import Annotated, Any, TypeAlias
 import attrs
 from attrs import field, frozen
 
-from mcpmux.config.model import Handling, Http, Prefix, Stdio, Upstream
-from mcpmux.config.scalars import EnvironmentValue, Flag, HttpUrl, SecretText, Text, about
+from mcpmux.config.model import Handling, Prefix, Stdio, Target, Transport, Upstream
+from mcpmux.config.scalars import EnvironmentValue, Flag, ProxyUrl, SecretText, Text, about
 from mcpmux.config.secret import Secret
+from mcpmux.config.target import ServerUrl, find_url_clashes, make_target
+from mcpmux.config.tls import ClientTls
 
 Filled: TypeAlias = Annotated[str, Text("text that is not empty", r"[^\x00]+")]
 Argument: TypeAlias = Annotated[str, Text()]
@@ -24,7 +26,8 @@ HeaderName: TypeAlias = Annotated[str, Text("the name of an HTTP header", r"[A-Z
 HeaderValue: TypeAlias = Annotated[
     Secret, SecretText("text of one line that fits in an HTTP header", r"[\t\x20-\x7e\xa0-\xff]*")
 ]
-Url: TypeAlias = Annotated[str, HttpUrl()]
+Url: TypeAlias = Annotated[str, ServerUrl()]
+Proxy: TypeAlias = Annotated[Secret, ProxyUrl()]
 
 NEITHER = "expected `command` (a program to start) or `url` (the endpoint of a running server)"
 BOTH = "expected `command` or `url`, got both"
@@ -45,7 +48,18 @@ class UpstreamSettings(Handling):
         ),
     )
 
-    def make_upstream(self, name: str, target: Stdio | Http, enabled: bool) -> Upstream:
+    tls: ClientTls = field(
+        factory=ClientTls,
+        metadata=about("How the server of an https, wss or tls URL is verified, and what it is shown."),
+    )
+    proxy: Proxy | None = field(
+        default=None,
+        metadata=about(
+            'HTTP proxy on the way to the URL; "" is none. Default: as HTTPS_PROXY and the like say.'
+        ),
+    )
+
+    def make_upstream(self, name: str, target: Target, enabled: bool) -> Upstream:
         handling = {key.name: getattr(self, key.name) for key in attrs.fields(Handling)}
         prefix = name if self.prefix is None else self.prefix
         return Upstream(name=name, target=target, enabled=enabled, prefix=prefix, **handling)
@@ -61,15 +75,26 @@ class TargetKeys:
         factory=dict, metadata=about("Environment variables of the program, besides those that it inherits.")
     )
     cwd: Filled | None = field(default=None, metadata=about("Working directory of the program."))
-    url: Url | None = field(default=None, metadata=about("Streamable HTTP endpoint of a running server."))
+    url: Url | None = field(
+        default=None,
+        metadata=about("Where a running server is: http(s), ws(s), tcp or tls://HOST:PORT, unix:PATH."),
+    )
     headers: Mapping[HeaderName, HeaderValue] = field(
-        factory=dict, metadata=about("HTTP headers sent with every request to the URL.")
+        factory=dict,
+        metadata=about("Headers sent with every request over HTTP, or with the WebSocket handshake."),
     )
 
 
 @frozen(kw_only=True, slots=False)
 class UpstreamTable(TargetKeys, UpstreamSettings):
     """A server: a program to start (`command`) or the endpoint of a running one (`url`)."""
+
+    transport: Transport = field(
+        default="auto",
+        metadata=about(
+            "What the URL speaks: `streamable` HTTP, or `sse` for HTTP+SSE of 2024-11-05. `auto` finds out."
+        ),
+    )
 
     @classmethod
     def is_disabled(cls, raw: Mapping[str, Any]) -> bool:
@@ -85,15 +110,28 @@ class UpstreamTable(TargetKeys, UpstreamSettings):
             yield NEITHER
             return
         present, strangers = (
-            ("command", ("headers",)) if "command" in raw else ("url", ("args", "env", "cwd"))
+            ("command", ("headers", "transport")) if "command" in raw else ("url", ("args", "env", "cwd"))
         )
         for key in strangers:
             if key in raw:
                 yield f"`{key}` does not go with `{present}`"
+        yield from find_network_clashes(raw, raw.get("url"))
 
     def build(self, name: str, enabled: bool) -> Upstream:
         """The upstream. The keys do not clash."""
         if self.command is not None:
             return self.make_upstream(name, Stdio(self.command, self.args, self.env, self.cwd), enabled)
         assert self.url is not None
-        return self.make_upstream(name, Http(self.url, self.headers), enabled)
+        target = make_target(self.url, self.headers, self.tls, self.proxy, self.transport)
+        return self.make_upstream(name, target, enabled)
+
+
+def find_network_clashes(settings: Mapping[str, Any], url: object) -> Iterator[str]:
+    """Every mistake about the network settings of a server at `url`, which is None for a program.
+
+    A URL that only expansion completes is judged when it is used.
+    """
+    for key in ("tls", "proxy"):
+        if key in settings and url is None:
+            yield f"`{key}` does not go with `command`"
+    yield from find_url_clashes(settings, url)

@@ -13,21 +13,24 @@ from typing import Annotated, Any, ClassVar
 
 from attrs import field, frozen
 
-from mcpmux.config.document import BOTH, NEITHER, TargetKeys, UpstreamSettings, Url
+from mcpmux.config.document import BOTH, NEITHER, TargetKeys, UpstreamSettings, Url, find_network_clashes
 from mcpmux.config.env_file import read_env_file
-from mcpmux.config.model import Http, Stdio, Upstream
+from mcpmux.config.model import Stdio, Upstream
 from mcpmux.config.report import Unfit
 from mcpmux.config.scalars import Choice, Flag, Text, about
 from mcpmux.config.secret import Secret
+from mcpmux.config.target import make_target
 
 # Where the servers stand: Claude Desktop, Cursor and most others; VS Code's mcp.json; its settings.json.
 SERVER_PLACES: tuple[tuple[str, ...], ...] = (("mcpServers",), ("servers",), ("mcp", "servers"))
 
 _STDIO_WORDS = ("stdio", "local")
 _HTTP_WORDS = ("http", "streamable-http", "streamableHttp", "streamable_http")
-_FOREIGN_WORDS = ("sse", "ws", "websocket")
+_SSE_WORD = "sse"
+_WEBSOCKET_WORDS = ("ws", "websocket")
 _URL_KEYS = ("url", "serverUrl", "httpUrl")
 _TRANSPORT_KEYS = ("type", "transport")
+_EXPECTED = '"stdio", "http", "sse" or "websocket"'
 
 # Keys of a server's entry with which a host app steers itself.
 # fmt: off
@@ -51,13 +54,11 @@ HOST_APP_KEYS = frozenset({
 class Transport(Choice):
     """The transport of a server, in the spellings of the host apps."""
 
-    words: tuple[str, ...] = _STDIO_WORDS + _HTTP_WORDS
+    words: tuple[str, ...] = _STDIO_WORDS + _HTTP_WORDS + (_SSE_WORD,) + _WEBSOCKET_WORDS
 
     def read(self, value: object) -> str:
-        if value in _FOREIGN_WORDS:
-            raise Unfit(f'the transport "{value}" is not supported yet; expected "stdio" or "http"')
         if value not in self.words:
-            raise Unfit('expected "stdio" or "http"')
+            raise Unfit(f"expected {_EXPECTED}")
         return str(value)
 
 
@@ -123,23 +124,39 @@ class HostEntry(TargetKeys):
             yield "expected one of " + ", ".join(f"`{key}`" for key in urls)
         else:
             yield from _find_wrong_transport(raw)
+            ours = raw.get("mcpmux")
+            settings = {**ours} if isinstance(ours, Mapping) else {}
+            if urls and "headers" in raw:
+                settings["headers"] = raw["headers"]
+            yield from find_network_clashes(settings, raw[urls[0]] if urls else None)
 
     def build(self, name: str, enabled: bool) -> Upstream:
         """The upstream. The keys do not clash."""
         url = self.url or self.serverUrl or self.httpUrl
         if url is not None:
-            return self.mcpmux.make_upstream(name, Http(url, self.headers), enabled)
+            transport = _SSE_WORD if _SSE_WORD in (self.type, self.transport) else "auto"
+            target = make_target(url, self.headers, self.mcpmux.tls, self.mcpmux.proxy, transport)
+            return self.mcpmux.make_upstream(name, target, enabled)
         assert self.command is not None
         env = {**self.envFile, **self.env}
         return self.mcpmux.make_upstream(name, Stdio(self.command, self.args, env, self.cwd), enabled)
 
 
 def _find_wrong_transport(raw: Mapping[str, Any]) -> Iterator[str]:
-    """The transport key that contradicts the one key out of `command` and `url` that is there."""
-    present, words = ("command", _HTTP_WORDS) if "command" in raw else ("url", _STDIO_WORDS)
+    """The transport keys that contradict the one key out of `command` and the URL's that is there."""
+    url = next((raw[key] for key in _URL_KEYS if key in raw), None)
+    scheme = url.partition(":")[0] if isinstance(url, str) else ""
+    wrong = dict.fromkeys(_STDIO_WORDS, "`url`")
+    if "command" in raw:
+        wrong = dict.fromkeys((*_HTTP_WORDS, _SSE_WORD, *_WEBSOCKET_WORDS), "`command`")
+    elif scheme in ("ws", "wss"):
+        wrong |= dict.fromkeys((*_HTTP_WORDS, _SSE_WORD), f"a {scheme}:// URL")
+    elif scheme in ("http", "https"):
+        wrong |= dict.fromkeys(_WEBSOCKET_WORDS, f"an {scheme}:// URL; expected ws:// or wss://")
     for key in _TRANSPORT_KEYS:
-        if raw.get(key) in words:
-            yield f'`{key}` is "{raw[key]}", which does not go with `{present}`'
+        word = raw.get(key)
+        if isinstance(word, str) and word in wrong:
+            yield f'`{key}` is "{word}", which does not go with {wrong[word]}'
 
 
 def find_servers(document: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], object]]:

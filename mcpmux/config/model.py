@@ -13,24 +13,21 @@ from typing import Annotated, TypeAlias
 
 from attrs import field, frozen
 
+from mcpmux.config.capture import Capture
+from mcpmux.config.listener import Listeners
 from mcpmux.config.naming import NAME_PATTERN
-from mcpmux.config.scalars import Choice, Duration, Flag, SecretText, Size, Text, Whole, about
+from mcpmux.config.redaction import Redaction
+from mcpmux.config.scalars import Choice, Duration, SecretText, Size, Text, Whole, about
 from mcpmux.config.secret import Secret, display_url
+from mcpmux.config.tls import ClientTls
 from mcpmux.errors import ConfigError
 
 Seconds: TypeAlias = Annotated[float, Duration()]
 Era: TypeAlias = Annotated[str, Choice(("auto", "mirror", "newest", "legacy"))]
+Transport: TypeAlias = Annotated[str, Choice(("auto", "streamable", "sse"))]
 Session: TypeAlias = Annotated[str, Choice(("shared", "per-client"))]
 Prefix: TypeAlias = Annotated[
     str, Text('a name (a letter, then up to 31 of a-z, 0-9, "." and "-") or ""', f"(?:{NAME_PATTERN})?")
-]
-Host: TypeAlias = Annotated[str, Text("a host name or an IP address without brackets", r"[A-Za-z0-9._:%-]+")]
-UrlPath: TypeAlias = Annotated[str, Text('a path starting with "/"', r"/[^\s\x00-\x1f?#]*")]
-HostHeader: TypeAlias = Annotated[
-    str, Text("a host name with an optional port", r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
-]
-Origin: TypeAlias = Annotated[
-    str, Text('an origin such as "https://app.example.com"', r"[a-z][a-z0-9+.-]*://[^\s\x00-\x1f/?#]+")
 ]
 
 # Long enough that it cannot be guessed when it is random text, as it authenticates cursors.
@@ -66,14 +63,58 @@ class Stdio:
 
 @frozen
 class Http:
-    """A server at a streamable HTTP endpoint. `display` is the URL without what may be secret in it."""
+    """A server that is running already. `display` is the URL without what may be secret in it."""
 
     url: str = field(repr=display_url)
     headers: Mapping[str, Secret] = field(factory=dict, converter=_read_only)
+    tls: ClientTls = field(factory=ClientTls)
+    proxy: Secret | None = None  # "": never one; None: as the environment says
+    transport: Transport = "auto"
 
     @property
     def display(self) -> str:
         return display_url(self.url)
+
+
+@frozen
+class WebSocket:
+    """A server at a ws:// or wss:// URL. `display` is the URL without what may be secret in it."""
+
+    url: str = field(repr=display_url)
+    headers: Mapping[str, Secret] = field(factory=dict, converter=_read_only)
+    tls: ClientTls = field(factory=ClientTls)
+
+    @property
+    def display(self) -> str:
+        return display_url(self.url)
+
+
+@frozen
+class Tcp:
+    """A server that speaks lines of JSON at a TCP port, inside TLS when `tls` is given."""
+
+    host: str
+    port: int
+    tls: ClientTls | None = None
+
+    @property
+    def display(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'tcp' if self.tls is None else 'tls'}://{host}:{self.port}"
+
+
+@frozen
+class Unix:
+    """A server that speaks lines of JSON at a Unix socket."""
+
+    path: str
+
+    @property
+    def display(self) -> str:
+        return f"unix:{self.path}"
+
+
+Target: TypeAlias = Stdio | Http | WebSocket | Tcp | Unix
 
 
 @frozen(kw_only=True)
@@ -89,8 +130,8 @@ class Handling:
     era: Era = field(
         default="auto",
         metadata=about(
-            "How a server that speaks 2026-07-28 and older revisions is spoken to. `mirror`: with each client "
-            "as that client speaks. `newest`: in the newest revision. `legacy`: never in 2026-07-28. `auto`: "
+            "How a server that speaks 2026-07-28 and older revisions is spoken to. `mirror`: with each "
+            "client as that client speaks. `newest`: in the newest revision. `legacy`: never in 2026-07-28. `auto`: "
             "`newest` for a server that mcpmux starts, `mirror` for one that is running already."
         ),
     )
@@ -113,46 +154,13 @@ class Upstream(Handling):
     """One MCP server. `prefix` marks its names and URIs towards clients; "" leaves them as they are."""
 
     name: str
-    target: Stdio | Http
+    target: Target
     enabled: bool = True
     prefix: str = field()
 
     @prefix.default
     def _name_is_prefix(self) -> str:
         return self.name
-
-
-@frozen(kw_only=True)
-class HttpListener:
-    """An HTTP endpoint for clients."""
-
-    host: Host = field(
-        default="127.0.0.1", metadata=about("Address to listen on; every address is 0.0.0.0 or ::.")
-    )
-    port: Annotated[int, Whole(0, 65535)] = field(
-        metadata=about("TCP port; 0 lets the system choose a free one.")
-    )
-    path: UrlPath = field(default="/mcp", metadata=about("Path of the endpoint."))
-    allowed_hosts: tuple[HostHeader, ...] = field(
-        default=(),
-        metadata=about("Host headers to accept besides the address itself and the loopback names."),
-    )
-    allowed_origins: tuple[Origin, ...] = field(
-        default=(),
-        metadata=about("Origins of web pages that may connect, besides pages of the listener itself."),
-    )
-
-
-@frozen(kw_only=True)
-class Listeners:
-    """Where clients connect."""
-
-    stdio: Annotated[bool, Flag()] = field(
-        default=False, metadata=about("Serve one client on standard input and output.")
-    )
-    http: tuple[HttpListener, ...] = field(
-        default=(), metadata=about('HTTP endpoints: "HOST:PORT", or a table for more settings.')
-    )
 
 
 @frozen(kw_only=True)
@@ -185,7 +193,7 @@ class Limits:
         default=1000, metadata=about("Legacy sessions that are open at the same time.")
     )
     max_connections: Annotated[int, Whole(1, 1_000_000)] = field(
-        default=800, metadata=about("Open connections of one HTTP listener; each takes a file descriptor.")
+        default=800, metadata=about("Open connections of one listener; each takes a file descriptor.")
     )
     client_stall: Seconds = field(
         default=60.0,
@@ -230,6 +238,8 @@ class Settings:
     limits: Limits = field(factory=Limits)
     identity: Identity = field(factory=Identity)
     logging: Logging = field(factory=Logging)
+    capture: Capture = field(factory=Capture)
+    redaction: Redaction = field(factory=Redaction)
 
 
 @frozen(kw_only=True)

@@ -113,6 +113,20 @@ class HttpUrl(Text):
 
 
 @frozen
+class ProxyUrl(SecretText):
+    """The URL of an HTTP proxy, which may hold a user and a password; "" for none."""
+
+    expected: str = 'a URL such as "http://proxy.example.com:3128", or "" for no proxy'
+    pattern: str = r"(?:https?://[^\s\x00-\x1f/?#]+/?)?"
+
+    def read(self, value: object) -> Secret:
+        url = super().read(value)
+        if url.reveal():
+            HttpUrl(self.expected).read(url.reveal())
+        return url
+
+
+@frozen
 class Choice:
     """One of a few words."""
 

@@ -11,11 +11,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import attrs
 
-from mcpmux.config.address import ADDRESS_PATTERN
+from mcpmux.config.address import SHORT_FORMS
 from mcpmux.config.document import UpstreamTable
 from mcpmux.config.host_files import SERVER_PLACES, HostEntry
 from mcpmux.config.layout import MCPMUX, SCHEMA, UPSTREAMS
-from mcpmux.config.model import HttpListener, Settings
+from mcpmux.config.model import Settings
 from mcpmux.config.naming import NAME_PATTERN
 from mcpmux.config.scalars import Text
 from mcpmux.config.structuring import find_optional, find_scalar
@@ -87,13 +87,16 @@ def _refer(cls: type, definitions: _Schema) -> _Schema:
     """A reference to the definition of `cls`, which is added if it is not there yet."""
     if cls.__name__ not in definitions:
         definition = _class_schema(cls, definitions)
-        definitions[cls.__name__] = definition if cls is not HttpListener else _with_short_form(definition)
+        definitions[cls.__name__] = _with_short_form(cls, definition)
     return {"$ref": f"#/$defs/{cls.__name__}"}
 
 
-def _with_short_form(listener: _Schema) -> _Schema:
-    """A listener may also be text, which has the pattern of an address."""
-    return Text("HOST:PORT", ADDRESS_PATTERN).schema() | listener | {"type": ["object", "string"]}
+def _with_short_form(cls: type, definition: _Schema) -> _Schema:
+    """A listener may also be text, of a pattern of its own."""
+    if cls not in SHORT_FORMS:
+        return definition
+    pattern, _ = SHORT_FORMS[cls]
+    return Text(pattern=pattern).schema() | definition | {"type": ["object", "string"]}
 
 
 def _class_schema(cls: type, definitions: _Schema) -> _Schema:

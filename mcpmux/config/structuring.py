@@ -22,9 +22,8 @@ from cattrs import (
 )
 from cattrs.gen import make_dict_structure_fn
 
-from mcpmux.config.address import parse_address
+from mcpmux.config.address import SHORT_FORMS
 from mcpmux.config.expansion import expand
-from mcpmux.config.model import HttpListener
 from mcpmux.config.report import KeyPath, Report, Unfit, suggest, unfit
 from mcpmux.config.scalars import Scalar
 
@@ -59,7 +58,7 @@ def make_converter(environ: Mapping[str, str]) -> Converter:
     converter = Converter(detailed_validation=True)
     register = converter.register_structure_hook_factory
     register(attrs.has, lambda cls: _table_hook(cls, converter))
-    register(lambda type_: type_ is HttpListener, lambda cls: _listener_hook(cls, converter, environ))
+    register(lambda type_: type_ in SHORT_FORMS, lambda cls: _listener_hook(cls, converter, environ))
     register(_is_list, lambda type_: _list_hook(type_, converter))
     register(_is_mapping, lambda type_: _mapping_hook(type_, converter))
     # Optional here means that the key may be absent; null is not a value of any key.
@@ -95,10 +94,11 @@ def _table_hook(cls: type, converter: Converter) -> Hook:
 
 def _listener_hook(cls: type, converter: Converter, environ: Mapping[str, str]) -> Hook:
     structure_table = _table_hook(cls, converter)
+    _, parse = SHORT_FORMS[cls]
 
     def hook(value: Any, type_: Any) -> Any:
         if isinstance(value, str):
-            return parse_address(expand(value, environ))
+            return parse(expand(value, environ))
         return structure_table(value, type_)
 
     return hook

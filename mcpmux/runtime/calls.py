@@ -38,6 +38,9 @@ from mcpmux.protocol.envelope import (
     raw,
 )
 from mcpmux.protocol.inflight import Outgoing, Ticket
+from mcpmux.protocol.question import downgrade_answer
+from mcpmux.protocol.revisions import NEWEST_LEGACY
+from mcpmux.protocol.tasks import TASK_ID, related_task
 
 log = structlog.get_logger()
 
@@ -64,16 +67,24 @@ class Client(Protocol):
         """What it said that it offers."""
         ...
 
+    @property
+    def knows_tasks(self) -> bool:
+        """Whether its revision has tasks, so that it can make them itself."""
+        ...
+
     async def ask(self, method: str, params: Fields) -> Fields:
         """The client's answer. Raises RpcError when it refuses or cannot be reached."""
         ...
 
 
-FindClient = Callable[[], Client | None]
-"""Who is asked when a server asks something that no call has caused; None when that is unclear."""
+FindClient = Callable[[str | None], Client | None]
+"""Who is asked when a server asks something in a task (its id), or that no call has caused (None).
+
+None when that is unclear.
+"""
 
 
-def nobody() -> None:
+def nobody(_task_id: str | None) -> None:
     """For a server whose unasked questions have no one to go to."""
 
 
@@ -90,6 +101,7 @@ class Calls:
         self._hear = hear
         self._parked: dict[str, Ticket] = {}
         self.find_client: FindClient = nobody
+        self.revision = NEWEST_LEGACY  # of the server that asks, once it is agreed
 
     def __repr__(self) -> str:
         return f"<Calls {self.outgoing!r}, {len(self._parked)} parked>"
@@ -127,16 +139,23 @@ class Calls:
     async def take_question(self, request: Request, ticket: Ticket | None = None) -> None:
         """The server asks something; `ticket`: of which call, when the transport tells."""
         try:
-            target = ticket or self._meant_by(request)
+            params = decode_fields(request.params)
+            task_id = related_task(params)
+            target = (ticket or self._meant_by()) if task_id is None else self._waiting_for(task_id)
             if target is None:
-                await self._send(encode_reply(request.id, await self._ask_directly(request)))
+                await self._reply(request, await self._ask_directly(request.method, params))
                 return
-            if not offers(target.call.capabilities, request):
+            if not offers(target.call.capabilities, request.method, params):
                 raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {request.method}")
             target.ask(request)
         except RpcError as refusal:
             log.info("a server's request is refused", method=request.method, reason=refusal.message)
             await self._send(encode_error(request.id, refusal))
+
+    async def _reply(self, request: Request, answer: Fields) -> None:
+        """Give the server a client's answer, in the words of its revision."""
+        answer = downgrade_answer(request.method, answer, self.revision)
+        await self._send(encode_reply(request.id, answer))
 
     def withdraw_question(self, request_id: Id | None) -> None:
         """The server does not want to know any more; nothing happens when it never asked that."""
@@ -148,23 +167,28 @@ class Calls:
             if not ticket.asked:
                 self._hear(Notification(WITHDRAWN, raw({STATE: state})))
 
-    async def _ask_directly(self, request: Request) -> Fields:
+    async def _ask_directly(self, method: str, params: Fields) -> Fields:
         """Ask a client something that none of its calls has caused. Raises RpcError."""
-        client = self.find_client()
+        client = self.find_client(related_task(params))
         if client is None:
             raise RpcError(INVALID_REQUEST, f"no client is meant by this; {AMBIGUOUS}")
-        if not offers(client.capabilities, request):
-            raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {request.method}")
+        if not offers(client.capabilities, method, params):
+            raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {method}")
         with trio.move_on_after(PARK_SECONDS):
-            return await client.ask(request.method, decode_fields(request.params))
+            return await client.ask(method, params)
         raise RpcError(INVALID_REQUEST, "the client did not answer")
 
-    def _meant_by(self, request: Request) -> Ticket | None:
+    def _waiting_for(self, task_id: str) -> Ticket | None:
+        """The `tasks/result` that waits for a task; None when there is none."""
+        waiting = (t for t in self.outgoing if t.call.method == m.TASKS_RESULT)
+        return next((ticket for ticket in waiting if ticket.call.text(TASK_ID) == task_id), None)
+
+    def _meant_by(self) -> Ticket | None:
         """The call that an unmarked request of the server is about; None when there is none.
 
         Raises RpcError when several can be meant.
         """
-        candidates = [t for t in self.outgoing if t.call.method in m.MAY_ASK_FOR_INPUT]
+        candidates = [t for t in self.outgoing if t.call.method in m.ASKED_DURING]
         if not candidates:
             return None
         client = candidates[0].call.client
@@ -178,7 +202,7 @@ class Calls:
         state = secrets.token_urlsafe(STATE_BYTES)
         self._parked[state] = ticket
         ticket.parked_until = trio.current_time() + PARK_SECONDS
-        return input_required(ticket.asked, state)
+        return input_required(ticket.asked, state, legacy=ticket.call.legacy)
 
     async def resume(self, call: Call) -> Ticket:
         """The parked ticket that a repeated call goes on with; the client's answers are passed on.
@@ -204,7 +228,7 @@ class Calls:
             if isinstance(answer, RpcError):
                 await self._send(encode_error(request.id, answer))
             else:
-                await self._send(encode_reply(request.id, answer))
+                await self._reply(request, answer)
         return ticket
 
     def overdue(self) -> list[Ticket]:
@@ -241,7 +265,7 @@ async def _pass_on(event: Event, token: Raw | None, notify: Notify) -> None:
 
 def _is_same(first: Call, again: Call) -> bool:
     """Whether a call repeats another: the same method on the same target."""
-    same_target = all(first.text(key) == again.text(key) for key in ("name", "uri"))
+    same_target = all(first.text(key) == again.text(key) for key in ("name", "uri", TASK_ID))
     return first.method == again.method and same_target
 
 

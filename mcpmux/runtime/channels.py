@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import ssl
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import structlog
+import trio
 
-from mcpmux.config import Http, Stdio, Upstream
-from mcpmux.errors import RpcError, TransportClosed, TransportError
+from mcpmux.config import ClientTls, Http, Stdio, Upstream
+from mcpmux.errors import ConfigError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol.call import Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import Fields, Request
 from mcpmux.protocol.method import PING
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.connection import Channel
-from mcpmux.runtime.http_channel import open_http_channel
 from mcpmux.runtime.link import open_link
+from mcpmux.runtime.sse_channel import HttpPlace, open_either, open_sse, open_streamable
+from mcpmux.runtime.stream_channel import open_stream_channel
+from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.transports.http_client import HttpPool, PoolLimits
 from mcpmux.transports.http_connection import HttpOrigin
+from mcpmux.transports.http_route import Route
 from mcpmux.transports.process import StopLadder, open_process
+from mcpmux.transports.proxy import choose_proxy
+from mcpmux.transports.tls import client_context
 
 log = structlog.get_logger()
 
@@ -43,19 +49,28 @@ class ChannelOpener:
         self._message_limit = message_limit
         self._head_limit = head_limit
         self._stop = stop
+        self._sse_urls: set[str] = set()  # of servers found out to speak HTTP+SSE
+        self._contexts: dict[ClientTls, ssl.SSLContext] = {}  # made once: a store of authorities is large
 
     @asynccontextmanager
-    async def open(self, upstream: Upstream, hear: Hear) -> AsyncIterator[Channel]:
+    async def open(
+        self, upstream: Upstream, hear: Hear, watch: Watch | None = None
+    ) -> AsyncIterator[Channel]:
         """A channel to `upstream`. Leaving stops its process or ends its session. Raises TransportError."""
         if isinstance(upstream.target, Stdio):
-            async with self._open_process(upstream.target, hear) as link:
+            async with self._open_process(upstream.target, hear, watch) as link:
                 yield link
-        else:
-            async with self._open_http(upstream.target, hear) as channel:
+        elif isinstance(upstream.target, Http):
+            async with self._open_http(upstream.target, hear, upstream.connect_timeout, watch) as channel:
                 yield channel
+        else:
+            async with open_stream_channel(
+                upstream.target, self._message_limit, upstream.connect_timeout, answer_server, hear, watch
+            ) as link:
+                yield link
 
     @asynccontextmanager
-    async def _open_process(self, target: Stdio, hear: Hear) -> AsyncIterator[Channel]:
+    async def _open_process(self, target: Stdio, hear: Hear, watch: Watch | None) -> AsyncIterator[Channel]:
         last_words: deque[str] = deque(maxlen=LAST_WORDS)
 
         def on_stderr(line: str) -> None:
@@ -73,7 +88,7 @@ class ChannelOpener:
                 on_stderr_line=on_stderr,
                 max_message_bytes=self._message_limit,
             ) as process,
-            open_link(process.pipe, answer_server, hear, objects=False) as link,
+            open_link(tapped(process.pipe, watch), answer_server, hear, objects=False) as link,
         ):
             try:
                 yield link
@@ -83,16 +98,44 @@ class ChannelOpener:
                 raise _with_last_words(link.close_reason, last_words)
 
     @asynccontextmanager
-    async def _open_http(self, target: Http, hear: Hear) -> AsyncIterator[Channel]:
+    async def _open_http(
+        self, target: Http, hear: Hear, patience: float, watch: Watch | None
+    ) -> AsyncIterator[Channel]:
         limits = PoolLimits(head_bytes=self._head_limit, body_bytes=self._message_limit)
-        parts = urlsplit(target.url)
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        headers = [(key, secret.reveal()) for key, secret in target.headers.items()]
-        with HttpPool(HttpOrigin.from_url(target.url), limits=limits) as pool:
-            async with open_http_channel(
-                pool, path, headers, self._message_limit, answer_server, hear
-            ) as channel:
+        headers = tuple((key, secret.reveal()) for key, secret in target.headers.items())
+        route = await self._find_route(target)
+        with HttpPool(route.origin, limits=limits, route=route) as pool:
+            limit = self._message_limit
+            place = HttpPlace(pool, target.url, headers, limit, answer_server, hear, patience, watch)
+            if target.transport == "auto":
+                opening: AbstractAsyncContextManager[Channel] = open_either(place, self._sse_urls)
+            else:
+                opening = open_sse(place) if target.transport == "sse" else open_streamable(place)
+            async with opening as channel:
                 yield channel
+
+    async def _find_route(self, target: Http) -> Route:
+        """Raises ConfigError."""
+        origin = HttpOrigin.from_url(target.url)
+        proxy = choose_proxy(origin, target.proxy)
+        if proxy is not None:
+            log.debug("by way of a proxy", proxy=str(proxy))
+        if not origin.secure and target.tls != ClientTls():
+            raise ConfigError(["`tls` does not go with an http:// URL; expected https://"])
+        if not target.tls.verify:
+            log.warning("ANY SERVER IS BELIEVED: `tls.verify` is false", host=origin.host)
+        return Route(
+            origin,
+            await self._context(target.tls) if origin.secure else None,
+            target.tls.server_name,
+            proxy,
+            await self._context(ClientTls()) if proxy is not None and proxy.origin.secure else None,
+        )
+
+    async def _context(self, tls: ClientTls) -> ssl.SSLContext:
+        if tls not in self._contexts:
+            self._contexts[tls] = await trio.to_thread.run_sync(client_context, tls)
+        return self._contexts[tls]
 
 
 def _with_last_words(reason: TransportError, last_words: deque[str]) -> TransportClosed:

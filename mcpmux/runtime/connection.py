@@ -7,21 +7,24 @@ what is merged, prefixed or retried.
 from __future__ import annotations
 
 import enum
+import math
+from contextlib import suppress
 from typing import Protocol
 
 import structlog
 import trio
 from msgspec import Raw
 
-from mcpmux.errors import RemoteProtocolError, RpcError, TransportError
+from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import handshake
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import STATE, first_error
+from mcpmux.protocol.asking import RESPONSES, STATE, after_visits, first_error
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, LOG_LEVEL, Call, Event, Notify
 from mcpmux.protocol.envelope import Fields, raw, text_of
 from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_error, upgrade_result
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.modern import LOG_LEVELS, severity
+from mcpmux.protocol.tasks import without_task_support
 from mcpmux.runtime.calls import FindClient
 from mcpmux.runtime.http_peer import HttpStatusError
 
@@ -30,12 +33,15 @@ log = structlog.get_logger()
 PROBE_SECONDS = (
     5.0  # a legacy server may be silent on `server/discover`; a slow start must not look like that
 )
+SURE_SECONDS = 5.0  # after a server was found to speak as agreed; many errors cost one question
 
 
 class Channel(Protocol):
     """What carries exchanges to one server: a duplex link, or HTTP. Knows no era but its headers."""
 
     closed: trio.Event
+    legacy_only: bool
+    """Whether no modern server is to be expected there."""
 
     @property
     def close_reason(self) -> TransportError:
@@ -54,6 +60,10 @@ class Channel(Protocol):
         """Go on with a call that was parked. Raises like `exchange`."""
         ...
 
+    async def reply(self, call: Call) -> None:
+        """Answer what a parked call asked, and wait for it no more. Raises like `exchange`."""
+        ...
+
     def abandon(self, state: str) -> bool:
         """The client of a parked call has gone; False when the state is not known here."""
         ...
@@ -66,8 +76,25 @@ class Channel(Protocol):
         """From now on hear what a legacy server says of its own accord."""
         ...
 
+    async def older(self) -> Channel | None:
+        """After `initialize` was refused: the same server by the transport of 2024-11-05, if it has that."""
+        ...
+
     def settle(self, facts: ServerFacts) -> None:
         """The revision is agreed."""
+        ...
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the server has refused something as one of another era would, since `believe`."""
+        ...
+
+    def believe(self) -> None:
+        """Forget the doubts so far."""
+        ...
+
+    def give_up(self, reason: TransportError) -> None:
+        """What was agreed does not hold any more: sets `closed`."""
         ...
 
 
@@ -79,6 +106,7 @@ class Connection:
         self._client_info = client_info
         self.facts = facts
         self.closed = channel.closed
+        self._sure_until = -math.inf
 
     def __repr__(self) -> str:
         return f"<Connection {self.facts.revision}{' closed' if self.closed.is_set() else ''}>"
@@ -96,8 +124,29 @@ class Connection:
         """The client of a parked call has gone; False when the state is not known here."""
         return self._channel.abandon(state)
 
-    async def tell(self, method: str) -> None:
-        """Pass on a notification of the clients that this server's era knows."""
+    async def reply(self, call: Call) -> None:
+        """Answer what a parked call asked, and wait for it no more. Raises like `exchange`."""
+        await self._channel.reply(call)
+
+    async def tell(self, method: str, params: Fields) -> None:
+        """Pass on a notification of the clients that this server's era knows; 2026-07-28 knows none."""
+
+    async def holds(self) -> bool:
+        """After an error: whether the server still speaks as agreed. Ends the connection when it does not.
+
+        Over HTTP a server can be replaced by one of the other era without anything being closed.
+        """
+        if not self._channel.doubtful or trio.current_time() < self._sure_until:
+            return True
+        self._channel.believe()
+        if await self._is_recognised():
+            self._sure_until = trio.current_time() + SURE_SECONDS
+            return True
+        self._channel.give_up(TransportClosed(f"it does not speak {self.facts.revision} any more"))
+        return False
+
+    async def _is_recognised(self) -> bool:
+        raise NotImplementedError
 
 
 class ModernConnection(Connection):
@@ -108,7 +157,15 @@ class ModernConnection(Connection):
         if error is not None:
             raise error
         leg = call.with_meta(modern_meta(call, self._client_info))
+        if call.legacy and call.method == m.TOOLS_LIST:
+            return without_task_support(await self._channel.exchange(leg, notify))
         return await self._channel.exchange(leg, notify)
+
+    async def _is_recognised(self) -> bool:
+        try:
+            return await _discover(self._channel, self._client_info) is not None
+        except McpmuxError:
+            return True  # some other trouble, which the next call will meet
 
 
 class LegacyConnection(Connection):
@@ -120,10 +177,12 @@ class LegacyConnection(Connection):
         if LOG_LEVEL in call.meta:
             await self._speak_up(text_of(call.meta[LOG_LEVEL]))
         capabilities = call.meta.get(CLIENT_CAPABILITIES)
-        leg = Call(call.method, call.params, downgrade_meta(call), call.client, capabilities)
+        leg = Call(call.method, call.params, downgrade_meta(call), call.client, capabilities, call.legacy)
         try:
             if STATE in call.params:
                 result = await self._channel.resume(leg, notify)
+            elif RESPONSES in call.params:
+                result = await self._channel.exchange(after_visits(leg), notify)
             else:
                 result = await self._channel.exchange(leg, notify)
         except RpcError as error:
@@ -140,8 +199,13 @@ class LegacyConnection(Connection):
         except RpcError as error:
             log.debug("log level refused", level=level, reason=error.message)
 
-    async def tell(self, method: str) -> None:
-        await self._channel.notify(method)
+    async def tell(self, method: str, params: Fields) -> None:
+        await self._channel.notify(method, params)
+
+    async def _is_recognised(self) -> bool:
+        with trio.move_on_after(PROBE_SECONDS), suppress(RpcError, TransportError):
+            await self._channel.exchange(Call(m.PING, {}, {}), unheard)
+        return not self._channel.doubtful
 
 
 async def unheard(_event: Event) -> None:
@@ -164,11 +228,15 @@ async def connect(channel: Channel, client_info: Raw, capabilities: Raw, eras: E
 
     Raises TransportError, RpcError (it refused `initialize`), RemoteProtocolError (it makes no sense).
     """
-    facts = await _discover(channel, client_info) if eras is Eras.MODERN_FIRST else None
+    probe = eras is Eras.MODERN_FIRST and not channel.legacy_only
+    facts = await _discover(channel, client_info) if probe else None
     if facts is None:
         try:
             return await _initialize(channel, client_info, capabilities)
         except (RpcError, HttpStatusError) as refusal:
+            older = await channel.older()
+            if older is not None:
+                return await _initialize(older, client_info, capabilities)
             if eras is Eras.LEGACY_ONLY:
                 raise
             # A modern server that was too slow for the probe, or not asked, refuses `initialize`.
@@ -183,19 +251,31 @@ async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
     """The facts of a modern server, None for a legacy one. Raises RemoteProtocolError for a newer one."""
     with trio.move_on_after(PROBE_SECONDS):
         try:
-            return handshake.read_discover_result(
-                await channel.exchange(handshake.discover_call(client_info), unheard)
-            )
+            return handshake.read_discover_result(await _probe(channel, client_info))
         except RpcError as error:
             if handshake.is_modern_error(error) and not handshake.common_legacy(error):
-                versions = handshake.supported_versions(error)
-                raise RemoteProtocolError(f"no revision in common; it supports {versions}") from None
+                raise RemoteProtocolError(handshake.refusal(error)) from None
         except HttpStatusError as error:
             if error.status in (401, 403):
                 raise
         except RemoteProtocolError as error:  # the answer to `initialize` will say more
             log.debug("the probe's answer makes no sense", reason=str(error))
     return None
+
+
+async def _probe(channel: Channel, client_info: Raw) -> Fields:
+    """The answer to `server/discover`. Asked once more of a server that refused a version which it lists.
+
+    "The client SHOULD select a mutually supported version from the `supported` list and retry the request"
+    (Versioning, 2026-07-28): ours is one.
+    """
+    call = handshake.discover_call(client_info)
+    try:
+        return await channel.exchange(call, unheard)
+    except RpcError as error:
+        if not handshake.offers_newest(error):
+            raise
+    return await channel.exchange(call, unheard)
 
 
 async def _initialize(channel: Channel, client_info: Raw, capabilities: Raw) -> Connection:

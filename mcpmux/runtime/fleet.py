@@ -131,6 +131,10 @@ class Fleet(Mapping[str, Upstream]):
         """A client has come that can be asked things. `leave` must follow."""
         self._clients[client] = client
 
+    def client(self, identity: object) -> Client | None:
+        """The client that calls itself so in its calls, when it can be asked things."""
+        return self._clients.get(identity)
+
     def client_of(self, key: str) -> Client | None:
         """The client that the session with that key belongs to: its own, or the only one there is."""
         for client, sessions in self._private.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec import Raw
 
 from mcpmux.errors import RpcError
@@ -14,18 +16,27 @@ from mcpmux.runtime.listen import serve_listen
 from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.session import LegacySession, open_session
+from mcpmux.runtime.tap import Tap, identify, watched
 
 
 class Front:
     """What mcpmux offers to clients: modern calls, and legacy sessions."""
 
-    def __init__(self, router: Router, relay: Relay, server_info: Raw) -> None:
+    def __init__(self, router: Router, relay: Relay, server_info: Raw, tap: Tap | None = None) -> None:
+        """`tap` watches what clients do."""
+        self.tap = tap
         self._router = router
         self._relay = relay
         self._server_info = server_info
 
     async def answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
         """Answer one modern call. Raises RpcError."""
+        if self.tap is None:
+            return await self._answer(request_id, call, notify)
+        identify(call)
+        return await watched(self.tap, call, partial(self._answer, request_id, call, notify))
+
+    async def _answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
         if call.method == m.LISTEN:
             return await serve_listen(request_id, call, notify, self._router, self._relay)
         if call.method in m.REMOVED_IN_MODERN:
@@ -47,7 +58,22 @@ class Front:
 
     async def initialize(self, request: Request) -> tuple[LegacySession, Fields]:
         """Open a legacy session: it, and the answer. The caller closes it. Raises RpcError."""
-        return await open_session(request, self._router, self._relay, self._server_info)
+        opened: list[LegacySession] = []
+
+        async def work() -> Fields:
+            session, result = await open_session(
+                request, self._router, self._relay, self._server_info, self.tap
+            )
+            opened.append(session)
+            return result
+
+        try:
+            result = await work() if self.tap is None else await watched(self.tap, read_call(request), work)
+        except BaseException:
+            for session in opened:
+                session.close()
+            raise
+        return opened[0], result
 
 
 def read_call(request: Request, client: object = None) -> Call:

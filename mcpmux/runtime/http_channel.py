@@ -9,14 +9,14 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import structlog
 import trio
 from msgspec import Raw
 
-from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportClosed, TransportError
+from mcpmux.errors import RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import ASKS
 from mcpmux.protocol.call import PROGRESS_TOKEN, VERSION, Call, Event, Notify, with_meta
@@ -35,35 +35,36 @@ from mcpmux.protocol.envelope import (
     encode_request,
     first_byte,
     id_of,
+    is_batch,
     raw,
 )
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.inflight import Ticket
-from mcpmux.runtime.calls import PARK_SECONDS, Calls, FindClient, Hear, result_of
-from mcpmux.runtime.http_peer import (
-    FAREWELL_SECONDS,
-    HttpPeer,
-    HttpStatusError,
-    SessionExpired,
-    continued,
-    is_event_stream,
-    message_in,
-    messages_in,
-    retry_seconds,
-)
-from mcpmux.runtime.link import Answer
+from mcpmux.protocol.tasks import related_task
+from mcpmux.runtime.calls import Calls, FindClient, Hear, result_of
+from mcpmux.runtime.carried import CarriedCalls
+from mcpmux.runtime.http_events import batch_in, continued, is_event_stream, message_in, retry_seconds
+from mcpmux.runtime.http_peer import FAREWELL_SECONDS, HttpPeer, SessionExpired, nonsense
+from mcpmux.runtime.link import Answer, Link
+from mcpmux.runtime.tap import Watch
 from mcpmux.transports.http_client import HttpPool, HttpResponse
 from mcpmux.transports.sse import SseDecoder
 
 log = structlog.get_logger()
 
+OpenOlder = Callable[[], Awaitable[Link | None]]
+"""Opens a link to the same server over HTTP+SSE; None when it does not speak that."""
+
 LISTEN_SECONDS = 2.0  # for the server to open its own stream; some send no headers before there is an event
 TOOL_PAGES = 100  # of a server's tools that are searched for annotations before a call is repeated
 
-_FORGOTTEN = (404, 400)
-"""What servers answer to a session of their former life; the specification says 404."""
+_FORGOTTEN = (404, 400, 405)
+"""What servers answer to a session of their former life; 404 by the specification, 405 when now modern."""
 
-_MAY_BE_PARKED = frozenset({m.TOOLS_CALL, m.PROMPTS_GET})
+_NOT_STREAMABLE = (400, 404, 405)
+"""What a server of HTTP+SSE answers to an `initialize` that is POSTed to its event stream's URL."""
+
+_MAY_BE_PARKED = frozenset({m.TOOLS_CALL, m.PROMPTS_GET, m.TASKS_RESULT})
 """Reading a resource is not among them: no legacy server asks for input there, and it is the hot path."""
 
 
@@ -83,14 +84,19 @@ class _Waiting:
 class HttpChannel:
     """One upstream over HTTP. Made by `open_http_channel`."""
 
-    def __init__(self, peer: HttpPeer, answer: Answer, hear: Hear, nursery: trio.Nursery) -> None:
+    legacy_only = False
+
+    def __init__(
+        self, peer: HttpPeer, answer: Answer, hear: Hear, nursery: trio.Nursery, older: OpenOlder | None
+    ) -> None:
         self._peer = peer
+        self._open_older = older
         self._answer = answer
         self._hear = hear
         self._nursery = nursery
         self._listening = trio.Event()
         self._calls = Calls(peer.tell, hear)
-        self._carriers: dict[int, trio.CancelScope] = {}
+        self._carried = CarriedCalls(self._calls, nursery, self._perform, self._say_cancelled)
         self.closed = peer.closed
 
     def __repr__(self) -> str:
@@ -101,9 +107,35 @@ class HttpChannel:
         """Why it ended, once `closed` is set."""
         return self._peer.close_reason
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether the server has refused something as one of another era would, since it was last asked."""
+        return self._peer.doubtful
+
+    def believe(self) -> None:
+        """Forget the doubts so far."""
+        self._peer.doubtful = False
+
+    def give_up(self, reason: TransportError) -> None:
+        """What was agreed with the server does not hold any more."""
+        self._peer.lose(reason)
+
+    async def older(self) -> Link | None:
+        """The server over HTTP+SSE, if it refused `initialize` as those do and has an event stream there.
+
+        Raises RemoteProtocolError when it has one that must not be used.
+        """
+        if self._open_older is None or self._peer.initialize_status not in _NOT_STREAMABLE:
+            return None
+        link = await self._open_older()
+        if link is not None:
+            link.ask_clients_by(self._calls.find_client)
+        return link
+
     def settle(self, facts: ServerFacts) -> None:
         """From now on every request carries what the agreed revision asks for."""
         self._peer.settle(facts)
+        self._calls.revision = facts.revision
 
     async def exchange(self, call: Call, notify: Notify) -> Fields:
         """Send one request and wait for its answer.
@@ -111,7 +143,7 @@ class HttpChannel:
         Raises RpcError (the server's answer), SessionExpired, HttpStatusError or another TransportError.
         """
         if self._peer.legacy and call.method in _MAY_BE_PARKED:
-            return await self._exchange_apart(call, notify)
+            return await self._carried.exchange(call, notify)
         if call.method == m.TOOLS_LIST and VERSION in call.meta:
             return self._without_invalid(await self._exchange(call, notify))
         try:
@@ -169,26 +201,14 @@ class HttpChannel:
             answer = await self._resume_stream(waiting)
         return answer
 
-    # Calls in which a legacy server may ask something: carried by a task, as they can be parked
+    async def _perform(self, ticket: Ticket) -> Reply | ErrorReply:
+        """Send the call of a ticket; what comes before its answer goes into the ticket."""
 
-    async def _exchange_apart(self, call: Call, notify: Notify) -> Fields:
-        ticket = self._calls.outgoing.open(call)
-        self._nursery.start_soon(self._carry, ticket, name=f"carry {call.method}")
-        return await self._wait(ticket, notify)
-
-    async def _carry(self, ticket: Ticket) -> None:
         async def pass_on(event: Event) -> None:
             ticket.push(event)
 
-        with trio.CancelScope() as scope:
-            self._carriers[ticket.id] = scope
-            try:
-                waiting = _Waiting(ticket.id, pass_on, self._peer.message_limit, ticket)
-                ticket.settle(await self._answer_to(ticket.call, waiting))
-            except McpmuxError as error:
-                ticket.settle(error)
-            finally:
-                del self._carriers[ticket.id]
+        waiting = _Waiting(ticket.id, pass_on, self._peer.message_limit, ticket)
+        return await self._answer_to(ticket.call, waiting)
 
     def fail_calls(self) -> None:
         """The channel is over: whoever still waits hears it."""
@@ -196,39 +216,15 @@ class HttpChannel:
 
     async def resume(self, call: Call, notify: Notify) -> Fields:
         """Go on with a parked call. Raises RpcError for a state that is not known (any more)."""
-        return await self._wait(await self._calls.resume(call), notify)
+        return await self._carried.resume(call, notify)
 
-    async def _wait(self, ticket: Ticket, notify: Notify) -> Fields:
-        try:
-            return await self._calls.wait(ticket, notify)
-        finally:
-            if ticket.parked_until is not None:
-                self._nursery.start_soon(self._expire, ticket, name="parked call")
-            else:
-                await self._end(ticket)
-
-    async def _end(self, ticket: Ticket) -> None:
-        """Nobody waits any more: a server that still works on it is told."""
-        if self._calls.outgoing.close(ticket):
-            if (carrier := self._carriers.get(ticket.id)) is not None:
-                carrier.cancel(reason="the client gave up")
-            await self._say_cancelled(ticket.id)
+    async def reply(self, call: Call) -> None:
+        """Answer what a parked call asked, and wait for it no more. Raises like `resume`."""
+        await self._carried.reply(call)
 
     def abandon(self, state: str) -> bool:
         """The client of a parked call has gone; False when no call was parked with that state."""
-        ticket = self._calls.take_back(state)
-        if ticket is not None:
-            self._nursery.start_soon(self._give_up, ticket)
-        return ticket is not None
-
-    async def _expire(self, ticket: Ticket) -> None:
-        await trio.sleep(PARK_SECONDS)
-        for late in self._calls.overdue():
-            await self._give_up(late)
-
-    async def _give_up(self, ticket: Ticket) -> None:
-        await self._calls.refuse_questions(ticket)
-        await self._end(ticket)
+        return self._carried.abandon(state)
 
     async def _ask(self, call: Call, body: bytes, waiting: _Waiting) -> Reply | ErrorReply | None:
         """Send the request; its answer, or None when its event stream broke off and can be resumed."""
@@ -276,7 +272,7 @@ class HttpChannel:
                         self._hear(Notification(m.MISSED))
                     decoder = continued(decoder, self._peer.message_limit)
                     async for chunk in response:
-                        for message in messages_in(decoder, chunk):
+                        for message in self._peer.messages_in(decoder, chunk):
                             await self._take_unasked(message)
             except TransportError as error:
                 log.debug("the server's stream broke off", reason=str(error))
@@ -292,19 +288,33 @@ class HttpChannel:
         if response.status == 404 and self._peer.session is not None:
             raise SessionExpired("the server has forgotten the session")
         body = await response.read()
-        message = message_in(body)
+        self._peer.note(body, response.status)
+        message = await self._answer_in_batch(body, waiting) if self._is_batch(body) else message_in(body)
+        if response.status >= 400:
+            self._peer.note_refusal(response.status, message if isinstance(message, ErrorReply) else None)
         if isinstance(message, Reply | ErrorReply) and message.id in (waiting.request_id, None):
             return message
         if response.status != 200:
-            raise HttpStatusError(response.status, body)
-        raise RemoteProtocolError("its answer is no JSON-RPC response to the request")
+            raise self._peer.status_error(response, body)
+        raise nonsense(response, body)
+
+    def _is_batch(self, body: bytes) -> bool:
+        return self._peer.batches and is_batch(body)
+
+    async def _answer_in_batch(self, body: bytes, waiting: _Waiting) -> Message | None:
+        """The answer among the messages of a batch; the others are taken as on a stream."""
+        for message in batch_in(body):
+            if isinstance(message, Reply | ErrorReply) and message.id == waiting.request_id:
+                return message
+            await self._take(message, waiting)
+        return None
 
     async def _answer_in_stream(self, response: HttpResponse, waiting: _Waiting) -> Reply | ErrorReply | None:
         """The answer in an event stream; None when it breaks off before that and can be resumed."""
         waiting.decoder = continued(waiting.decoder, self._peer.message_limit)
         try:
             async for chunk in response:
-                for message in messages_in(waiting.decoder, chunk):
+                for message in self._peer.messages_in(waiting.decoder, chunk):
                     if isinstance(message, Reply | ErrorReply) and message.id == waiting.request_id:
                         return message
                     await self._take(message, waiting)
@@ -340,7 +350,9 @@ class HttpChannel:
             params = decode_fields(message.params)
         except ValueError:
             return
-        if message.method in (m.PROGRESS, m.LOG_MESSAGE, m.ACKNOWLEDGED):
+        if message.method == m.PROGRESS and related_task(params) is not None:
+            self._hear(message)  # goes on when the call that made the task has been answered
+        elif message.method in (m.PROGRESS, m.LOG_MESSAGE, m.ACKNOWLEDGED):
             await notify(Event(message.method, params))
         elif message.method == m.CANCELLED:
             self._calls.withdraw_question(id_of(params.get("requestId")))
@@ -372,11 +384,13 @@ async def open_http_channel(
     message_limit: int,
     answer: Answer,
     hear: Hear,
+    older: OpenOlder | None = None,
+    watch: Watch | None = None,
 ) -> AsyncIterator[HttpChannel]:
     """A channel to `target` (path and query) over `pool`; leaving ends the session at the server."""
-    peer = HttpPeer(pool, target, tuple(headers), message_limit)
+    peer = HttpPeer(pool, target, tuple(headers), message_limit, watch)
     async with trio.open_nursery() as nursery:
-        channel = HttpChannel(peer, answer, hear, nursery)
+        channel = HttpChannel(peer, answer, hear, nursery, older)
         try:
             yield channel
         finally:

@@ -19,6 +19,7 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import Gone, ReplayBounds
 from mcpmux.protocol import method as m
+from mcpmux.protocol.batch import read_batch
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import BUSY, INVALID_REQUEST
 from mcpmux.protocol.envelope import (
@@ -44,11 +45,16 @@ from mcpmux.protocol.headers import (
 )
 from mcpmux.protocol.modern import check_call, unsupported_version
 from mcpmux.protocol.origin import OriginPolicy
-from mcpmux.protocol.revisions import SUPPORTED, is_modern
+from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
 from mcpmux.protocol.tool_headers import ToolHeaders
 from mcpmux.runtime.front import Front, read_call, says_modern
 from mcpmux.runtime.http_answer import JSON, NoSession, refuse_with, respond, status_of
+from mcpmux.runtime.http_batch import answer_batch
 from mcpmux.runtime.http_session import HttpSession
+from mcpmux.runtime.http_tap import ConnectionLegs, TappedReply
+from mcpmux.runtime.sse_endpoint import SseEndpoint, SseLimits
+from mcpmux.runtime.stdio_client import STALL_SECONDS
+from mcpmux.runtime.tap import Tap, Watch
 from mcpmux.transports.http_message import HttpRequest
 from mcpmux.transports.http_reply import HttpReply
 
@@ -69,14 +75,25 @@ class SessionLimits(NamedTuple):
 class HttpEndpoint:
     """All HTTP clients of one listener. `run` has to run. `sessions` holds the legacy ones by id."""
 
-    def __init__(self, front: Front, path: str, policy: OriginPolicy, limits: SessionLimits) -> None:
+    def __init__(
+        self,
+        front: Front,
+        path: str,
+        policy: OriginPolicy,
+        limits: SessionLimits,
+        sse_path: str = "",
+        stall: float = STALL_SECONDS,
+    ) -> None:
+        """`sse_path`: of HTTP+SSE, "" for none; `stall`: seconds that its clients may read nothing."""
         self._front = front
         self._path = path
         self._policy = policy
         self._limits = limits
         self._tools = ToolHeaders()  # as clients see them
+        self._legs = ConnectionLegs()
         self._nursery: trio.Nursery
         self.sessions: dict[str, HttpSession] = {}
+        self._sse = SseEndpoint(front, sse_path, SseLimits(self._is_full, limits.idle, stall))
 
     def __repr__(self) -> str:
         return f"<HttpEndpoint {self._path} {len(self.sessions)} sessions>"
@@ -101,13 +118,23 @@ class HttpEndpoint:
                 session.close()
                 log.info("idle session ended", sessions=len(self.sessions))
 
+    def _is_full(self) -> bool:
+        return len(self.sessions) + len(self._sse) >= self._limits.sessions
+
+    async def drain_after(self, stopping: trio.Event) -> None:
+        """When `stopping` is set, let the streams of HTTP+SSE come to their end."""
+        await stopping.wait()
+        self._sse.drain()
+
     async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one HTTP request."""
+        if self._front.tap is not None:
+            reply = self._watch(self._front.tap, request, reply)
         refusal = self._policy.refuses(request.headers)
         if refusal is not None:
             await refuse_with(reply, 403, refusal)
         elif request.path != self._path:
-            await refuse_with(reply, 404, f"Nothing here; the MCP endpoint is {self._path}")
+            await self._handle_elsewhere(request, reply)
         elif request.method == "POST":
             await self._post(request, reply)
         elif request.method == "GET" and SESSION_HEADER in request.headers:
@@ -117,14 +144,35 @@ class HttpEndpoint:
         else:
             await refuse_with(reply, 405, "Method not allowed", (("Allow", "POST, GET, DELETE"),))
 
+    def _watch(self, tap: Tap, request: HttpRequest, reply: HttpReply) -> HttpReply:
+        """Tell the tap what comes in, and have it see what goes out."""
+        session = self.sessions.get(request.headers.get(SESSION_HEADER, ""))
+        watch = session.watch if session is not None else None
+        if watch is None:
+            watch = Watch(tap, self._legs.of(tap, request.peer))
+        watch.rest()
+        if request.path != self._path:
+            return reply
+        if request.body:
+            watch.received(request.body)
+        return TappedReply(reply, watch)
+
+    async def _handle_elsewhere(self, request: HttpRequest, reply: HttpReply) -> None:
+        if request.path == self._sse.path:
+            await self._sse.handle(request, reply)
+        else:
+            await refuse_with(reply, 404, f"Nothing here; the MCP endpoint is {self._path}")
+
     async def _post(self, request: HttpRequest, reply: HttpReply) -> None:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             await refuse_with(reply, 415, "Content-Type must be application/json")
             return
         try:
-            if is_batch(request.body):
-                raise BadMessage(INVALID_REQUEST, "Invalid request: batches are not part of this revision")
+            if (session := self._batching(request)) is not None:
+                streams = "text/event-stream" in request.headers.get("accept", "")
+                await answer_batch(session, read_batch(request.body), reply, streams=streams)
+                return
             message = decode_message(request.body)
         except BadMessage as bad:
             await reply.send(400, JSON, encode_error(bad.id, bad))
@@ -134,9 +182,18 @@ class HttpEndpoint:
         else:
             await self._take_other(message, request, reply)
 
+    def _batching(self, request: HttpRequest) -> HttpSession | None:
+        """The session that a batch is for, if this is one and the session's revision has them."""
+        session = self.sessions.get(request.headers.get(SESSION_HEADER, ""))
+        if session is None or not allows_batch(session.session.revision):
+            return None
+        return session if is_batch(request.body) else None
+
     async def _take_request(self, message: Request, request: HttpRequest, reply: HttpReply) -> None:
         """Find out whose request this is, and answer it."""
         streams = "text/event-stream" in request.headers.get("accept", "")
+        if isinstance(reply, TappedReply):
+            reply.watch.begin(message.id, request.headers)
         try:
             call = read_call(message)
             version = request.headers.get(VERSION_HEADER)
@@ -152,7 +209,7 @@ class HttpEndpoint:
             elif version is not None and version not in SUPPORTED:
                 raise unsupported_version(version)
             elif message.method == m.INITIALIZE:
-                await self._initialize(message, reply)
+                await self._initialize(message, request, reply)
             else:
                 await self._session_of(request).post(message, reply, streams=streams)
         except RpcError as error:
@@ -164,13 +221,17 @@ class HttpEndpoint:
             self._tools.learn(dict(result))
         return result
 
-    async def _initialize(self, message: Request, reply: HttpReply) -> None:
-        if len(self.sessions) >= self._limits.sessions:
+    async def _initialize(self, message: Request, request: HttpRequest, reply: HttpReply) -> None:
+        if self._is_full():
             count = self._limits.sessions
             raise RpcError(BUSY, f"Busy: {count} sessions are open; end one or try again later")
         session, result = await self._front.initialize(message)
         session_id = secrets.token_urlsafe(SESSION_BYTES)
-        self.sessions[session_id] = HttpSession(session, self._nursery, self._limits.replay)
+        opened = self.sessions[session_id] = HttpSession(session, self._nursery, self._limits.replay)
+        if isinstance(reply, TappedReply):
+            opened.watch = reply.watch
+            opened.watch.leg.session = session_id
+            self._legs.give_away(request.peer)
         log.info("session opened", revision=session.revision, sessions=len(self.sessions))
         await reply.send(200, (*JSON, ("Mcp-Session-Id", session_id)), encode_reply(message.id, result))
 

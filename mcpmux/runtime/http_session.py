@@ -7,6 +7,7 @@ nothing, so they just end with their connection. Source: "Transports", 2025-03-2
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import trio
@@ -33,6 +34,7 @@ from mcpmux.runtime.calls import Calls
 from mcpmux.runtime.connection import unheard
 from mcpmux.runtime.http_answer import JSON, STREAM_HEADERS, Say, outcome, respond, streaming
 from mcpmux.runtime.session import LegacySession
+from mcpmux.runtime.tap import Watch
 from mcpmux.transports.http_reply import HttpReply
 from mcpmux.transports.sse import encode_event
 
@@ -40,6 +42,8 @@ OWN_STREAM = 0  # the number of the stream that a plain GET opens
 IN_FLIGHT_LIMIT = 256  # requests of one session at a time
 QUESTION = Event("dev.mcpmux/question", {})  # in the mailbox: something is to be asked
 KEEP_ALIVE_SECONDS = 15.0  # between comments on a quiet stream, so that nothing in between closes it
+PRIMING_SECONDS = 0.05  # for a call's answer, before its client gets an event id that it can resume from
+RETRY_MILLISECONDS = 1000  # for a client to come back after its stream has broken off
 
 
 class _Stream:
@@ -70,6 +74,7 @@ class HttpSession:
         self._own_reader: trio.CancelScope | None = None
         self._questions: list[bytes] = []
         session.ask_unasked = self._ask_on_own_stream
+        self.watch: Watch | None = None
 
     def __repr__(self) -> str:
         return f"<HttpSession {self.session!r} {len(self._in_flight)} in flight, {self._buffer!r}>"
@@ -85,6 +90,8 @@ class HttpSession:
             scope.cancel(reason="the session has ended")
         self.session.mailbox.close()
         self.session.close()
+        if self.watch is not None:
+            self.watch.tap.gone(self.watch.leg)
 
     def take_answer(self, answer: Reply | ErrorReply) -> None:
         """The client's answer to something that it was asked."""
@@ -110,9 +117,8 @@ class HttpSession:
 
     def take_notification(self, notification: Notification) -> None:
         """A notification of the client: it may take back a request."""
-        if notification.method == m.ROOTS_CHANGED:
-            self.session.roots_changed()
         if notification.method != m.CANCELLED:
+            self.session.take_notification(notification)
             return
         try:
             request_id = id_of(decode_fields(notification.params).get("requestId"))
@@ -126,12 +132,7 @@ class HttpSession:
 
     async def post(self, request: Request, reply: HttpReply, *, streams: bool) -> None:
         """Answer one request; `streams`: the client takes event streams. Raises RpcError for a refusal."""
-        self.last_used = trio.current_time()
-        if request.id in self._in_flight:
-            raise RpcError(INVALID_REQUEST, f"Invalid request: id {request.id!r} is already in flight")
-        if len(self._in_flight) >= IN_FLIGHT_LIMIT:
-            raise RpcError(BUSY, f"Busy: more than {IN_FLIGHT_LIMIT} requests in flight; try again later")
-        scope = self._in_flight[request.id] = trio.CancelScope()
+        scope = self.admit(request)
         if streams and request.method == m.TOOLS_CALL:
             stream = self._open_stream()
             self._nursery.start_soon(self._work, request, scope, stream, name=f"call {request.id}")
@@ -144,6 +145,32 @@ class HttpSession:
                 await respond(request, reply, work, streams=streams, legacy=True)
             if scope.cancelled_caught and not reply.started:
                 await _send_only(reply, None)
+        finally:
+            del self._in_flight[request.id]
+
+    def admit(self, request: Request) -> trio.CancelScope:
+        """One more request is in flight: the scope that cancels it. Raises RpcError for a refusal."""
+        self.last_used = trio.current_time()
+        if request.id in self._in_flight:
+            raise RpcError(INVALID_REQUEST, f"Invalid request: id {request.id!r} is already in flight")
+        if len(self._in_flight) >= IN_FLIGHT_LIMIT:
+            raise RpcError(BUSY, f"Busy: more than {IN_FLIGHT_LIMIT} requests in flight; try again later")
+        scope = self._in_flight[request.id] = trio.CancelScope()
+        return scope
+
+    async def work(self, request: Request, scope: trio.CancelScope, say: Say) -> bytes | None:
+        """The answer to an admitted request of several that share a response; None when it was cancelled."""
+
+        async def notify(event: Event) -> None:
+            await say(encode_notification(event.method, event.params))
+
+        if self.watch is not None:
+            self.watch.begin(request.id)
+        try:
+            with scope:
+                ask = partial(self._ask, say)
+                return (await outcome(request, partial(self.session.answer, request, ask=ask), notify))[1]
+            return None
         finally:
             del self._in_flight[request.id]
 
@@ -182,18 +209,20 @@ class HttpSession:
         stream.arrival.unpark_all()
 
     async def _follow(self, stream: _Stream, reply: HttpReply) -> None:
-        """Send a call's stream as it grows; as plain JSON when the answer is all there is."""
+        """Send a call's stream as it grows; as plain JSON when its answer comes soon and alone."""
         self._readers += 1
+        primes = self.session.revision >= V_2025_11_25
         try:
             first = f"{stream.number}-0"
-            while not stream.over and not self._after(first):
-                await stream.arrival.park()
+            with trio.move_on_after(PRIMING_SECONDS if primes else math.inf):
+                while not stream.over and not self._after(first):
+                    await stream.arrival.park()
             if stream.only_answer is not None or (stream.over and stream.events == 0):
                 await _send_only(reply, stream.only_answer)
                 return
             opening = b""
-            if self.session.revision >= V_2025_11_25:
-                opening = encode_event(b"", event_id=first)
+            if primes:
+                opening = encode_event(b"", event_id=first, retry=RETRY_MILLISECONDS)
             await reply.open(200, STREAM_HEADERS, opening)
             await self._send_after(stream, first, reply)
         finally:

@@ -16,6 +16,7 @@ import trio
 from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import ASKS
+from mcpmux.protocol.batch import BatchAnswer, read_batch
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, Call, Event, Notify, with_meta
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_REQUEST
 from mcpmux.protocol.envelope import (
@@ -33,10 +34,12 @@ from mcpmux.protocol.envelope import (
     encode_reply,
     encode_request,
     id_of,
+    is_batch,
     raw,
 )
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.inflight import Ticket
+from mcpmux.protocol.revisions import allows_batch
 from mcpmux.runtime.calls import Calls, FindClient, Hear
 from mcpmux.transports.pipe import MessagePipe
 
@@ -52,10 +55,16 @@ FAREWELL_SECONDS = 2.0  # for telling a peer that an exchange is cancelled, or w
 
 
 class Link:
-    """One duplex stream carrying exchanges. Made by `open_link`."""
+    """One duplex stream carrying exchanges. Made by `open_link`.
+
+    `legacy_only`: set by the owner of a transport that only legacy servers have.
+    """
+
+    legacy_only = False
 
     def __init__(self, pipe: MessagePipe, answer: Answer, hear: Hear, *, objects: bool) -> None:
         self._pipe = pipe
+        self.batches = False  # whether the peer may send them: set when the revision is agreed
         self._answer = answer
         self._hear = hear
         self._objects = objects
@@ -64,6 +73,8 @@ class Link:
         self._objections = 0
         self.calls = Calls(pipe.send, hear)
         self._incoming: dict[Id, trio.CancelScope] = {}
+        self._reading = trio.CancelScope()
+        self._draining = False
         self.closed = trio.Event()  # the peer will say nothing more
         self.ended = trio.Event()  # and everything it asked is done with
         self.close_reason: TransportError = TransportClosed("the stream has ended")
@@ -97,6 +108,10 @@ class Link:
             return await self.calls.wait(ticket, notify)
         finally:
             await self._leave(ticket)
+
+    async def reply(self, call: Call) -> None:
+        """Answer what a parked call asked, and wait for it no more. Raises like `resume`."""
+        await self._leave(await self.calls.resume(call))
 
     async def _leave(self, ticket: Ticket) -> None:
         """The wait is over: the ticket is gone, or parked; the peer is told when nobody waits any more."""
@@ -137,8 +152,24 @@ class Link:
     async def listen(self) -> None:
         """A duplex stream is heard all the time."""
 
+    async def older(self) -> None:
+        """A duplex stream has no older form."""
+
     def settle(self, facts: ServerFacts) -> None:
-        """A duplex stream looks the same in every revision."""
+        """A duplex stream looks the same in every revision, but for batches."""
+        self.calls.revision = facts.revision
+        self.batches = allows_batch(facts.revision)
+
+    @property
+    def doubtful(self) -> bool:
+        """Never: a peer that changes its era has ended its stream before."""
+        return False
+
+    def believe(self) -> None:
+        """There are no doubts."""
+
+    def give_up(self, reason: TransportError) -> None:
+        """Nothing to do: the stream ends by itself."""
 
     async def notify(self, method: str, params: Fields | None = None) -> None:
         """Send a notification. Raises TransportClosed."""
@@ -149,6 +180,16 @@ class Link:
         with trio.move_on_after(FAREWELL_SECONDS, shield=True):
             await _quietly(self._pipe.send(encode_notification(m.CANCELLED, params)))
 
+    def drain(self) -> None:
+        """Refuse what the peer asks from now on; `ended` follows when what it asked before is answered."""
+        self._draining = True
+        self.close_reason = TransportClosed("this side is stopping")
+        self._stop_when_drained()
+
+    def _stop_when_drained(self) -> None:
+        if self._draining and not self._incoming:
+            self._reading.cancel(reason="everything is answered")
+
     async def run(self, linger: float) -> None:
         """Take the peer's messages until the stream ends, then tell everybody who waits.
 
@@ -157,7 +198,8 @@ class Link:
         """
         async with trio.open_nursery() as self._nursery:
             try:
-                await self._read()
+                with self._reading:
+                    await self._read()
             except TransportError as error:
                 self.close_reason = error
             finally:
@@ -169,13 +211,29 @@ class Link:
     async def _read(self) -> None:
         while True:
             try:
-                self._take(decode_message(await self._pipe.receive()))
+                data = await self._pipe.receive()
+                if self.batches and is_batch(data):
+                    self._take_batch(data)
+                else:
+                    self._take(decode_message(data))
             except BadMessage as bad:
                 self._object_to(bad)
             except MessageTooLarge as error:
                 self._object_to(BadMessage(INVALID_REQUEST, f"Invalid request: {error}"))
 
-    def _object_to(self, bad: BadMessage) -> None:
+    def _take_batch(self, data: bytes) -> None:
+        """Take every message in a batch; what it asks is answered together. Raises BadMessage."""
+        batch = BatchAnswer()
+        for message in read_batch(data):
+            if isinstance(message, BadMessage):
+                self._object_to(message, batch)
+            elif isinstance(message, Request):
+                self._take_request(message, batch)
+            else:
+                self._take(message)
+        self._say_soon(batch.settle())
+
+    def _object_to(self, bad: BadMessage, batch: BatchAnswer | None = None) -> None:
         """A message could not be taken. A client is told; a server never is, it did not ask anything."""
         self._refused += 1
         if self._refused.bit_count() == 1:  # the 1st, 2nd, 4th, 8th …: a flood must not flood the log
@@ -185,9 +243,16 @@ class Link:
                 bad.id, INTERNAL_ERROR, f"the server's answer makes no sense: {bad.message}"
             )
             self.calls.outgoing.take_answer(nonsense)
-        if self._objects and self._objections < OBJECTION_LIMIT:
+        if self._objects and batch is not None:
+            batch.expect()
+            batch.settle(encode_error(bad.id, bad))  # never the last: the batch is still being read
+        elif self._objects:
+            self._say_soon(encode_error(bad.id, bad))
+
+    def _say_soon(self, objection: bytes | None) -> None:
+        if objection is not None and self._objections < OBJECTION_LIMIT:
             self._objections += 1
-            self._nursery.start_soon(self._send_objection, encode_error(bad.id, bad))
+            self._nursery.start_soon(self._send_objection, objection)
 
     def _take(self, message: Request | Notification | Reply | ErrorReply) -> None:
         if isinstance(message, Reply | ErrorReply):
@@ -198,18 +263,22 @@ class Link:
         else:
             self._take_notification(message)
 
-    def _take_request(self, request: Request) -> None:
+    def _take_request(self, request: Request, batch: BatchAnswer | None = None) -> None:
         if request.method in ASKS and not self._objects:
             self._nursery.start_soon(self.calls.take_question, request)
         elif request.id in self._incoming:
             refusal = RpcError(INVALID_REQUEST, f"Invalid request: id {request.id!r} is already in flight")
-            self._object_to(BadMessage(refusal.code, refusal.message))
+            self._object_to(BadMessage(refusal.code, refusal.message), batch)
+        elif self._draining:
+            self._object_to(BadMessage(BUSY, "Busy: mcpmux is stopping; try again later", request.id), batch)
         elif len(self._incoming) >= INCOMING_LIMIT:
             refusal = RpcError(BUSY, f"Busy: more than {INCOMING_LIMIT} requests in flight; try again later")
-            self._object_to(BadMessage(refusal.code, refusal.message, request.id))
+            self._object_to(BadMessage(refusal.code, refusal.message, request.id), batch)
         else:
+            if batch is not None:
+                batch.expect()
             scope = self._incoming[request.id] = trio.CancelScope()
-            self._nursery.start_soon(self._serve, request, scope, name=f"exchange {request.method}")
+            self._nursery.start_soon(self._serve, request, scope, batch, name=f"exchange {request.method}")
 
     def _take_notification(self, message: Notification) -> None:
         try:
@@ -219,7 +288,9 @@ class Link:
         if message.method == m.CANCELLED:
             self._take_cancellation(id_of(params.get("requestId")))
         elif message.method == m.PROGRESS:
-            self.calls.outgoing.take_event(id_of(params.get(PROGRESS_TOKEN)), Event(message.method, params))
+            event = Event(message.method, params)
+            if not self.calls.outgoing.take_event(id_of(params.get(PROGRESS_TOKEN)), event):
+                self._hear(message)  # of a task, whose call was answered long ago
         elif message.method == m.ACKNOWLEDGED:
             self.calls.outgoing.take_event(_subscription_of(params), Event(message.method, params))
         elif message.method == m.LOG_MESSAGE and (sole := self.calls.outgoing.sole()) is not None:
@@ -236,12 +307,13 @@ class Link:
         else:
             self.calls.withdraw_question(request_id)
 
-    async def _serve(self, request: Request, scope: trio.CancelScope) -> None:
+    async def _serve(self, request: Request, scope: trio.CancelScope, batch: BatchAnswer | None) -> None:
         """One incoming request, from its arrival to its answer. A cancelled one is not answered."""
 
         async def notify(event: Event) -> None:
             await self._pipe.send(encode_notification(event.method, event.params))
 
+        data: bytes | None = None
         try:
             with scope:
                 try:
@@ -251,9 +323,13 @@ class Link:
                 except Exception:  # the wall around one request
                     log.exception("request failed", method=request.method)
                     data = encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
-                await _quietly(self._pipe.send(data))
+                if batch is None:
+                    await _quietly(self._pipe.send(data))
+            if batch is not None and (whole := batch.settle(data)) is not None:
+                await _quietly(self._pipe.send(whole))
         finally:
             del self._incoming[request.id]
+            self._stop_when_drained()
 
     async def _send_objection(self, data: bytes) -> None:
         try:

@@ -30,6 +30,11 @@ class Mailbox:
         if self._outbox.put(event, whole):
             self._arrival.unpark()
 
+    def keep(self, event: Event) -> None:
+        """Keep an event of a kind that is not known. Never waits."""
+        if self._outbox.keep(event):
+            self._arrival.unpark()
+
     def close(self) -> None:
         """Nothing more will come: `take` gives what waits, then None."""
         self._closed = True

@@ -6,6 +6,8 @@ reason, in the result's `_meta` under `dev.mcpmux/upstreams`: `{"name": {"state"
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 from mcpmux.errors import RpcError
@@ -16,9 +18,13 @@ from mcpmux.mux.merge import Walk
 from mcpmux.protocol.call import META, Call, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS
 from mcpmux.protocol.envelope import Fields, raw, text_of
-from mcpmux.protocol.method import LISTS
+from mcpmux.protocol.method import PAGED, TASKS_LIST
 from mcpmux.runtime.fleet import Fleet
 from mcpmux.runtime.paging import fetch_page
+from mcpmux.runtime.upstream import Upstream
+
+Hides = Callable[[Upstream, Call, Fields], bool]
+"""Whether an item of an upstream's list must not be shown to the client of the call."""
 
 LEFT_OUT = "dev.mcpmux/upstreams"
 
@@ -26,8 +32,10 @@ LEFT_OUT = "dev.mcpmux/upstreams"
 class Merger:
     """Serves combined pages. Remembers nothing between them: the cursor carries the walk."""
 
-    def __init__(self, fleet: Fleet, seal: CursorSeal, page_size: int) -> None:
+    def __init__(self, fleet: Fleet, seal: CursorSeal, page_size: int, hides: Hides) -> None:
+        """`hides`: which tasks are not the client's."""
         self._fleet = fleet
+        self._hides = hides
         self._seal = seal
         self._page_size = page_size
 
@@ -67,14 +75,17 @@ class Merger:
                 walk.take_failure(position, error.message)
                 return
             space = upstream.space
-            items = [rewrite.expose_item(call.method, item, space) for item in page.items]
+            found = page.items
+            if call.method == TASKS_LIST:
+                found = [task for task in found if not self._hides(upstream, call, task)]
+            items = [rewrite.expose_item(call.method, item, space) for item in found]
             walk.take_page(position, items, page.following)
             freshness.take(page.result)
             return
         walk.take_failure(position, f"Upstream {upstream.name!r} did not answer within {seconds:g} s")
 
     def _result(self, method: str, walk: Walk, freshness: Freshness) -> Fields:
-        result = {"resultType": raw("complete"), LISTS[method].items: raw(walk.items)}
+        result = {"resultType": raw("complete"), PAGED[method].items: raw(walk.items)}
         if walk.wanted:
             try:
                 result["nextCursor"] = raw(self._seal.seal(method, walk.wanted))

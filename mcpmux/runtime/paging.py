@@ -9,7 +9,7 @@ from mcpmux.mux.cursor import Position
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Fields, decode_list, raw, text_of
-from mcpmux.protocol.method import LISTS
+from mcpmux.protocol.method import PAGED
 from mcpmux.runtime.connection import unheard
 from mcpmux.runtime.upstream import Upstream
 
@@ -30,7 +30,7 @@ async def fetch_page(upstream: Upstream, call: Call, cursor: str | None) -> Page
     Raises RpcError. The caller owns the deadline.
     """
     method = call.method
-    kind = LISTS[method]
+    kind = PAGED[method]
     await upstream.settled()
     if upstream.facts is not None and not upstream.facts.offers(kind.capability):
         return Page([], None, {})

@@ -23,6 +23,7 @@ from mcpmux.protocol.codes import BUSY
 from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.runtime.mailbox import Mailbox
+from mcpmux.runtime.personal import PERSONAL, Personal
 
 log = structlog.get_logger()
 
@@ -32,6 +33,8 @@ _CHANGE_OF = {
     "prompts": m.PROMPTS_CHANGED,
 }
 LIST_CHANGES = frozenset(_CHANGE_OF.values())
+ANYTHING = "dev.mcpmux/anything"
+"""Among a mailbox's kinds: its client may hear what nobody knows. A modern one hears what it asked for."""
 
 SUBSCRIPTION_LIMIT = 10_000  # URIs of one client: bounds its outbox, which holds one event for each
 
@@ -52,11 +55,13 @@ class Relay:
         self._window = window
         self._on_wanted = on_wanted
         self.questions: dict[str, trio.CancelScope] = {}  # by the state of the call that waits for the client
+        self.personal = Personal()
         self._listeners: set[Mailbox] = set()
         self._raw: dict[Mailbox, set[tuple[str, str]]] = {}  # (upstream, URI) that its client says unprefixed
         self._changed: dict[str, None] = {}
         self._change = trio.Event()
         self._closed = False
+        self.passes_all = False  # whether the clients speak to one server alone, which is passed through
 
     def __repr__(self) -> str:
         return f"<Relay {len(self._listeners)} listeners, {self.subscriptions!r}>"
@@ -127,8 +132,32 @@ class Relay:
             state = text_of(decode_fields(notification.params).get(STATE))
             if (waiting := self.questions.get(state or "")) is not None:
                 waiting.cancel(reason="the server does not want to know any more")
+        elif notification.method in PERSONAL:
+            self._hear_personal(upstream, notification)
         else:
+            self._hear_other(upstream, notification)
+
+    def _hear_other(self, upstream: str, notification: Notification) -> None:
+        """What mcpmux does not know, of an extension perhaps: for the clients of the only server there is."""
+        if not self.passes_all:
             log.debug("upstream notification dropped", method=notification.method, upstream=upstream)
+            return
+        try:
+            event = Event(notification.method, decode_fields(notification.params))
+        except ValueError:
+            return
+        for mailbox in self._listeners:
+            if ANYTHING in mailbox.kinds:
+                mailbox.keep(event)
+
+    def _hear_personal(self, upstream: str, notification: Notification) -> None:
+        try:
+            params = decode_fields(notification.params)
+        except ValueError:
+            return
+        space = self._space_of(upstream)
+        if space is not None:
+            self.personal.hear(upstream, notification.method, params, space)
 
     def upstream_changed(self, upstream: str, facts: ServerFacts) -> None:
         """An upstream with these facts has come or gone, and its part of each list with it."""

@@ -12,20 +12,30 @@ import trio
 from msgspec import Raw
 
 from mcpmux.errors import RpcError
-from mcpmux.mux import rewrite
+from mcpmux.mux import rewrite, task_ids
 from mcpmux.mux.identity import merge_capabilities, merge_instructions
 from mcpmux.mux.namespace import Namespace
 from mcpmux.protocol import method as m
+from mcpmux.protocol.asking import elicitation_ids
 from mcpmux.protocol.call import META, SERVER_INFO, Call, Event, Notify
-from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND, UPSTREAM_TIMEOUT
+from mcpmux.protocol.codes import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    UPSTREAM_TIMEOUT,
+    URL_ELICITATION_REQUIRED,
+)
 from mcpmux.protocol.envelope import Fields, decode_fields, raw, text_of
 from mcpmux.protocol.revisions import SUPPORTED
+from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.calls import Client
 from mcpmux.runtime.catalog import Catalog
 from mcpmux.runtime.fleet import Fleet
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.relay import Relay
+from mcpmux.runtime.tasks import Tasks, task_not_found
+from mcpmux.runtime.upstream import Upstream
+from mcpmux.runtime.visits import arrange_visit
 
 STARTUP_SECONDS = 10.0  # how long a client's first question waits for upstreams that are still starting
 
@@ -44,6 +54,7 @@ class Router:
         namespace: Namespace,
         merger: Merger,
         relay: Relay,
+        tasks: Tasks,
         server_info: Raw,
         instructions: str | None,
     ) -> None:
@@ -51,6 +62,7 @@ class Router:
         self._namespace = namespace
         self._merger = merger
         self._relay = relay
+        self._tasks = tasks
         self._catalog = Catalog(fleet)
         self._server_info = server_info
         self._instructions = instructions
@@ -60,7 +72,8 @@ class Router:
             m.TOOLS_CALL: self._call_tool,
             m.PROMPTS_GET: self._get_prompt,
             m.COMPLETE: self._complete,
-            **dict.fromkeys(m.LISTS, self._list),
+            **dict.fromkeys(m.PAGED, self._list),
+            **dict.fromkeys(m.ABOUT_ONE_TASK, self._about_task),
         }
 
     def __repr__(self) -> str:
@@ -70,7 +83,15 @@ class Router:
         """Answer one call. Raises RpcError."""
         only = self._namespace.transparent
         if only is not None and call.method != m.DISCOVER:
-            return await self._fleet.for_call(only, call).exchange(call, notify)
+            upstream = self._fleet.for_call(only, call)
+            try:
+                if call.method in m.ABOUT_TASKS:
+                    result = await self._tasks.exchange(upstream, call, notify)
+                else:
+                    result = await upstream.exchange(call, notify)
+            except RpcError as error:
+                return await self._after_error(upstream, call, notify, error)
+            return self._noted(upstream, call, result)
         route = self._routes.get(call.method)
         if route is None:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}")
@@ -94,13 +115,15 @@ class Router:
         with trio.move_on_after(STARTUP_SECONDS):
             await self._fleet.settled(legacy=legacy)
         facts = self._fleet.facts(legacy=legacy)
-        capabilities = merge_capabilities(fact for _, fact in facts)
+        capabilities = merge_capabilities((fact for _, fact in facts), legacy=legacy)
         if self._namespace.transparent is not None:
             return capabilities, self._instructions or (facts[0][1].instructions if facts else None)
         return capabilities, merge_instructions(self._instructions, facts)
 
     def abandon(self, state: str) -> None:
         """The client of a call that waits for its answers has gone."""
+        if self._tasks.waits.abandon(state):
+            return
         for upstream in self._fleet.connected():
             if upstream.connection is not None and upstream.connection.abandon(state):
                 return
@@ -112,6 +135,14 @@ class Router:
     def leave(self, client: object) -> None:
         """A client has gone: what was opened for it alone is closed."""
         self._fleet.leave(client)
+        self._relay.personal.leave(client)
+
+    def pass_on(self, method: str, params: Fields, client: object) -> None:
+        """A legacy client says what mcpmux does not know: it is for the only server, if there is but one."""
+        only = self._namespace.transparent
+        if only is not None:
+            call = Call(method, params, {}, client, None, True)
+            self._fleet.for_call(only, call).tell_nowait(method, params)
 
     def roots_changed(self) -> None:
         """A client says that its roots have changed: every server that may have asked for them hears it."""
@@ -201,11 +232,44 @@ class Router:
         async def expose(event: Event) -> None:
             await notify(Event(event.method, rewrite.expose_event(event.method, event.params, space)))
 
+        call = call.with_params(params)
         try:
-            result = await upstream.exchange(call.with_params(params), expose)
+            if call.method in m.ABOUT_TASKS:
+                result = await self._tasks.exchange(upstream, call, expose)
+            else:
+                result = await upstream.exchange(call, expose)
         except RpcError as error:
-            raise rewrite.expose_error(error, space) from None
-        return rewrite.expose_result(call.method, result, space)
+            try:
+                result = await self._after_error(upstream, call, expose, error)
+            except RpcError as final:
+                raise rewrite.expose_error(final, space) from None
+        return rewrite.expose_result(call.method, self._noted(upstream, call, result), space)
+
+    async def _after_error(self, upstream: Upstream, call: Call, notify: Notify, error: RpcError) -> Fields:
+        """What follows an upstream's `error`, which is raised unless it wants a URL visited."""
+        if error.code != URL_ELICITATION_REQUIRED:
+            raise error
+        return await arrange_visit(self._relay.personal, upstream, call, notify, error)
+
+    def _noted(self, upstream: Upstream, call: Call, result: Fields) -> Fields:
+        """The result; a legacy client that it sends to URLs will be told when these visits are completed."""
+        if "inputRequests" in result and call.legacy:
+            for elicitation_id in elicitation_ids(result):
+                self._relay.personal.own_elicitation(upstream.key, elicitation_id, call.client)
+        return result
+
+    async def _about_task(self, call: Call, notify: Notify) -> Fields:
+        found = self._namespace.resolve_task(_required_text(call, TASK_ID))
+        if found is None:
+            raise task_not_found()
+        owner, own = found
+
+        def resolve(task_id: str) -> str:
+            named = self._namespace.resolve_task(task_id)
+            return named[1] if named is not None and named[0] == owner else task_id
+
+        params = {**task_ids.resolve_answers(call.params, resolve), TASK_ID: raw(own)}
+        return await self._routed(call, owner, params, notify)
 
     async def _resolve_uri(self, uri: str, call: Call) -> tuple[str, str]:
         found = self._namespace.resolve_uri(uri)

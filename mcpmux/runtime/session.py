@@ -8,29 +8,49 @@ Source: "Lifecycle" of 2024-11-05 to 2025-11-25; `basic/utilities/ping`; `server
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 
 import trio
 from msgspec import Raw
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import STATE, Wish, error_response, repeated, wishes_in
+from mcpmux.protocol.asking import STATE, Wish, error_response, offers, repeated, wishes_in
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.content import downgrade_content
-from mcpmux.protocol.envelope import EMPTY_OBJECT, Fields, Request, decode_fields, first_byte, raw, text_of
+from mcpmux.protocol.envelope import (
+    EMPTY_OBJECT,
+    Fields,
+    Notification,
+    Request,
+    decode_fields,
+    first_byte,
+    raw,
+    text_of,
+)
 from mcpmux.protocol.era import ClientFacts, downgrade_error, downgrade_result, upgrade_call
 from mcpmux.protocol.modern import LOG_LEVELS, severity
-from mcpmux.protocol.revisions import negotiate_legacy
+from mcpmux.protocol.question import downgrade_question, upgrade_answer
+from mcpmux.protocol.revisions import V_2025_11_25, negotiate_legacy
 from mcpmux.runtime.mailbox import Mailbox
-from mcpmux.runtime.relay import LIST_CHANGES, Relay
+from mcpmux.runtime.relay import ANYTHING, LIST_CHANGES, Relay
 from mcpmux.runtime.router import Router
+from mcpmux.runtime.tap import ORIGIN, Tap, name_in, watched
 
 Ask = Callable[[str, Fields], Awaitable[Fields]]
 """Asks the client something (method, params) and gives its result; raises RpcError when it refuses."""
 
-_MODERN_ONLY = frozenset({m.DISCOVER, m.LISTEN})
+ELICITATION_BYTES = 12  # of randomness in the name of a URL elicitation, which must be unique
+
+_ABOUT_THE_SESSION = frozenset({m.INITIALIZED, m.CANCELLED, m.PROGRESS})
+"""Notifications of clients that mean this session, or a request in it."""
+
+_MODERN_ONLY = frozenset({m.DISCOVER, m.LISTEN, m.TASKS_UPDATE})
+_TASKS = m.ABOUT_TASKS - {m.TOOLS_CALL}
 
 
 class LegacySession:
@@ -40,14 +60,18 @@ class LegacySession:
     client something outside of its calls.
     """
 
-    def __init__(self, router: Router, relay: Relay, revision: str, client: ClientFacts) -> None:
+    def __init__(
+        self, router: Router, relay: Relay, revision: str, client: ClientFacts, tap: Tap | None = None
+    ) -> None:
         self._router = router
         self._relay = relay
-        self.mailbox: Mailbox = relay.join(LIST_CHANGES)
+        self.mailbox: Mailbox = relay.join(LIST_CHANGES | {ANYTHING})
         self.revision = revision
         self.ask_unasked: Ask | None = None
         self._client = client
+        self._tap = tap
         router.join(self)
+        relay.personal.join(self, self.mailbox)
 
     def __repr__(self) -> str:
         return f"<LegacySession {self.revision} {bytes(self._client.info).decode(errors='replace')[:80]}>"
@@ -57,15 +81,24 @@ class LegacySession:
         """What the client said that it offers."""
         return self._client.capabilities
 
+    @property
+    def knows_tasks(self) -> bool:
+        """Whether the session's revision has tasks."""
+        return self.revision >= V_2025_11_25
+
     async def ask(self, method: str, params: Fields) -> Fields:
         """Ask the client something that no call of its own has caused. Raises RpcError."""
         if self.ask_unasked is None:
             raise RpcError(INVALID_REQUEST, "the client cannot be asked at the moment")
-        return await self.ask_unasked(method, params)
+        return await self._ask(Wish(method, params), self.ask_unasked)
 
-    def roots_changed(self) -> None:
-        """The client says that its roots have changed."""
-        self._router.roots_changed()
+    def take_notification(self, notification: Notification) -> None:
+        """Take what the client says outside of its calls."""
+        if notification.method == m.ROOTS_CHANGED:
+            self._router.roots_changed()
+        elif notification.method not in _ABOUT_THE_SESSION:
+            with suppress(ValueError):
+                self._router.pass_on(notification.method, decode_fields(notification.params), self)
 
     def close(self) -> None:
         """The client has gone: nothing of its interest stays behind."""
@@ -74,6 +107,11 @@ class LegacySession:
 
     async def answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
         """Answer one request in the session's revision; `ask` asks the client back. Raises RpcError."""
+        if self._tap is None:
+            return await self._answer(request, notify, ask)
+        return await watched(self._tap, self._read(request), partial(self._answer, request, notify, ask))
+
+    async def _answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
         if request.method == m.PING:
             return {}
         if request.method == m.SET_LEVEL:
@@ -82,7 +120,7 @@ class LegacySession:
             return await self._subscribe(request)
         if request.method == m.INITIALIZE:
             raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
-        if request.method in _MODERN_ONLY:
+        if request.method in _MODERN_ONLY or (request.method in _TASKS and not self.knows_tasks):
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
         return await self._forward(request, notify, ask)
 
@@ -118,7 +156,7 @@ class LegacySession:
                 self._relay.questions[state] = scope
                 for key, wish in wishes.items():
                     try:
-                        responses[key] = raw(await ask(wish.method, wish.params))
+                        responses[key] = raw(await self._ask(wish, ask))
                     except RpcError as error:
                         responses[key] = error_response(error)
             done = True  # answered, or taken back by the server
@@ -127,6 +165,14 @@ class LegacySession:
             if not done:
                 self._router.abandon(state)
         return responses
+
+    async def _ask(self, wish: Wish, ask: Ask) -> Fields:
+        """Ask the client in the words of its revision, if that is what it offers. Raises RpcError."""
+        if not offers(self.capabilities, wish.method, wish.params):
+            raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {wish.method} as it was asked")
+        name = secrets.token_urlsafe(ELICITATION_BYTES)
+        params = downgrade_question(wish.method, wish.params, self.revision, name)
+        return upgrade_answer(wish.method, wish.params, await ask(wish.method, params), self.revision)
 
     async def _subscribe(self, request: Request) -> Fields:
         call = self._read(request)
@@ -156,9 +202,9 @@ class LegacySession:
 
 
 async def open_session(
-    request: Request, router: Router, relay: Relay, server_info: Raw
+    request: Request, router: Router, relay: Relay, server_info: Raw, tap: Tap | None = None
 ) -> tuple[LegacySession, Fields]:
-    """Answer `initialize`: the new session and the result. Raises RpcError."""
+    """Answer `initialize`: the new session and the result. `tap` watches it. Raises RpcError."""
     params = decode_fields(request.params)
     requested = text_of(params.get("protocolVersion"))
     if requested is None:
@@ -166,6 +212,8 @@ async def open_session(
     client = ClientFacts(_object(params, "clientInfo"), _object(params, "capabilities"))
     capabilities, instructions = await router.introduce(legacy=True)
     revision = negotiate_legacy(requested)
+    if revision < V_2025_11_25:
+        capabilities.pop("tasks", None)
     result = {
         "protocolVersion": raw(revision),
         "capabilities": raw(capabilities),
@@ -173,7 +221,9 @@ async def open_session(
     }
     if instructions is not None:
         result["instructions"] = raw(instructions)
-    return LegacySession(router, relay, revision, client), result
+    if (origin := ORIGIN.get()) is not None:
+        origin.leg.revision, origin.leg.name = revision, name_in(client.info)
+    return LegacySession(router, relay, revision, client, tap), result
 
 
 def _object(params: Fields, key: str) -> Raw:

@@ -15,10 +15,12 @@ from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST
 from mcpmux.protocol.envelope import Fields, Notification, Request
 from mcpmux.protocol.modern import check_call
+from mcpmux.protocol.revisions import allows_batch
 from mcpmux.runtime.connection import unheard
 from mcpmux.runtime.front import Front, read_call, says_modern
 from mcpmux.runtime.link import Link, open_link
 from mcpmux.runtime.session import LegacySession
+from mcpmux.runtime.tap import TappedPipe, Watch
 from mcpmux.transports.pipe import MessagePipe
 
 log = structlog.get_logger()
@@ -37,12 +39,15 @@ class DuplexClient:
         self._initialized = trio.Event()
         self._listens: set[trio.CancelScope] = set()
         self.link: Link | None = None
+        self.watch: Watch | None = None
 
     def __repr__(self) -> str:
         return f"<DuplexClient {self._session!r}>"
 
     async def answer(self, request: Request, notify: Notify) -> Fields:
         """Answer one request. Raises RpcError."""
+        if self.watch is not None:
+            self.watch.begin(request.id)
         if request.method == m.INITIALIZE and self._session is None:
             session, result = await self._front.initialize(request)
             if self._session is not None:  # while this one waited for the upstreams
@@ -50,6 +55,8 @@ class DuplexClient:
                 raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
             self._session = session
             session.ask_unasked = self._ask
+            assert self.link is not None
+            self.link.batches = allows_batch(session.revision)
             self._initialized.set()
             return result
         call = read_call(request, self)
@@ -98,26 +105,56 @@ class DuplexClient:
         except (TransportError, trio.TooSlowError):
             log.warning("client does not read any more; closing it", client=repr(self._session))
             serving.cancel(reason="the client does not read")
-        finally:
+
+    def leave(self) -> None:
+        """The client has gone: nothing of its interest stays behind."""
+        if self._session is not None:
             self._session.close()
+        self._front.leave(self)
+        if self.watch is not None:
+            self.watch.tap.gone(self.watch.leg)
 
     def hear(self, notification: Notification) -> None:
         """Take a notification that belongs to no exchange."""
-        if notification.method == m.ROOTS_CHANGED:
+        if self._session is not None:
+            self._session.take_notification(notification)
+        elif notification.method == m.ROOTS_CHANGED:
             self._front.roots_changed()
 
 
-async def serve_pipe(pipe: MessagePipe, front: Front, stall: float = STALL_SECONDS) -> None:
-    """Serve one client until its stream ends, or until it has read nothing for `stall` seconds."""
+async def serve_pipe(
+    pipe: MessagePipe,
+    front: Front,
+    stall: float = STALL_SECONDS,
+    linger: float = LINGER_SECONDS,
+    stopping: trio.Event | None = None,
+    transport: str = "stdio",
+) -> None:
+    """Serve one client until its stream ends, or until it has read nothing for `stall` seconds.
+
+    `linger`: seconds for what it asked before its stream ended. Once `stopping` is set, what it has asked is
+    answered and what it asks is refused. The pipe stays the caller's.
+    """
     client = DuplexClient(front, stall)
-    linger = LINGER_SECONDS
-    async with (
-        open_link(pipe, client.answer, client.hear, objects=True, linger=linger) as link,
-        trio.open_nursery() as nursery,
-    ):
-        client.link = link
-        nursery.start_soon(client.deliver, link, nursery.cancel_scope, name="deliver changes")
-        nursery.start_soon(client.hang_up, link, name="hang up")
-        await link.ended.wait()
-        nursery.cancel_scope.cancel()
-    front.leave(client)
+    if front.tap is not None:
+        client.watch = Watch(front.tap, front.tap.client(transport))
+        pipe = TappedPipe(pipe, *client.watch)
+    try:
+        async with (
+            open_link(pipe, client.answer, client.hear, objects=True, linger=linger) as link,
+            trio.open_nursery() as nursery,
+        ):
+            client.link = link
+            nursery.start_soon(client.deliver, link, nursery.cancel_scope, name="deliver changes")
+            nursery.start_soon(client.hang_up, link, name="hang up")
+            if stopping is not None:
+                nursery.start_soon(_drain_when, stopping, link, name="drain")
+            await link.ended.wait()
+            nursery.cancel_scope.cancel()
+    finally:
+        client.leave()
+
+
+async def _drain_when(stopping: trio.Event, link: Link) -> None:
+    await stopping.wait()
+    link.drain()

@@ -25,6 +25,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Fields, decode_any, decode_fields, raw
+from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.connection import Connection, unheard
 
@@ -46,12 +47,20 @@ Tell = Callable[[str], None]
 """Says that a resource of the upstream may have changed."""
 
 
+TellLists = Callable[[ServerFacts], None]
+"""Says that the lists of the upstream with these facts may have changed."""
+
+
 class Subscriber:
     """One upstream's subscriptions. `run` has to run while a connection lasts."""
 
-    def __init__(self, wanted: Callable[[], frozenset[str]], tell_update: Tell) -> None:
+    def __init__(
+        self, wanted: Callable[[], frozenset[str]], tell_update: Tell, tell_lists: TellLists
+    ) -> None:
         self._wanted = wanted
         self._tell_update = tell_update
+        self._tell_lists = tell_lists
+        self._deaf = False  # a listen broke off and no other has taken over
         self._asked: set[str] = set()
         self._refused: dict[str, RpcError] = {}
         self._missed: frozenset[str] = frozenset()  # whose changes may have passed unheard
@@ -96,6 +105,7 @@ class Subscriber:
     async def run(self, connection: Connection) -> None:
         """Follow the wishes until cancelled."""
         self._refused.clear()
+        self._deaf = False
         try:
             if is_modern(connection.facts.revision):
                 await self._follow_by_listening(connection)
@@ -227,6 +237,9 @@ class Subscriber:
             if event.method == m.ACKNOWLEDGED and not acknowledged:
                 acknowledged = True
                 patience.deadline = math.inf
+                if self._deaf:
+                    self._deaf = False
+                    self._tell_lists(connection.facts)
                 self._take_over(scope, wanted, _honoured(event.params))
                 task_status.started()
 
@@ -237,7 +250,9 @@ class Subscriber:
                 except (RpcError, RemoteProtocolError, TransportError) as error:
                     refused = isinstance(error, RpcError)
                     log.debug("listen ended", reason=str(error))
+                    await connection.holds()
             if self._listen is scope:
+                self._deaf = True
                 self._lose()
             elif not acknowledged:
                 self._refuse(wanted - self._asked, METHOD_NOT_FOUND, "the upstream does not tell about")

@@ -12,6 +12,7 @@ sent a second time when the first connection was lost under it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -31,17 +32,27 @@ from mcpmux.errors import (
 from mcpmux.mux.namespace import Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
-from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
-from mcpmux.protocol.envelope import Fields, Notification
+from mcpmux.protocol.codes import (
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    SERVER_ERROR,
+    UNSUPPORTED_VERSION,
+    UPSTREAM_TIMEOUT,
+    UPSTREAM_UNAVAILABLE,
+)
+from mcpmux.protocol.envelope import Fields, Notification, raw
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.backoff import Backoff
 from mcpmux.runtime.calls import FindClient, Hear
 from mcpmux.runtime.connection import Channel, Connection, Eras, connect
 from mcpmux.runtime.http_peer import SessionExpired
 from mcpmux.runtime.subscriber import Subscriber
+from mcpmux.runtime.tap import EXCHANGE, Watch
 
 log = structlog.get_logger()
 
+NEWS_LIMIT = 256  # notifications of clients that wait for a server; more is a flood
 STABLE_SECONDS = 10.0  # a connection that held so long was a good one: the next loss starts a fresh backoff
 
 # It may have died of the first question: the next attempt begins with another one.
@@ -51,7 +62,12 @@ _AFTER_A_DEATH = {
     Eras.LEGACY_ONLY: Eras.LEGACY_ONLY,
 }
 
-OpenChannel = Callable[[UpstreamConfig, Hear], AbstractAsyncContextManager[Channel]]
+# What servers answer to a request of the other era before they look at what it asks.
+_NOT_UNDERSTOOD = frozenset({INVALID_REQUEST, SERVER_ERROR, UNSUPPORTED_VERSION})
+
+OpenChannel = Callable[[UpstreamConfig, Hear, Watch | None], AbstractAsyncContextManager[Channel]]
+"""Opens a channel to a server; whoever watches its leg sees every message."""
+
 OnChange = Callable[[str, ServerFacts], None]
 """An upstream has come or gone: its name, and what it said about itself."""
 
@@ -79,8 +95,10 @@ class Upstream:
         find_client: FindClient,
         on_change: OnChange,
         on_notification: OnNotification,
+        watch: Watch | None = None,
     ) -> None:
         self.config = config
+        self.watch = watch
         self.key = key
         self.space = space
         self.connection: Connection | None = None
@@ -94,7 +112,7 @@ class Upstream:
         self._on_change = on_change
         self._on_notification = on_notification
         self._settled = trio.Event()
-        self._news: dict[str, None] = {}
+        self._news: dict[tuple[str, bytes], Fields] = {}
         self._news_arrival = trio.Event()
         self._eras = eras
 
@@ -127,7 +145,8 @@ class Upstream:
 
         Raises RpcError: the upstream's own, or one that says why there is no answer.
         """
-        seconds = self.config.request_timeout
+        # The result of a task comes when the task is done, however long that takes.
+        seconds = math.inf if call.method == m.TASKS_RESULT else self.config.request_timeout
         with trio.move_on_after(seconds) as scope:
 
             async def pass_on(event: Event) -> None:
@@ -137,14 +156,28 @@ class Upstream:
             return await self._exchange(call, pass_on)
         raise self.error(UPSTREAM_TIMEOUT, f"did not answer {call.method} within {seconds:g} s")
 
+    async def reply(self, call: Call) -> None:
+        """Answer what a parked call of a legacy server asked, and wait for it no more. Raises RpcError."""
+        connection = await self._connected()
+        try:
+            await connection.reply(call)
+        except TransportError as error:
+            raise self.error(UPSTREAM_UNAVAILABLE, f"was lost: {error}") from None
+
     async def _exchange(self, call: Call, notify: Notify) -> Fields:
+        if self.watch is not None:
+            self.watch.tap.routed(EXCHANGE.get(), self.name)
         for attempt in (1, 2):
             connection = await self._connected()
             try:
                 return await connection.exchange(call, notify)
+            except RpcError as error:
+                if attempt == 2 or not _may_repeat(call, error) or await connection.holds():
+                    raise
+                self._forget(connection)
             except TransportError as error:
-                safe = call.method in m.IDEMPOTENT or isinstance(error, SessionExpired)
-                if attempt == 2 or not safe:
+                await connection.holds()
+                if attempt == 2 or not _may_repeat(call, error):
                     raise self.error(UPSTREAM_UNAVAILABLE, f"was lost: {error}") from None
                 self._forget(connection)
             except RemoteProtocolError as error:
@@ -167,10 +200,15 @@ class Upstream:
             self._on_change(self.name, connection.facts)
 
     async def expect(self, capability: str, option: str) -> None:
-        """The server is there and offers an option of a capability. Raises RpcError when it does not."""
+        """The server is there and may offer an option of a capability. Raises RpcError when it does not.
+
+        A legacy server that has the capability is to be asked itself: the Python SDK 1.x says
+        `subscribe: false` whatever the server can do.
+        """
         connection = await self._connected()
         offered = connection.facts.capabilities.get(capability)
-        if not isinstance(offered, dict) or offered.get(option) is not True:
+        says_all = is_modern(connection.facts.revision)
+        if not isinstance(offered, dict) or (says_all and offered.get(option) is not True):
             raise self.error(METHOD_NOT_FOUND, f"does not offer {capability}.{option}")
 
     def error(self, code: int, what: str) -> RpcError:
@@ -213,7 +251,7 @@ class Upstream:
         """Connect and stay until the connection is lost; tells whether there was one. Sets `trouble`."""
         was_ready = False
         try:
-            async with self._open_channel(self.config, self._heard) as channel:
+            async with self._open_channel(self.config, self._heard, self.watch) as channel:
                 connection = await self._connect(channel)
                 was_ready = True
                 self._greet(connection)
@@ -247,26 +285,31 @@ class Upstream:
             return connection
         raise RemoteProtocolError(f"it did not answer initialize within {seconds:g} s")
 
-    def tell_nowait(self, method: str) -> None:
+    def tell_nowait(self, method: str, params: Fields | None = None) -> None:
         """Have a notification of the clients passed on, once, when the server is there and its era has it."""
-        if self.connection is not None:
-            self._news[method] = None
-            self._news_arrival.set()
+        key = (method, bytes(raw(params or {})))
+        if self.connection is None or (len(self._news) >= NEWS_LIMIT and key not in self._news):
+            log.debug("notification not passed on", method=method)
+            return
+        self._news[key] = params or {}
+        self._news_arrival.set()
 
     async def _tell(self, connection: Connection) -> None:
         while True:
             await self._news_arrival.wait()
             news, self._news = self._news, {}
             self._news_arrival = trio.Event()
-            for method in news:
+            for (method, _), params in news.items():
                 try:
-                    await connection.tell(method)
+                    await connection.tell(method, params)
                 except TransportError as error:
                     log.debug("notification not passed on", method=method, reason=str(error))
 
     def _greet(self, connection: Connection) -> None:
         log.info("upstream ready", revision=connection.facts.revision)
         self.connection = connection
+        if self.watch is not None:
+            self.watch.leg.revision = connection.facts.revision
         self._settled.set()
         self._on_change(self.name, connection.facts)
 
@@ -276,6 +319,13 @@ class Upstream:
         elif self.facts is not None:
             self.subscriber.catch_up()
             self._on_change(self.name, self.facts)
+
+
+def _may_repeat(call: Call, error: McpmuxError) -> bool:
+    """Whether a call can be sent again after an error: it changes nothing, or was not carried out."""
+    if call.method in m.IDEMPOTENT or isinstance(error, SessionExpired):
+        return True
+    return isinstance(error, RpcError) and error.code in _NOT_UNDERSTOOD
 
 
 def _leaves(group: BaseExceptionGroup[McpmuxError]) -> list[BaseException]:

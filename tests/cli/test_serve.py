@@ -144,3 +144,44 @@ def test_demo_shows_commands_that_work(invoke: Invoke) -> None:
         assert invoke("read", url, "notes+note:///welcome").stdout.startswith("# Welcome")
         assert demo.stop() == 0
         assert demo.stderr == ""
+
+
+def test_every_kind_of_listener_is_announced_and_can_be_asked(invoke: Invoke, tmp_path: Path) -> None:
+    socket_file = tmp_path / "mux.sock"
+    wanted = ("ws://127.0.0.1:0/ws", "tcp://127.0.0.1:0", f"unix:{socket_file}", "http://127.0.0.1:0")
+    options = [word for url in wanted for word in ("--listen", url)]
+    with Running("serve", "--upstream", "clock=" + demo_command("clock"), *options) as mux:
+        urls = [mux.line().strip() for _ in wanted]
+        assert [url.partition(":")[0] for url in urls] == ["http", "ws", "tcp", "unix"]
+        for url in urls:
+            assert "clock__now" in invoke("ls", url, "tools").stdout
+            assert json.loads(invoke("check", url, "--json").stdout)["state"] == "ready"
+        assert mux.stop() == 0
+        assert (mux.stdout, "Traceback" in mux.stderr) == ("", False)
+    assert not socket_file.exists()
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_first_signal_lets_calls_of_streams_finish(tmp_path: Path, kind: str) -> None:
+    address = "tcp://127.0.0.1:0" if kind == "tcp" else f"unix:{tmp_path}/mux.sock"
+    with Running("serve", "--upstream", "l=" + demo_command("library"), "--listen", address) as mux:
+        url = mux.line().strip()
+        with connect(url) as stream, stream.makefile("rb") as lines:
+            params = {"name": "l__build_index", "arguments": {"seconds": 0.5}, "_meta": META}
+            call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            stream.sendall(json.dumps(call).encode() + b"\n")
+            assert b"notifications/progress" in lines.readline()
+            mux.send_signal(signal.SIGTERM)
+            assert any(b'"result"' in line for line in lines)
+        assert mux.wait() == 0
+
+
+def connect(url: str) -> socket.socket:
+    """A connection to where mcpmux says that it listens."""
+    if url.startswith("unix:"):
+        stream = socket.socket(socket.AF_UNIX)
+        stream.settimeout(WAIT_SECONDS)
+        stream.connect(url.removeprefix("unix:"))
+        return stream
+    host, _, port = url.removeprefix("tcp://").rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=WAIT_SECONDS)

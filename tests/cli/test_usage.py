@@ -40,6 +40,8 @@ MISTAKES = {
     "name in use": (["check", "--upstream", "a=x", "--upstream", "a=y"], "same name"),
     "address": (["serve", "--upstream", "x", "--http", "8484"], 'expected "HOST:PORT"'),
     "demo address": (["demo", "--http", "x:99999"], 'expected "HOST:PORT"'),
+    "listen": (["serve", "--upstream", "x", "--listen", "8484"], "expected http://HOST:PORT, ws://"),
+    "listen to wss": (["serve", "--upstream", "x", "--listen", "wss://a:1"], "needs a certificate"),
     "kind": (["ls", "x", "tool"], "'tool' is not one of"),
     "argument": (["call", "http://127.0.0.1:1", "t", "x"], "expected key=text or key:=JSON"),
     "level": (["ls", "x", "--log-level", "loud"], "'loud' is not one of"),

@@ -3,10 +3,18 @@ from __future__ import annotations
 import pytest
 
 from mcpmux.config import (
+    ClientTls,
     Http,
     HttpListener,
     Stdio,
+    Tcp,
+    TcpListener,
+    Unix,
+    UnixListener,
     Upstream,
+    WebSocket,
+    WebSocketListener,
+    parse_listen_argument,
     parse_listener_argument,
     parse_upstream_argument,
     parse_upstream_arguments,
@@ -18,6 +26,12 @@ from mcpmux.errors import ConfigError
     ("text", "upstream"),
     [
         ("docs=https://example.com/mcp", Upstream(name="docs", target=Http("https://example.com/mcp"))),
+        ("w=wss://example.com/mcp", Upstream(name="w", target=WebSocket("wss://example.com/mcp"))),
+        ("t=tcp://[::1]:9000", Upstream(name="t", target=Tcp("::1", 9000))),
+        ("t=tls://a.example:9000/", Upstream(name="t", target=Tcp("a.example", 9000, ClientTls()))),
+        ("u=unix:a b.sock", Upstream(name="u", target=Unix("a b.sock"))),
+        ("unix:///run/my.sock", Upstream(name="my", prefix="", target=Unix("/run/my.sock"))),
+        ("tcp://b.example:1", Upstream(name="b.example", prefix="", target=Tcp("b.example", 1))),
         ("docs=npx -y 'a b'", Upstream(name="docs", target=Stdio("npx", ("-y", "a b")))),
         ("docs=run --mode=fast", Upstream(name="docs", target=Stdio("run", ("--mode=fast",)))),
         (
@@ -42,6 +56,12 @@ def test_argument_is_a_url_or_a_command_line(text, upstream):
         ("docs=''", "expected [NAME=]URL or [NAME=]COMMAND LINE"),
         ("docs=npx 'hunter2", "quotation marks do not match"),
         ("https://", "expected a URL"),
+        ("ws://", "expected a URL"),
+        ("tcp://example.com", "expected a URL"),
+        ("tcp://example.com:1/path", "expected a URL"),
+        ("tls://hunter2@example.com:1", "expected a URL"),
+        ("unix:", "expected a URL"),
+        ("unix:/run/", "expected a URL"),
         ("docs=https://hunter2@", "expected a URL"),
         ("My_Docs=npx", "`My_Docs` is no name; expected a-z, 0-9, `.` and `-`, such as `my-docs`"),
     ],
@@ -92,3 +112,42 @@ def test_listener_is_host_and_port(text, listener):
 def test_listener_that_is_not_is_a_mistake(text):
     with pytest.raises(ConfigError, match="HOST:PORT"):
         parse_listener_argument(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "listener"),
+    [
+        ("http://127.0.0.1:0", HttpListener(port=0)),
+        ("http://localhost:1/a/b", HttpListener(host="localhost", port=1, path="/a/b")),
+        ("ws://127.0.0.1:8485", WebSocketListener(port=8485)),
+        ("ws://[::1]:8485/ws", WebSocketListener(host="::1", port=8485, path="/ws")),
+        ("tcp://127.0.0.1:8486", TcpListener(port=8486)),
+        ("tcp://127.0.0.1:8486/", TcpListener(port=8486)),
+        ("unix:mux.sock", UnixListener(path="mux.sock")),
+        ("unix:///run/mux.sock", UnixListener(path="/run/mux.sock")),
+    ],
+)
+def test_listener_is_a_url(text, listener):
+    assert parse_listen_argument(text) == listener
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "expected http://HOST:PORT, ws://"),
+        ("127.0.0.1:8484", "expected http://HOST:PORT, ws://"),
+        ("ws:127.0.0.1:8484", "expected http://HOST:PORT, ws://"),
+        ("pigeon://a:1", "expected http://HOST:PORT, ws://"),
+        ("unix:", "expected http://HOST:PORT, ws://"),
+        ("tcp://127.0.0.1", 'expected "HOST:PORT"'),
+        ("tcp://127.0.0.1:1/mcp", "has no path"),
+        ("ws://127.0.0.1:1/a?b", 'a path starting with "/"'),
+        ("wss://127.0.0.1:1/mcp", "needs a certificate"),
+        ("tls://127.0.0.1:1", "needs a certificate"),
+        ("https://127.0.0.1:1", "needs a certificate"),
+    ],
+)
+def test_listener_url_that_is_none_is_a_mistake(text, said):
+    with pytest.raises(ConfigError) as caught:
+        parse_listen_argument(text)
+    assert said in str(caught.value)

@@ -2,16 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from mcpmux.config import Http, HttpListener, Secret, Stdio
+from mcpmux.config import Http, HttpListener, Secret, Stdio, Unix, WebSocket
 from mcpmux.config.host_files import HOST_APP_KEYS
 from tests.config.documents import problems_of, read
 
 NPX = {"command": "npx"}
 WEB = {"url": "https://example.com"}
+SOCKET = {"url": "wss://example.com/mcp"}
 SERVERS = {"mcpServers": {"docs": NPX}}
 
 NEITHER = "expected `command` (a program to start) or `url` (the endpoint of a running server)"
-UNSUPPORTED = 'is not supported yet; expected "stdio" or "http"'
+TRANSPORTS = '"stdio", "http", "sse" or "websocket"'
 UNREADABLE = "expected a readable file of `NAME=value` lines"
 INPUT = "`${input:…}` is asked for by the host app, which mcpmux cannot do; use `${VARIABLE}`"
 
@@ -57,6 +58,14 @@ def test_comments_and_trailing_commas_are_tolerated():
         ({"type": "http", "url": "https://example.com", "env": {}}, Http("https://example.com")),
         ({"type": "streamable-http", "url": "https://example.com"}, Http("https://example.com")),
         ({"transport": "streamableHttp", "url": "https://example.com"}, Http("https://example.com")),
+        ({"type": "ws", **SOCKET}, WebSocket("wss://example.com/mcp")),
+        (
+            {"transport": "websocket", **SOCKET, "headers": {"X-Key": "${B}"}},
+            WebSocket("wss://example.com/mcp", {"X-Key": Secret("b")}),
+        ),
+        ({"url": "unix:/run/a.sock"}, Unix("/run/a.sock")),
+        ({"type": "sse", "url": "https://example.com"}, Http("https://example.com", transport="sse")),
+        ({"transport": "sse", "url": "https://example.com"}, Http("https://example.com", transport="sse")),
         (
             {"url": "https://example.com", "headers": {"X-Key": "${B}"}},
             Http("https://example.com", {"X-Key": Secret("b")}),
@@ -102,9 +111,9 @@ def test_env_file_is_read_and_env_wins(tmp_path):
 @pytest.mark.parametrize(
     "entry",
     [
-        {"type": "sse", "url": "https://example.com", "disabled": True},
+        {"type": "ws", "url": "https://example.com", "disabled": True},
         {"command": "${UNSET}", "enabled": False},
-        {"type": "sse", "url": "https://example.com", "mcpmux": {"enabled": False}},
+        {"type": "ws", "url": "https://example.com", "mcpmux": {"enabled": False}},
     ],
 )
 def test_disabled_server_never_stops_anything(entry):
@@ -115,10 +124,17 @@ def test_disabled_server_never_stops_anything(entry):
 @pytest.mark.parametrize(
     ("entry", "problem"),
     [
-        ({"type": "sse", **WEB}, f'.type: the transport "sse" {UNSUPPORTED}'),
-        ({"transport": "ws", **WEB}, f'.transport: the transport "ws" {UNSUPPORTED}'),
-        ({"type": "pigeon", "command": "npx"}, '.type: expected "stdio" or "http"'),
-        ({"type": 5, "command": "npx"}, '.type: expected "stdio" or "http"'),
+        ({"type": "sse", "command": "npx"}, ': `type` is "sse", which does not go with `command`'),
+        (
+            {"transport": "ws", **WEB},
+            ': `transport` is "ws", which does not go with an https:// URL; expected ws:// or wss://',
+        ),
+        ({"type": "http", **SOCKET}, ': `type` is "http", which does not go with a wss:// URL'),
+        ({"type": "ws", "command": "npx"}, ': `type` is "ws", which does not go with `command`'),
+        ({"url": "tcp://a:1", "headers": {}}, ": `headers` does not go with a tcp:// URL"),
+        ({**SOCKET, "mcpmux": {"proxy": ""}}, ": `proxy` does not go with a wss:// URL"),
+        ({"type": "pigeon", "command": "npx"}, f".type: expected {TRANSPORTS}"),
+        ({"type": 5, "command": "npx"}, f".type: expected {TRANSPORTS}"),
         ({"type": "http", "command": "npx"}, ': `type` is "http", which does not go with `command`'),
         ({"type": "stdio", **WEB}, ': `type` is "stdio", which does not go with `url`'),
         ({}, f": {NEITHER}"),

@@ -152,6 +152,19 @@ def test_own_layout_may_be_json():
             ["upstreams.docs: expected `command` or `url`, got both"],
         ),
         (DOCS + "headers = {}", ["upstreams.docs: `headers` does not go with `command`"]),
+        (DOCS + "transport = 'sse'", ["upstreams.docs: `transport` does not go with `command`"]),
+        (
+            "[upstreams.docs]\nurl = 'https://example.com'\ntransport = 'http'",
+            ['upstreams.docs.transport: expected one of "auto", "streamable", "sse"'],
+        ),
+        (
+            DOCS + "[[listeners.http]]\nport = 1\npath = '/sse'",
+            ['listeners.http[0]: `sse_path` is the same as `path`; expected another path, or "" for none'],
+        ),
+        (
+            DOCS + "[[listeners.http]]\nport = 1\nsse_path = 'sse'",
+            ['listeners.http[0].sse_path: expected a path starting with "/", or ""'],
+        ),
         (
             '[upstreams.docs]\nurl = "https://example.com"\nargs = []\ncwd = "/"',
             ["upstreams.docs: `args` does not go with `url`", "upstreams.docs: `cwd` does not go with `url`"],

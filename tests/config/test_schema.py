@@ -56,7 +56,8 @@ def test_full_example_has_every_setting(validator):
     definitions = validator.schema["$defs"]
     for section in ("Listeners", "Merging", "Limits", "Identity", "Logging"):
         assert set(document[section.lower()]) == set(definitions[section]["properties"])
-    assert set(document["listeners"]["http"][0]) == set(definitions["HttpListener"]["properties"])
+    for kind, name in (("http", "Http"), ("websocket", "WebSocket"), ("tcp", "Tcp"), ("unix", "Unix")):
+        assert set(document["listeners"][kind][0]) == set(definitions[f"{name}Listener"]["properties"])
     used = {key for table in document["upstreams"].values() for key in table}
     assert used == set(definitions["UpstreamTable"]["properties"])
 
@@ -65,6 +66,8 @@ def test_full_example_has_every_setting(validator):
     "document",
     [
         {"upstreams": {"docs": NPX}, "listeners": {"http": ["127.0.0.1:8484", {"port": 0}]}},
+        {"upstreams": {"docs": NPX}, "listeners": {"tcp": ["a:1"], "websocket": ["a:1"], "unix": ["a.sock"]}},
+        {"upstreams": {"docs": {"url": "unix:/run/a b.sock"}, "more": {"url": "wss://example.com/mcp"}}},
         {"upstreams": {"docs": {"url": "${URL}"}}, "$schema": "x"},
         {"mcpServers": {"My Docs": {**NPX, "autoApprove": []}}, "theme": "dark"},
         {"servers": {"docs": {"type": "http", "url": "https://example.com"}}, "inputs": []},
@@ -86,6 +89,9 @@ def test_both_layouts_are_accepted(validator, document):
         {"upstreams": {"docs": NPX}, "listener": {}},
         {"upstreams": {"docs": NPX}, "listeners": {"http": [{"host": "localhost"}]}},
         {"upstreams": {"docs": NPX}, "listeners": {"http": ["8484"]}},
+        {"upstreams": {"docs": NPX}, "listeners": {"tcp": ["/run/a.sock"]}},
+        {"upstreams": {"docs": NPX}, "listeners": {"unix": [{"path": "a", "mode": "rw"}]}},
+        {"upstreams": {"docs": {"url": "tcp://example.com/path"}}},
         {"upstreams": {"docs": NPX}, "merging": {"page_size": 0}},
         {"mcpServers": {}},
         {"mcpServers": {"docs": {**NPX, "comand": "npx"}}},

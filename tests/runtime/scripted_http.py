@@ -135,9 +135,11 @@ def _about(message: Json) -> Any:
 
 
 @asynccontextmanager
-async def open_http_face(server: ScriptedServer) -> AsyncIterator[HttpFace]:
+async def open_http_face(
+    server: ScriptedServer, face_class: type[HttpFace] = HttpFace
+) -> AsyncIterator[HttpFace]:
     """`server` on a free port; its `url` is where."""
-    face = HttpFace(server)
+    face = face_class(server)
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     face.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/mcp"
     async with trio.open_nursery() as nursery:

@@ -317,3 +317,18 @@ async def test_a_client_that_does_not_read_is_closed(autojump_clock):
         await trio.sleep(100)
         assert not world.mux.relay._listeners
         assert client
+
+
+@pytest.mark.parametrize("up", ["2024-11-05", "2025-06-18"])
+@pytest.mark.parametrize("down", ERAS)
+async def test_an_older_server_gets_an_answer_that_its_revision_has(up: str, down: str, autojump_clock):
+    """A model may answer with several blocks since 2025-11-25."""
+    server = Curious(up, "sampling/createMessage")
+    blocks = [{"type": "text", "text": "ho"}]
+    answer = {"role": "assistant", "content": blocks, "model": "m"}
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        client = await client_of(world, down)
+        await call_and_answer(client, {"result": answer})
+        (heard,) = server.heard
+        assert heard["result"]["content"] == blocks[0]
+        server.oracle.check_from_client(heard, "sampling/createMessage")

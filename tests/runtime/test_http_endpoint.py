@@ -49,6 +49,10 @@ class Stream:
         self._decoder = SseDecoder(1 << 20)
         self._events: list[Any] = []
 
+    @property
+    def retry_milliseconds(self) -> int | None:
+        return self._decoder.retry_milliseconds
+
     async def next(self) -> tuple[str | None, Json | None]:
         with trio.fail_after(5):
             while not self._events:

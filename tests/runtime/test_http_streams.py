@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import trio
+import trio.testing
 
+from mcpmux.runtime import http_session
 from tests.runtime.scripted import Json, ScriptedServer
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_flows import docs
@@ -40,11 +42,30 @@ class Steps:
         return {"resultType": "complete", "content": [{"type": "text", "text": "done"}]}
 
 
+class Quiet:
+    """A tool that says nothing until it is told to answer."""
+
+    def __init__(self) -> None:
+        self._asked = trio.Event()
+        self._answer = trio.Event()
+
+    async def answer_when_asked(self) -> None:
+        with trio.fail_after(5):
+            await self._asked.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        self._answer.set()
+
+    async def __call__(self, _server: ScriptedServer, _params: Json, _message: Json) -> Json:
+        self._asked.set()
+        await self._answer.wait()
+        return {"resultType": "complete", "content": []}
+
+
 def call(request_id: int = 1) -> Json:
     return request("tools/call", {"name": "x__t", "_meta": {"progressToken": "p"}}, request_id)
 
 
-def servers(steps: Steps) -> dict[str, Any]:
+def servers(steps: Steps | Quiet) -> dict[str, Any]:
     return {"x": ScriptedServer(tools=[TOOL], handlers={"tools/call": steps}), "docs": docs()}
 
 
@@ -99,6 +120,31 @@ async def test_a_call_goes_on_without_its_connection_and_is_resumed_where_it_was
         assert messages[2]["result"]["content"][0]["text"] == "done"
         async with client.stream("GET", None, session | {"Last-Event-ID": primed}) as stream:
             assert [(await stream.next())[0] for _ in range(4)] == ["1-1", "1-2", "1-3", "1-4"]
+
+
+async def test_a_quiet_call_can_be_resumed_before_it_has_said_anything():
+    steps = Steps(1)
+    async with open_endpoint(servers(steps)) as client:
+        session = await client.initialize()
+        async with client.stream("POST", call(), session) as stream:
+            primed, nothing = await stream.next()
+            assert (primed, nothing) == ("1-0", None)
+            assert stream.retry_milliseconds == http_session.RETRY_MILLISECONDS
+        steps.go()
+        async with client.stream("GET", None, session | {"Last-Event-ID": primed}) as stream:
+            assert (await stream.next())[1]["params"]["progress"] == 1
+            assert (await stream.next())[1]["result"]["content"][0]["text"] == "done"
+
+
+async def test_a_quiet_call_of_an_older_client_is_answered_without_events(monkeypatch):
+    monkeypatch.setattr(http_session, "PRIMING_SECONDS", 0)
+    quiet = Quiet()
+    async with open_endpoint(servers(quiet)) as client:
+        session = await client.initialize("2025-06-18")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(quiet.answer_when_asked)
+            answer = await client.send(call(), session)
+        assert answer.headers["content-type"] == "application/json"
 
 
 async def test_a_cancelled_call_reaches_the_upstream_and_is_not_answered():

@@ -50,11 +50,11 @@ class TwoFaced(World):
         self.refuses = False
 
     @asynccontextmanager
-    async def open_channel(self, upstream: Upstream, hear: Any) -> AsyncIterator[Any]:
+    async def open_channel(self, upstream: Upstream, hear: Any, watch: Any = None) -> AsyncIterator[Any]:
         if self.refuses:
             raise ConnectFailed("nobody there")
         session = self.servers["x"] = Session(self)
-        async with super().open_channel(upstream, hear) as channel:
+        async with super().open_channel(upstream, hear, watch) as channel:
             self.sessions.append((session, self._pipes["x"]))
             yield channel
 

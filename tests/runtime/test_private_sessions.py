@@ -40,12 +40,12 @@ class PrivateWorld(World):
     open_now = 0
 
     @asynccontextmanager
-    async def open_channel(self, upstream: Upstream, hear: Any) -> AsyncIterator[Any]:
+    async def open_channel(self, upstream: Upstream, hear: Any, watch: Any = None) -> AsyncIterator[Any]:
         if upstream.name == "x":
             self.servers["x"] = Numbered(self.connects.get("x", 0))
             self.open_now += 1
         try:
-            async with super().open_channel(upstream, hear) as channel:
+            async with super().open_channel(upstream, hear, watch) as channel:
                 yield channel
         finally:
             if upstream.name == "x":
@@ -90,10 +90,10 @@ async def test_a_session_is_closed_with_its_client(revision, autojump_clock):
 async def test_questions_of_private_sessions_are_never_ambiguous(autojump_clock):
     class Asking(World):
         @asynccontextmanager
-        async def open_channel(self, upstream: Upstream, hear: Any) -> AsyncIterator[Any]:
+        async def open_channel(self, upstream: Upstream, hear: Any, watch: Any = None) -> AsyncIterator[Any]:
             if upstream.name == "x":
                 self.servers["x"] = Curious(LEGACY, "roots/list")
-            async with super().open_channel(upstream, hear) as channel:
+            async with super().open_channel(upstream, hear, watch) as channel:
                 yield channel
 
     servers = {"x": ScriptedServer(), "y": ScriptedServer()}

@@ -153,15 +153,28 @@ async def test_subscribing_by_raw_uri_is_told_by_raw_uri(autojump_clock):
         await expect_update(client, "memo:1", None)
 
 
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_legacy_server_is_asked_though_it_does_not_say_that_it_can(down, autojump_clock):
+    shy = Subscribable(LEGACY, capabilities={"resources": {"subscribe": False}})
+    async with open_world({"shy": shy, "y": Subscribable(MODERN)}) as world:
+        client = await client_of(world, down)
+        listen = await subscribe(client, ["shy+memo:1"])
+        await shy.update("memo:1")
+        await expect_update(client, "shy+memo:1", listen)
+
+
 async def test_what_cannot_be_subscribed_is_an_error_and_leaves_nothing(autojump_clock):
     server = Subscribable(LEGACY)
-    deaf = Subscribable(LEGACY, capabilities={"resources": {}})
+    deaf = Subscribable(MODERN, capabilities={"resources": {}})
+    bare = Subscribable(LEGACY, capabilities={"tools": {}})
     unwilling = Subscribable(MODERN, honours=set())
-    async with open_world({"x": server, "deaf": deaf, "no": unwilling, "gone": None}) as world:
+    servers = {"x": server, "deaf": deaf, "bare": bare, "no": unwilling, "gone": None}
+    async with open_world(servers) as world:
         client = await client_of(world, LEGACY)
         for uri, code in [
             ("x+nope:1", -32002),
             ("deaf+memo:1", -32601),
+            ("bare+memo:1", -32601),
             ("no+memo:1", -32601),
             ("gone+memo:1", -31001),
             ("nosuch:1", -32002),

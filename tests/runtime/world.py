@@ -14,6 +14,7 @@ from mcpmux.errors import ConnectFailed
 from mcpmux.runtime.channels import answer_server
 from mcpmux.runtime.link import open_link
 from mcpmux.runtime.stdio_client import serve_pipe
+from mcpmux.runtime.tap import tapped
 from tests.memory_pipe import open_memory_pipes
 from tests.runtime.scripted import ScriptedClient, ScriptedServer
 
@@ -29,7 +30,7 @@ class World:
         self._pipes: dict[str, Any] = {}
 
     @asynccontextmanager
-    async def open_channel(self, upstream: Upstream, hear: Any) -> AsyncIterator[Any]:
+    async def open_channel(self, upstream: Upstream, hear: Any, watch: Any = None) -> AsyncIterator[Any]:
         """A link to the scripted server of that name; None in its place is nobody there."""
         self.connects[upstream.name] = self.connects.get(upstream.name, 0) + 1
         server = self.servers[upstream.name]
@@ -39,7 +40,7 @@ class World:
         self._pipes[upstream.name] = theirs
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve, theirs)
-            async with open_link(ours, answer_server, hear, objects=False) as link:
+            async with open_link(tapped(ours, watch), answer_server, hear, objects=False) as link:
                 yield link
             await ours.aclose()
             nursery.cancel_scope.cancel()

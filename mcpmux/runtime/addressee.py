@@ -1,0 +1,41 @@
+"""A client as one server sees it: each of the two is spoken to in its own words.
+
+For what a server asks outside of any call; questions inside a call are rewritten with the call's result.
+"""
+
+from __future__ import annotations
+
+from msgspec import Raw
+
+from mcpmux.mux import rewrite, task_ids
+from mcpmux.mux.namespace import Space
+from mcpmux.protocol.envelope import Fields
+from mcpmux.protocol.tasks import related_task
+from mcpmux.runtime.calls import Client
+
+
+class Addressee:
+    """The client that is meant by what one server asks."""
+
+    def __init__(self, client: Client, space: Space) -> None:
+        self._client = client
+        self._space = space
+
+    def __repr__(self) -> str:
+        return f"<Addressee {self._client!r} of {self._space.upstream}>"
+
+    @property
+    def capabilities(self) -> Raw:
+        """What it said that it offers."""
+        return self._client.capabilities
+
+    @property
+    def knows_tasks(self) -> bool:
+        """Whether its revision has tasks."""
+        return self._client.knows_tasks
+
+    async def ask(self, method: str, params: Fields) -> Fields:
+        """The client's answer. Raises RpcError when it refuses or cannot be reached."""
+        own = related_task(params)
+        answer = await self._client.ask(method, rewrite.expose_question(method, params, self._space))
+        return answer if own is None else task_ids.resolve_related(answer, lambda _exposed: own)

@@ -1,0 +1,94 @@
+"""Calls in which a legacy server over HTTP may ask something: each carried by a task, as it can be parked.
+
+A call is parked when the server asks and the client has to repeat its request with the answers: until then
+nobody waits, but the connection on which the server will answer has to be read on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from mcpmux.errors import McpmuxError
+from mcpmux.protocol.call import Call, Notify
+from mcpmux.protocol.envelope import ErrorReply, Fields, Reply
+from mcpmux.protocol.inflight import Ticket
+from mcpmux.runtime.calls import PARK_SECONDS, Calls
+
+Perform = Callable[[Ticket], Awaitable[Reply | ErrorReply]]
+"""Sends the ticket's call and reads until its answer. Raises McpmuxError."""
+
+SayCancelled = Callable[[int], Awaitable[None]]
+
+
+class CarriedCalls:
+    """The carried calls of one channel. Its tasks are in `nursery`."""
+
+    def __init__(
+        self, calls: Calls, nursery: trio.Nursery, perform: Perform, say_cancelled: SayCancelled
+    ) -> None:
+        self._calls = calls
+        self._nursery = nursery
+        self._perform = perform
+        self._say_cancelled = say_cancelled
+        self._carriers: dict[int, trio.CancelScope] = {}
+
+    def __repr__(self) -> str:
+        return f"<CarriedCalls {len(self._carriers)}>"
+
+    async def exchange(self, call: Call, notify: Notify) -> Fields:
+        """Send one request and wait for its answer, or for what the server asks. Raises like a channel."""
+        ticket = self._calls.outgoing.open(call)
+        self._nursery.start_soon(self._carry, ticket, name=f"carry {call.method}")
+        return await self._wait(ticket, notify)
+
+    async def resume(self, call: Call, notify: Notify) -> Fields:
+        """Go on with a parked call. Raises RpcError for a state that is not known (any more)."""
+        return await self._wait(await self._calls.resume(call), notify)
+
+    async def reply(self, call: Call) -> None:
+        """Answer what a parked call asked, and wait for it no more. Raises like `resume`."""
+        await self._end(await self._calls.resume(call))
+
+    def abandon(self, state: str) -> bool:
+        """The client of a parked call has gone; False when no call was parked with that state."""
+        ticket = self._calls.take_back(state)
+        if ticket is not None:
+            self._nursery.start_soon(self._give_up, ticket)
+        return ticket is not None
+
+    async def _carry(self, ticket: Ticket) -> None:
+        with trio.CancelScope() as scope:
+            self._carriers[ticket.id] = scope
+            try:
+                ticket.settle(await self._perform(ticket))
+            except McpmuxError as error:
+                ticket.settle(error)
+            finally:
+                del self._carriers[ticket.id]
+
+    async def _wait(self, ticket: Ticket, notify: Notify) -> Fields:
+        try:
+            return await self._calls.wait(ticket, notify)
+        finally:
+            if ticket.parked_until is not None:
+                self._nursery.start_soon(self._expire, name="parked call")
+            else:
+                await self._end(ticket)
+
+    async def _end(self, ticket: Ticket) -> None:
+        """Nobody waits any more: a server that still works on it is told."""
+        if self._calls.outgoing.close(ticket):
+            if (carrier := self._carriers.get(ticket.id)) is not None:
+                carrier.cancel(reason="the client gave up")
+            await self._say_cancelled(ticket.id)
+
+    async def _expire(self) -> None:
+        await trio.sleep(PARK_SECONDS)
+        for late in self._calls.overdue():
+            await self._give_up(late)
+
+    async def _give_up(self, ticket: Ticket) -> None:
+        await self._calls.refuse_questions(ticket)
+        await self._end(ticket)

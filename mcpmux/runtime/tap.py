@@ -1,0 +1,202 @@
+"""What whoever watches the traffic is told: every message on both legs, and how each exchange went.
+
+Promises: a tap changes nothing of what passes. `saw` never waits; `admit` is awaited before a client's
+request is worked on, so that a watcher that must not lose anything can hold it back or refuse it. Without a
+tap (None everywhere) nothing is done or made for it.
+
+Words: a leg is one conversation, with a client or with an upstream. An exchange is one request of a client
+with everything that it causes; it has a number, from 1, that its messages carry on both legs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from typing import Literal, NamedTuple, Protocol
+
+import trio
+from msgspec import Raw
+
+from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call
+from mcpmux.protocol.envelope import Fields, Id, decode_fields, text_of
+from mcpmux.transports.pipe import MessagePipe
+
+Side = Literal["client", "upstream"]
+Direction = Literal["in", "out"]
+"""Seen from mcpmux: what it receives, what it sends."""
+
+LAST_SECONDS = 5.0  # for keeping how an exchange went that was cut off
+NO_HEADERS: Mapping[str, str] = {}
+
+EXCHANGE: ContextVar[int] = ContextVar("exchange", default=0)
+"""The exchange that a task works for, 0 for none. Tasks that it starts inherit it."""
+
+
+class Leg:
+    """One conversation as the watcher knows it. `revision`, `session` and `name` are set once they are known.
+
+    `peer` tells it apart: the key of an upstream session (`docs`, `docs@legacy`, `docs#3`), or `c` and a
+    number for a client. `upstream` is the configured name on an upstream's leg. `session` is an HTTP session
+    id, `name` what a client calls itself.
+    """
+
+    __slots__ = ("name", "peer", "revision", "session", "side", "transport", "upstream")
+
+    def __init__(self, side: Side, peer: str, transport: str, upstream: str | None = None) -> None:
+        self.side = side
+        self.peer = peer
+        self.transport = transport
+        self.upstream = upstream
+        self.revision: str | None = None
+        self.session: str | None = None
+        self.name: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Leg {self.side} {self.peer} {self.transport} {self.revision}>"
+
+
+class Tap(Protocol):
+    """Watches the traffic."""
+
+    def client(self, transport: str) -> Leg:
+        """A leg for a client that has come."""
+        ...
+
+    def gone(self, leg: Leg) -> None:
+        """A leg is over."""
+        ...
+
+    def saw(
+        self,
+        leg: Leg,
+        direction: Direction,
+        message: bytes,
+        status: int | None = None,
+    ) -> None:
+        """A message as it is on the wire, with the HTTP status that it came or goes with.
+
+        What mcpmux sends belongs to the exchange in `EXCHANGE`, or to that of the request it answers.
+        """
+        ...
+
+    def exchange_of(self, leg: Leg, request_id: Id) -> int:
+        """The number of the exchange that a client's request has begun, which `saw` was told of."""
+        ...
+
+    async def admit(
+        self, leg: Leg, exchange: int, call: Call, headers: Mapping[str, str] = NO_HEADERS
+    ) -> None:
+        """A client's request is about to be worked on; `headers`: of the HTTP request that it came in.
+
+        Waits until what will pass can be kept. Raises RpcError when it cannot, and must be.
+        """
+        ...
+
+    def routed(self, exchange: int, upstream: str) -> None:
+        """An exchange asks an upstream (its configured name) something."""
+        ...
+
+    async def ended(self, exchange: int, outcome: Fields | BaseException) -> None:
+        """How an admitted exchange went: its result, the error that the client gets, or what cut it off.
+
+        May wait, and may raise RpcError in place of the answer when what must be kept cannot be kept.
+        """
+        ...
+
+
+class Origin(NamedTuple):
+    """Where the exchange that a task works for has come from."""
+
+    leg: Leg
+    headers: Mapping[str, str]
+
+
+ORIGIN: ContextVar[Origin | None] = ContextVar("origin", default=None)
+
+
+class Watch(NamedTuple):
+    """A tap and the leg that it watches."""
+
+    tap: Tap
+    leg: Leg
+
+    def begin(self, request_id: Id, headers: Mapping[str, str] = NO_HEADERS) -> None:
+        """From now on this task works for a client's request, which the tap has seen."""
+        EXCHANGE.set(self.tap.exchange_of(self.leg, request_id))
+        ORIGIN.set(Origin(self.leg, headers))
+
+    def rest(self) -> None:
+        """This task works for no exchange any more."""
+        EXCHANGE.set(0)
+        ORIGIN.set(None)
+
+    def sent(self, message: bytes) -> None:
+        """mcpmux sends a message."""
+        self.tap.saw(self.leg, "out", message)
+
+    def received(self, message: bytes, status: int | None = None) -> None:
+        """mcpmux has received a message."""
+        self.tap.saw(self.leg, "in", message, status)
+
+
+def identify(call: Call) -> None:
+    """What a modern call says about its client, for whoever watches the leg."""
+    if (origin := ORIGIN.get()) is not None:
+        origin.leg.revision = text_of(call.meta.get(VERSION))
+        origin.leg.name = name_in(call.meta.get(CLIENT_INFO))
+
+
+def name_in(info: Raw | None) -> str | None:
+    """What a client calls itself."""
+    try:
+        return text_of(decode_fields(info).get("name"))
+    except ValueError:
+        return None
+
+
+async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -> Fields:
+    """Do the work of the exchange that this task works for, and tell how it went. Raises like `work`."""
+    origin, exchange = ORIGIN.get(), EXCHANGE.get()
+    if origin is None:
+        return await work()
+    await tap.admit(origin.leg, exchange, call, origin.headers)
+    try:
+        result = await work()
+    except BaseException as error:
+        with trio.move_on_after(LAST_SECONDS, shield=True):
+            await tap.ended(exchange, error)
+        raise
+    await tap.ended(exchange, result)
+    return result
+
+
+def tapped(pipe: MessagePipe, watch: Watch | None) -> MessagePipe:
+    """The pipe, seen by whoever watches."""
+    return pipe if watch is None else TappedPipe(pipe, *watch)
+
+
+class TappedPipe:
+    """A MessagePipe whose messages a tap sees, as they are."""
+
+    def __init__(self, pipe: MessagePipe, tap: Tap, leg: Leg) -> None:
+        self._pipe = pipe
+        self._tap = tap
+        self._leg = leg
+
+    def __repr__(self) -> str:
+        return f"<TappedPipe {self._leg!r}>"
+
+    async def send(self, message: bytes) -> None:
+        """See MessagePipe."""
+        self._tap.saw(self._leg, "out", message)
+        await self._pipe.send(message)
+
+    async def receive(self) -> bytes:
+        """See MessagePipe."""
+        message = await self._pipe.receive()
+        self._tap.saw(self._leg, "in", message)
+        return message
+
+    async def aclose(self) -> None:
+        """See MessagePipe."""
+        await self._pipe.aclose()

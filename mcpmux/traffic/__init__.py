@@ -1,0 +1,1 @@
+"""What passed: seen on both legs, kept, searched, shown, and played again."""

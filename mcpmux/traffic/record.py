@@ -1,0 +1,105 @@
+"""The capture format: one message, or one note about the capture itself, on a line of JSON.
+
+Version 1. A file is append-only; each of its lines stands for itself, so a file that was cut anywhere is
+readable up to the cut. Members that would be null are left out. Readers skip members and `kind`s that they do
+not know; a change that would make such a reader wrong gets a new `v`.
+
+| member | meaning |
+| --- | --- |
+| `v` | 1 |
+| `run` | random hexadecimal name of the run of mcpmux; `seq` and `exchange` count within it |
+| `seq` | 1, 2, 3 … in the order in which the messages passed; a gap says that something was not captured |
+| `time` | when, RFC 3339 in UTC with microseconds |
+| `at` | seconds since the run began, from a clock that is never set |
+| `kind` | `request`, `notification`, `result`, `error`, `invalid` (no JSON-RPC message), `start` |
+| `leg` | `client` or `upstream` |
+| `direction` | `in` (mcpmux received it) or `out` (mcpmux sent it) |
+| `exchange` | number of the client request that caused it, directly or not; absent when none did |
+| `method` | of the request or notification; of the request that a result or error answers, where known |
+| `id` | JSON-RPC id on this leg |
+| `target` | name or URI that the method is about, as on this leg |
+| `peer` | key of the upstream session (`docs`, `docs@legacy`, `docs#3`), or `c` and the client's number |
+| `upstream` | configured name of the upstream; absent on the client leg |
+| `client` | what the client calls itself, on the client leg |
+| `session` | fingerprint of the HTTP session id: equal ids, equal fingerprints |
+| `transport` | `stdio`, `http`, `sse`, `websocket`, `tcp`, `unix`, `memory` |
+| `revision` | protocol revision of the leg, once agreed |
+| `status` | HTTP status that it came or went with |
+| `size` | bytes of the message as it was on the wire |
+| `code` | JSON-RPC error code of an `error` |
+| `failed` | true for a tool's result with `isError` |
+| `ms` | of a result or error: milliseconds since its request passed on the same leg |
+| `redacted` | how many values were replaced |
+| `message` | the message itself, JSON: as it was when nothing was redacted |
+| `text` | in its place when it was cut or is no JSON object: its beginning; U+FFFD for what is not UTF-8 |
+
+With level `metadata` neither `message` nor `text` is there. A record of kind `start` opens every file; it has
+`v`, `run`, `time` and `version`, the version of mcpmux.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import Raw
+
+VERSION = 1
+
+Kind = Literal["request", "notification", "result", "error", "invalid", "start"]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One line; see the module for what its members mean."""
+
+    v: int
+    run: str
+    seq: int = 0
+    time: str
+    at: float = 0.0
+    kind: str
+    leg: str | None = None
+    direction: str | None = None
+    exchange: int | None = None
+    method: str | None = None
+    id: int | str | None = None
+    target: str | None = None
+    peer: str | None = None
+    upstream: str | None = None
+    client: str | None = None
+    session: str | None = None
+    transport: str | None = None
+    revision: str | None = None
+    status: int | None = None
+    size: int = 0
+    code: int | None = None
+    failed: bool | None = None
+    ms: float | None = None
+    redacted: int | None = None
+    message: Raw | None = None
+    text: str | None = None
+    version: str | None = None
+
+
+class BadRecord(ValueError):
+    """A line that is no record of this format."""
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Record)
+
+
+def encode_record(record: Record) -> bytes:
+    """The record as a line, with its newline. `message` must hold no raw newline."""
+    return _encoder.encode(record) + b"\n"
+
+
+def decode_record(line: bytes) -> Record:
+    """The record on a line. Raises BadRecord: no record, or of a version that this mcpmux does not know."""
+    try:
+        record = _decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRecord(f"no capture record: {error}") from None
+    if record.v != VERSION:
+        raise BadRecord(f"capture format version {record.v}; this mcpmux reads version {VERSION}")
+    return record

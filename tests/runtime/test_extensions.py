@@ -1,0 +1,141 @@
+"""What mcpmux does not know passes: extensions by capability, their methods where one server is alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import trio
+
+from mcpmux.mux.outbox import DETAIL_LIMIT
+from tests.runtime.scripted import CAPABILITIES, Json, RpcFailure, ScriptedServer
+from tests.runtime.test_flows import docs
+from tests.runtime.world import open_world
+
+LEGACY = "2025-11-25"
+MODERN = "2026-07-28"
+UI = "io.modelcontextprotocol/ui"
+OFFERED: Json = {
+    "tools": {},
+    "extensions": {UI: {"mimeTypes": ["text/html"]}},
+    "experimental": {"x": {"a": 1}},
+}
+ALONE = {"docs": {"prefix": ""}}
+
+
+async def echo(_server: ScriptedServer, params: Json, _message: Json) -> Json:
+    said: Json = {key: value for key, value in params.items() if key != "_meta"}
+    return {"resultType": "complete", "said": said}
+
+
+@pytest.mark.parametrize("down", [LEGACY, MODERN])
+@pytest.mark.parametrize("up", [LEGACY, MODERN])
+async def test_extensions_are_told_as_their_server_tells_them(down: str, up: str, autojump_clock):
+    server = ScriptedServer(up, tools=[], capabilities=OFFERED)
+    async with open_world({"x": server, "y": docs()}) as world:
+        client = world.client()
+        hello = await (client.initialize(down) if down == LEGACY else client.request("server/discover"))
+        for kind in ("extensions", "experimental"):
+            assert hello["capabilities"][kind] == OFFERED[kind]
+
+
+async def test_a_server_hears_which_extensions_the_calling_client_has(autojump_clock):
+    server = docs()
+    async with open_world({"x": server}) as world:
+        for capabilities in ({"extensions": {UI: {}}}, {"experimental": {"mine": {}}}, {}):
+            client = world.client()
+            client.capabilities = capabilities
+            if capabilities:  # the last one is modern
+                await client.initialize(LEGACY)
+                await client.drain()
+            await client.request("resources/list")
+            (*_, asked) = (message for message in server.seen if message["method"] == "resources/list")
+            assert asked["params"]["_meta"][CAPABILITIES] == capabilities
+
+
+@pytest.mark.parametrize("up", [LEGACY, MODERN])
+@pytest.mark.parametrize("down", [LEGACY, MODERN])
+async def test_unknown_methods_reach_the_only_server(up: str, down: str, autojump_clock):
+    server = ScriptedServer(up, tools=[], handlers={"vendor/echo": echo})
+    async with open_world({"docs": server}, settings=ALONE) as world:
+        client = world.client()
+        if down == LEGACY:
+            await client.initialize(down)
+            await client.drain()
+        assert (await client.request("vendor/echo", {"a": 1.0}))["said"] == {"a": 1.0}
+
+
+async def test_unknown_methods_are_refused_where_it_is_unclear_whose_they_are(autojump_clock):
+    servers: Any = {name: ScriptedServer(tools=[], handlers={"vendor/echo": echo}) for name in "xy"}
+    async with open_world(servers) as world:
+        with pytest.raises(RpcFailure) as caught:
+            await world.client().request("vendor/echo")
+        assert caught.value.error["code"] == -32601
+
+
+async def legacy_client(world: Any) -> Any:
+    client = world.client()
+    await client.initialize(LEGACY)
+    await client.drain()
+    return client
+
+
+def unknown(number: int) -> Json:
+    return {"method": "notifications/vendor/thing", "params": {"number": number}}
+
+
+async def heard(client: Any) -> list[int]:
+    """The numbers of the unknown notifications that a client hears; the schema knows none of them."""
+    numbers = []
+    with trio.move_on_after(20):
+        while True:
+            message = json.loads(await client._pipe.receive())
+            assert message["method"] == "notifications/vendor/thing"
+            numbers.append(message["params"]["number"])
+    return numbers
+
+
+async def test_unknown_notifications_pass_both_ways_and_none_stands_for_another(autojump_clock):
+    server = ScriptedServer(LEGACY, tools=[])
+    async with open_world({"docs": server}, settings=ALONE) as world:
+        client = await legacy_client(world)
+        for number in range(3):
+            await client.send(unknown(number))
+            await server.send(unknown(number))
+        assert await heard(client) == [0, 1, 2]
+        said = [message for message in server.seen if message["method"] == "notifications/vendor/thing"]
+        assert [message["params"]["number"] for message in said] == [0, 1, 2]
+
+
+async def test_unknown_notifications_stop_where_it_is_unclear_whose_they_are(autojump_clock):
+    server = ScriptedServer(LEGACY, tools=[])
+    async with open_world({"docs": server, "more": docs()}) as world:
+        client = await legacy_client(world)
+        await client.send(unknown(1))
+        await server.send(unknown(1))
+        assert await heard(client) == []
+        assert not [message for message in server.seen if message["method"] == "notifications/vendor/thing"]
+
+
+async def test_a_modern_client_hears_only_what_it_asked_for(autojump_clock):
+    """ "subscriptions/listen": a server sends nothing that the client did not request."""
+    server = ScriptedServer(LEGACY, tools=[])
+    async with open_world({"docs": server}, settings=ALONE) as world:
+        client = world.client()
+        lists = dict.fromkeys(["toolsListChanged", "promptsListChanged", "resourcesListChanged"], True)
+        await client.start("subscriptions/listen", {"notifications": lists})
+        await client.receive_method("notifications/subscriptions/acknowledged")
+        await client.drain()
+        await server.send(unknown(1))
+        assert await heard(client) == []
+
+
+async def test_a_flood_of_unknown_notifications_is_bounded(autojump_clock):
+    server = ScriptedServer(LEGACY, tools=[])
+    async with open_world({"docs": server}, settings=ALONE) as world:
+        client = await legacy_client(world)
+        for number in range(2 * DETAIL_LIMIT):
+            await server.send(unknown(number))
+        assert len(await heard(client)) < 2 * DETAIL_LIMIT
+        assert await client.request("ping") == {}

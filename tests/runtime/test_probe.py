@@ -1,0 +1,138 @@
+"""How the era of an HTTP upstream is found out, also of one that answers the probe with something else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mcpmux.errors import RpcError
+from mcpmux.runtime import connection
+from tests.runtime.bad_answers import DENIED, NO_ANSWER, Bad, patience, saying
+from tests.runtime.scripted import Json
+from tests.runtime.scripted_web import JSON, TOOLS, Web, exchange, initialize, open_web
+
+NEWEST = "2026-07-28"
+COMPLETE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+FACTS = {"supportedVersions": [NEWEST], "capabilities": TOOLS} | COMPLETE
+
+
+async def refuse_version(reply: Any, message: Json, *supported: str) -> None:
+    data = {"supported": supported, "requested": NEWEST}
+    error = {"code": -32022, "message": "Unsupported protocol version", "data": data}
+    body = {"jsonrpc": "2.0", "id": message["id"], "error": error}
+    await reply.send(400, JSON, json.dumps(body).encode())
+
+
+async def test_a_server_that_refuses_a_version_which_it_lists_is_asked_again():
+    async def script(web: Web, _request: Any, message: Json, reply: Any) -> None:
+        if web.methods() == ["server/discover"]:
+            await refuse_version(reply, message, "2025-11-25", NEWEST)
+        elif message["method"] == "server/discover":
+            await web.answer(reply, message, FACTS)
+        else:
+            await web.answer(reply, message, {"contents": []} | COMPLETE)
+
+    async with open_web(script) as (web, mux):
+        assert (await exchange(mux, "resources/read", {"uri": "a:1"}))["contents"] == []
+        assert web.methods() == ["server/discover", "server/discover", "resources/read"]
+
+
+async def test_a_server_that_keeps_refusing_it_is_spoken_to_in_an_older_one():
+    async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
+        if message["method"] == "server/discover":
+            await refuse_version(reply, message, "2025-11-25", NEWEST)
+        elif not await initialize(web, request, message, reply) and message["method"] == "resources/read":
+            await web.answer(reply, message, {"contents": []})
+
+    async with open_web(script) as (web, mux):
+        assert (await exchange(mux, "resources/read", {"uri": "a:1"}))["contents"] == []
+        assert web.methods()[:3] == ["server/discover", "server/discover", "initialize"]
+
+
+@pytest.mark.parametrize(
+    ("supported", "words"),
+    [(["2099-01-01"], "no revision in common; it supports 2099-01-01"), ([NEWEST], "it refuses revision")],
+)
+async def test_a_server_without_a_common_revision_is_not_asked_to_initialize(supported, words):
+    async def script(_web: Web, _request: Any, message: Json, reply: Any) -> None:
+        await refuse_version(reply, message, *supported)
+
+    async with open_web(script) as (web, mux):
+        with pytest.raises(RpcError, match=words):
+            await exchange(mux, "resources/read", {"uri": "a:1"})
+        assert set(web.methods()) == {"server/discover"}
+
+
+async def test_the_newest_revision_is_not_asked_for_twice_of_a_server_that_does_not_list_it():
+    async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
+        if message["method"] == "server/discover":
+            await refuse_version(reply, message, "2025-11-25")
+        elif not await initialize(web, request, message, reply) and message["method"] == "resources/read":
+            await web.answer(reply, message, {"contents": []})
+
+    async with open_web(script) as (web, mux):
+        await exchange(mux, "resources/read", {"uri": "a:1"})
+        assert web.methods()[:2] == ["server/discover", "initialize"]
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real sockets have no virtual time: the probe waits a shorter time."""
+    monkeypatch.setattr(connection, "PROBE_SECONDS", 0.2)
+
+
+def cases(*tables: dict[str, Any]) -> Any:
+    merged = {name: value for table in tables for name, value in table.items()}
+    return [pytest.param(value, id=name) for name, value in merged.items()]
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("case", cases(NO_ANSWER, DENIED))
+async def test_what_is_no_mcp_server_is_told_with_its_cause(case: tuple[Bad, str]):
+    bad, words = case
+
+    async def script(_web: Web, _request: Any, message: Json, reply: Any) -> None:
+        await bad(message, reply)
+
+    async with open_web(script, **patience(words)) as (_, mux):
+        with pytest.raises(RpcError, match=words) as failure:
+            await exchange(mux, "resources/read", {"uri": "a:1"})
+        assert failure.value.message.startswith("Upstream 'web' ")
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("bad", cases({name: bad for name, (bad, _) in NO_ANSWER.items()}))
+async def test_a_legacy_server_is_found_behind_any_answer_to_the_probe(bad: Bad):
+    await find_legacy_server(bad)
+
+
+@pytest.mark.parametrize("bad", cases(saying(400), saying(404), saying(405)))
+async def test_a_legacy_server_is_found_behind_a_refusal_with_any_body(bad: Bad):
+    await find_legacy_server(bad)
+
+
+async def find_legacy_server(bad: Bad) -> None:
+    """`bad` answers what a legacy server does not know: everything before `initialize`."""
+
+    async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
+        if message["method"] == "server/discover":
+            await bad(message, reply)
+        elif not await initialize(web, request, message, reply) and message["method"] == "resources/read":
+            await web.answer(reply, message, {"contents": []})
+
+    async with open_web(script) as (web, mux):
+        assert (await exchange(mux, "resources/read", {"uri": "a:1"}))["contents"] == []
+        assert web.methods()[:2] == ["server/discover", "initialize"]
+
+
+@pytest.mark.parametrize("case", cases(DENIED))
+async def test_a_server_that_denies_access_is_asked_nothing_more(case: tuple[Bad, str]):
+    async def script(_web: Web, _request: Any, message: Json, reply: Any) -> None:
+        await case[0](message, reply)
+
+    async with open_web(script) as (web, mux):
+        with pytest.raises(RpcError):
+            await exchange(mux, "resources/read", {"uri": "a:1"})
+        assert set(web.methods()) == {"server/discover"}

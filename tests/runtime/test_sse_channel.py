@@ -1,0 +1,321 @@
+"""Upstreams over HTTP+SSE on real sockets: finding them out, using them, losing them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from mcpmux import app
+from mcpmux.config import Config, Http, Secret, Upstream
+from mcpmux.errors import RpcError
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, PROGRESS_TOKEN, Call, Event
+from mcpmux.protocol.envelope import decode_any, raw, text_of
+from mcpmux.runtime import sse_channel, subscriber
+from mcpmux.transports import http_sse_client
+from tests.runtime.scripted import Json, ScriptedServer
+from tests.runtime.scripted_http import HttpFace
+from tests.runtime.scripted_sse import SseFace, open_sse_face
+from tests.runtime.subscribable import Subscribable
+from tests.runtime.test_asking import ASKED, Curious
+
+OLD = "2024-11-05"
+LEGACY = "2025-11-25"
+TOOL = {"name": "t", "inputSchema": {"type": "object"}}
+PATIENCE = 5.0
+SUBSCRIBE = Call("resources/subscribe", {}, {})
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is waited for in real time here is not what is tested."""
+    monkeypatch.setattr(subscriber, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(http_sse_client, "ACCEPT_SECONDS", 0.2)
+    monkeypatch.setattr(sse_channel, "DETECT_SECONDS", 0.5)
+
+
+async def read(_server: Any, params: Json, _message: Json) -> Json:
+    return {"contents": [{"uri": params["uri"], "text": "hello"}]}
+
+
+def docs(**handlers: Any) -> ScriptedServer:
+    handlers = {"resources/read": read, **{name.replace("_", "/"): do for name, do in handlers.items()}}
+    return ScriptedServer(OLD, resources=[{"uri": "a:1", "name": "a"}], tools=[TOOL], handlers=handlers)
+
+
+@asynccontextmanager
+async def open_stage(server: ScriptedServer, **target: Any) -> AsyncIterator[tuple[SseFace, app.Mux]]:
+    """A server over HTTP+SSE, and mcpmux with it as its only upstream, under its own names."""
+    async with open_sse_face(server) as face, open_mux(face, **target) as mux:
+        yield face, mux
+
+
+@asynccontextmanager
+async def open_mux(face: SseFace, **target: Any) -> AsyncIterator[app.Mux]:
+    config = Config(upstreams=(Upstream(name="x", target=Http(face.url, **target), prefix=""),))
+    with trio.fail_after(2 * PATIENCE):
+        async with app.open_mux(config) as mux:
+            yield mux
+
+
+async def ask(mux: app.Mux, method: str, params: Json, events: list[Event] | None = None) -> Json:
+    async def notify(event: Event) -> None:
+        if events is not None:
+            events.append(event)
+
+    offers = {"sampling": {}, "elicitation": {}, "roots": {}}
+    meta = {PROGRESS_TOKEN: raw("t"), CLIENT_CAPABILITIES: raw(offers)}
+    call = Call(method, {key: raw(value) for key, value in params.items()}, meta)
+    result = await mux.router.exchange(call, notify)
+    return {key: decode_any(value) for key, value in result.items()}
+
+
+async def read_text(mux: app.Mux) -> str:
+    return (await ask(mux, "resources/read", {"uri": "a:1"}))["contents"][0]["text"]
+
+
+async def trouble_of(mux: app.Mux) -> str:
+    with pytest.raises(RpcError) as caught:
+        await ask(mux, "resources/read", {"uri": "a:1"})
+    return caught.value.message
+
+
+def conversation(face: SseFace) -> list[str]:
+    return [f"{request.method} {request.path}" for request in face.requests]
+
+
+async def test_a_server_is_found_out_as_the_specification_says():
+    async with open_stage(docs()) as (face, mux):
+        assert await read_text(mux) == "hello"
+        assert (await ask(mux, "resources/list", {}))["resources"][0]["uri"] == "a:1"
+        assert mux.upstreams["x"].facts.revision == OLD
+    begin = ["POST /sse", "POST /sse", "GET /sse", "POST /messages/", "POST /messages/"]
+    assert conversation(face)[:5] == begin
+    said = [json.loads(request.body)["method"] for request in face.requests if request.body]
+    assert said[:4] == ["server/discover", "initialize", "initialize", "notifications/initialized"]
+    assert "server/discover" not in [message.get("method") for message in face.server.seen]
+
+
+async def test_a_server_known_to_be_so_is_not_tried_otherwise():
+    async with open_stage(docs(), transport="sse", headers={"X-Key": Secret("k")}) as (face, mux):
+        assert await read_text(mux) == "hello"
+    assert conversation(face)[:2] == ["GET /sse", "POST /messages/"]
+    assert face.server.seen[0]["method"] == "initialize"
+    assert {request.headers.get("x-key") for request in face.requests} == {"k"}
+
+
+async def test_a_server_that_should_be_streamable_is_not_tried_otherwise():
+    async with open_stage(docs(), transport="streamable") as (face, mux):
+        assert "405" in await trouble_of(mux)
+        assert face.count("GET") == 0
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["messages/?session_id={}", "?session_id={}", "http://HOST/messages/?session_id={}"]
+)
+async def test_any_way_of_writing_the_address_will_do(endpoint):
+    async with open_sse_face(docs()) as face:
+        face.endpoint = endpoint.replace("HOST", face.url.split("/")[2])
+        async with open_mux(face) as mux:
+            assert await read_text(mux) == "hello"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [("http://evil.invalid/m", "another origin, evil.invalid"), ("not an address", "no usable URI")],
+)
+@pytest.mark.parametrize("transport", ["auto", "sse"])
+async def test_an_address_elsewhere_is_refused_in_words(endpoint, words, transport):
+    async with open_sse_face(docs()) as face:
+        face.endpoint = endpoint
+        async with open_mux(face, transport=transport) as mux:
+            assert words in await trouble_of(mux)
+    assert "POST /messages/" not in conversation(face)
+
+
+async def test_progress_comes_before_the_answer():
+    async def call(server: Any, params: Json, _message: Json) -> Json:
+        token = params["_meta"]["progressToken"]
+        for step in (1, 2):
+            progress = {"progressToken": token, "progress": step}
+            await server.send({"method": "notifications/progress", "params": progress})
+        return {"content": []}
+
+    events: list[Event] = []
+    async with open_stage(docs(tools_call=call)) as (_, mux):
+        await ask(mux, "tools/call", {"name": "t"}, events)
+    assert [decode_any(event.params["progress"]) for event in events] == [1, 2]
+
+
+@pytest.mark.parametrize("method", ASKED)
+@pytest.mark.parametrize("holds", [False, True], ids=["202 at once", "answers when done"])
+async def test_a_question_is_asked_and_its_answer_posted(method, holds):
+    server = Curious(LEGACY, method)
+    async with open_stage(server) as (face, mux):
+        face.hold = trio.Event() if holds else None
+        asked = await ask(mux, "tools/call", {"name": "t"})
+        ((key, wish),) = asked["inputRequests"].items()
+        assert wish["method"] == method
+        answers = {key: ASKED[method][1]}
+        again = {"name": "t", "requestState": asked["requestState"], "inputResponses": answers}
+        result = await ask(mux, "tools/call", again)
+        assert json.loads(result["content"][0]["text"]) == [ASKED[method][1]]
+
+
+async def test_an_update_of_a_subscribed_resource_is_heard():
+    server = Subscribable(LEGACY)
+    async with open_stage(server) as (_, mux):
+        mailbox = mux.relay.join(frozenset())
+        await mux.upstreams["x"].settled()
+        await mux.router.subscribe(mailbox, "memo:1", SUBSCRIBE)
+        while server.subscribed != {"memo:1"}:
+            await trio.lowlevel.checkpoint()
+        await server.update("memo:1")
+        assert text_of((await mailbox.take()).params["uri"]) == "memo:1"
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_server():
+    started, cancelled = trio.Event(), trio.Event()
+
+    async def hang(_server: Any, _params: Json, _message: Json) -> Json:
+        started.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled.set()
+        raise AssertionError
+
+    async with open_stage(docs(tools_call=hang)) as (_, mux):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, mux, "tools/call", {"name": "t"})
+            await started.wait()
+            nursery.cancel_scope.cancel()
+        await cancelled.wait()
+        assert await read_text(mux) == "hello"
+
+
+async def test_a_ping_of_the_server_is_answered():
+    server = docs()
+    answered = trio.Event()
+    server.take_answer = lambda message: answered.set() if message["result"] == {} else None
+    async with open_stage(server) as (_, mux):
+        assert await read_text(mux) == "hello"
+        await server.send({"id": "p", "method": "ping"})
+        await answered.wait()
+
+
+class Person:
+    """A client that has roots."""
+
+    capabilities = raw({"roots": {}})
+    knows_tasks = False
+
+    async def ask(self, _method: str, _params: Any) -> Any:
+        return {"roots": raw([{"uri": "file:///home"}])}
+
+
+@pytest.mark.parametrize("transport", ["auto", "sse"])
+async def test_a_question_outside_of_any_call_reaches_the_client(transport):
+    server = docs()
+    heard: list[Json] = []
+    answered = trio.Event()
+
+    def take_answer(message: Json) -> None:
+        heard.append(message)
+        answered.set()
+
+    server.take_answer = take_answer
+    async with open_stage(server, transport=transport) as (_, mux):
+        assert await read_text(mux) == "hello"
+        mux.router.join(Person())
+        await server.send({"id": "q", "method": "roots/list"})
+        await answered.wait()
+    assert heard[0]["result"] == {"roots": [{"uri": "file:///home"}]}
+
+
+async def test_what_was_found_out_is_remembered_when_the_stream_breaks():
+    async with open_stage(docs()) as (face, mux):
+        assert await read_text(mux) == "hello"
+        asked = conversation(face).count("POST /sse")
+        face.break_off()
+        await mux.upstreams["x"].connection.closed.wait()
+        assert await read_text(mux) == "hello"
+        assert face.count("GET") == 2
+        assert conversation(face).count("POST /sse") == asked
+
+
+async def test_calls_under_way_hear_when_the_stream_breaks():
+    started = trio.Event()
+
+    async def hang(_server: Any, _params: Json, _message: Json) -> Json:
+        started.set()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async with open_stage(docs(tools_call=hang)) as (face, mux), trio.open_nursery() as nursery:
+
+        async def call() -> None:
+            with pytest.raises(RpcError, match="the event stream has ended"):
+                await ask(mux, "tools/call", {"name": "t"})
+
+        nursery.start_soon(call)
+        await started.wait()
+        face.break_off()
+
+
+async def test_a_forgotten_session_is_opened_anew_and_the_read_repeated():
+    async with open_stage(docs()) as (face, mux):
+        assert await read_text(mux) == "hello"
+        (stream,) = face.streams.values()
+        face.streams.clear()
+        face.streams["other"] = stream  # the stream stays open, but POSTs do not find it
+        assert await read_text(mux) == "hello"
+        assert face.count("GET") == 2
+
+
+@pytest.mark.parametrize("status", [400, 500])
+async def test_a_refused_message_fails_its_call_and_no_other(status):
+    async with open_stage(docs()) as (face, mux):
+        assert await read_text(mux) == "hello"
+        face.refusal = status
+        assert f"HTTP status {status}: not today" in await trouble_of(mux)
+        face.refusal = None
+        assert await read_text(mux) == "hello"
+        assert face.count("GET") == 1
+
+
+async def test_a_server_that_became_streamable_is_found_out_anew(monkeypatch):
+    handle = SseFace.handle
+    new = HttpFace(docs())
+
+    async def either(face: SseFace, request: Any, reply: Any) -> None:
+        await (handle(face, request, reply) if not face.replaced else new.handle(request, reply))
+
+    monkeypatch.setattr(SseFace, "handle", either)
+    monkeypatch.setattr(SseFace, "replaced", False, raising=False)
+    async with open_stage(docs()) as (face, mux):
+        assert await read_text(mux) == "hello"
+        face.replaced = True
+        connection = mux.upstreams["x"].connection
+        face.break_off()
+        await connection.closed.wait()
+        assert await read_text(mux) == "hello"
+        assert len(new._server.seen) > 0
+
+
+async def test_many_calls_at_once_get_their_own_answers():
+    async def call(_server: Any, params: Json, _message: Json) -> Json:
+        return {"content": [{"type": "text", "text": params["arguments"]["n"]}]}
+
+    async def one(mux: app.Mux, n: str) -> None:
+        result = await ask(mux, "tools/call", {"name": "t", "arguments": {"n": n}})
+        assert result["content"][0]["text"] == n
+
+    async with open_stage(docs(tools_call=call)) as (_, mux), trio.open_nursery() as nursery:
+        for n in range(200):
+            nursery.start_soon(partial(one, mux, str(n)))

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mcpmux.runtime.tap import Leg
+from mcpmux.traffic.correlation import PENDING_LIMIT, Correlator, Seen
+
+
+class Play:
+    """Two legs and a clock that goes on by a second with each message."""
+
+    def __init__(self) -> None:
+        self.correlator = Correlator()
+        self.client = Leg("client", "c1", "http")
+        self.upstream = Leg("upstream", "docs", "stdio", "docs")
+        self.now = 0.0
+
+    def pass_(self, leg: Leg, direction: Any, exchange: int = 0, **message: Any) -> Seen:
+        self.now += 1
+        data = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        (seen,) = self.correlator.take(leg, direction, data, exchange, self.now)
+        assert seen.data == data
+        return seen
+
+
+def test_an_exchange_is_followed_over_both_legs():
+    play = Play()
+    params = {"uri": "docs+memo:1"}
+    asked = play.pass_(play.client, "in", id="a", method="resources/read", params=params)
+    assert (asked.kind, asked.exchange, asked.method, asked.target) == (
+        "request",
+        1,
+        "resources/read",
+        "docs+memo:1",
+    )
+    assert play.correlator.exchange_of(play.client, "a") == 1
+    play.pass_(play.upstream, "out", 1, id=7, method="resources/read", params={"uri": "memo:1"})
+    progress = {"progressToken": 7, "progress": 1}
+    told = play.pass_(play.upstream, "in", method="notifications/progress", params=progress)
+    assert (told.kind, told.exchange) == ("notification", 1)
+    answer = play.pass_(play.upstream, "in", id=7, result={})
+    assert (answer.kind, answer.exchange, answer.method, answer.ms) == ("result", 1, "resources/read", 2000)
+    final = play.pass_(play.client, "out", 1, id="a", result={})
+    assert (final.exchange, final.method, final.ms) == (1, "resources/read", 4000)
+    assert play.correlator.exchange_of(play.client, "a") == 0
+
+
+def test_exchanges_have_numbers_of_their_own_and_ids_belong_to_their_leg():
+    play = Play()
+    other = Leg("client", "c2", "http")
+    assert play.pass_(play.client, "in", id=1, method="ping").exchange == 1
+    assert play.pass_(other, "in", id=1, method="ping").exchange == 2
+    assert play.pass_(other, "out", id=1, result={}).exchange == 2
+    assert play.pass_(play.client, "out", id=1, result={}).exchange == 1
+
+
+def test_a_question_of_the_server_belongs_to_the_only_request_it_works_on():
+    play = Play()
+    play.pass_(play.upstream, "out", 1, id=1, method="tools/call", params={"name": "t"})
+    asked = play.pass_(play.upstream, "in", id=0, method="roots/list")
+    assert asked.exchange == 1
+    assert play.pass_(play.upstream, "out", 1, id=0, result={"roots": []}).method == "roots/list"
+    play.pass_(play.upstream, "out", 2, id=2, method="tools/call", params={"name": "t"})
+    assert play.pass_(play.upstream, "in", id=1, method="roots/list").exchange == 0
+
+
+def test_a_change_belongs_to_no_exchange_and_a_log_message_to_the_only_one():
+    play = Play()
+    play.pass_(play.upstream, "out", 1, id=1, method="tools/call", params={"name": "t"})
+    changed = play.pass_(play.upstream, "in", method="notifications/tools/list_changed")
+    logged = play.pass_(play.upstream, "in", method="notifications/message", params={"level": "info"})
+    assert (changed.exchange, logged.exchange) == (0, 1)
+
+
+def test_a_cancellation_belongs_to_what_it_cancels():
+    play = Play()
+    play.pass_(play.client, "in", id=0, method="tools/call", params={"name": "t"})
+    cancelled = play.pass_(
+        play.client, "in", method="notifications/cancelled", params={"requestId": 0, "reason": "enough"}
+    )
+    assert cancelled.exchange == 1
+
+
+def test_failures_are_told_apart():
+    play = Play()
+    for number, answer in enumerate(
+        [{"error": {"code": -32602, "message": "no"}}, {"result": {"isError": True}}, {"result": {}}]
+    ):
+        play.pass_(play.client, "in", id=number, method="tools/call", params={"name": "t"})
+        seen = play.pass_(play.client, "out", id=number, **answer)
+        expected = [("error", -32602, None), ("result", None, True), ("result", None, None)][number]
+        assert (seen.kind, seen.code, seen.failed) == expected
+
+
+def test_members_of_a_batch_are_seen_one_by_one_and_nonsense_as_such():
+    correlator, leg = Correlator(), Leg("client", "c1", "stdio")
+    batch = b'[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"ping"}]'
+    assert [seen.exchange for seen in correlator.take(leg, "in", batch, 0, 0)] == [1, 2]
+    for nonsense in (b"{", b"[]", b"\xff", b'{"jsonrpc":"2.0"}'):
+        (seen,) = correlator.take(leg, "in", nonsense, 0, 0)
+        assert (seen.kind, seen.data) == ("invalid", nonsense)
+
+
+def test_what_is_never_answered_is_forgotten():
+    play = Play()
+    for number in range(PENDING_LIMIT + 1):
+        play.pass_(play.client, "in", id=number, method="ping")
+    assert play.correlator.exchange_of(play.client, 0) == 0
+    assert play.correlator.exchange_of(play.client, 1) == 2
+    play.correlator.forget(play.client)
+    assert play.correlator.exchange_of(play.client, 1) == 0
