@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from mcpmux.logs import configure_logs
+from tests.transports.certificates import Certificates
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _logs_on_stderr() -> None:
     configure_logs("warning", "console")
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Files of authorities, certificates and keys."""
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `slow` run in CI, and when `-m` or a test's own name asks for them."""
+    named = any("::" in argument for argument in config.args)
+    if os.environ.get("CI") or config.option.markexpr or named:
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]

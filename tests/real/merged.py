@@ -56,16 +56,53 @@ def part_of(document: Json, upstream: str) -> Json:
             if owner_of_name(item["name"]) == upstream
         ],
         "contents": {
-            own_uri(uri): _own_contents(result)
+            own_uri(uri): own_answer("resources/read", result)
             for uri, result in document["contents"].items()
             if owner_of_uri(uri) == upstream
         },
         "messages": {
-            own_name(name): _own_messages(result)
+            own_name(name): own_answer("prompts/get", result)
             for name, result in document["messages"].items()
             if owner_of_name(name) == upstream
         },
     }
+
+
+def exposed_params(method: str, params: Json, upstream: str) -> Json:
+    """The parameters of a request to one upstream, as clients of all of them say it."""
+    if method == "resources/read":
+        return {**params, "uri": f"{upstream}+{params['uri']}"}
+    if method == "completion/complete":
+        return {**params, "ref": _exposed_ref(params["ref"], upstream)}
+    return {**params, "name": f"{upstream}__{params['name']}"}
+
+
+def _exposed_ref(ref: Json, upstream: str) -> Json:
+    if ref["type"] == "ref/resource":
+        return {**ref, "uri": f"{upstream}+{ref['uri']}"}
+    return {**ref, "name": f"{upstream}__{ref['name']}"}
+
+
+def own_answer(method: str, answer: Json) -> Json:
+    """What the upstream answered to a request, as `walker.py` documents answers."""
+    if "error" in answer:
+        return {"error": _own_error(answer["error"])}
+    if "unreadable" in answer:
+        return answer
+    if method == "resources/read":
+        return _own_contents(answer)
+    if method == "prompts/get":
+        return _own_messages(answer)
+    if method == "tools/call":
+        return {**answer, "content": [_own_block(block) for block in answer["content"]]}
+    return answer
+
+
+def _own_error(error: Json) -> Json:
+    data = error.get("data")
+    if isinstance(data, dict) and "uri" in data:
+        return {**error, "data": {**data, "uri": own_uri(data["uri"])}}
+    return error
 
 
 def _own_tool(tool: Json) -> Json:
@@ -77,14 +114,10 @@ def _own_tool(tool: Json) -> Json:
 
 
 def _own_contents(result: Json) -> Json:
-    if "error" in result:
-        return result
     return {**result, "contents": [{**part, "uri": own_uri(part["uri"])} for part in result["contents"]]}
 
 
 def _own_messages(result: Json) -> Json:
-    if "error" in result:
-        return result
     messages = [{**message, "content": _own_block(message["content"])} for message in result["messages"]]
     return {**result, "messages": messages}
 

@@ -1,0 +1,98 @@
+"""One cell of the matrix: mcpmux between a strict client and a strict server, over pipes or over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import trio
+import trio.testing
+
+from mcpmux import app
+from mcpmux.config import Config, Http, Merging, Upstream
+from mcpmux.mux.replay import ReplayBounds
+from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.runtime.http_answer import refuse
+from mcpmux.runtime.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.runtime.stdio_client import serve_pipe
+from mcpmux.transports.http_client import HttpPool
+from mcpmux.transports.http_connection import HttpOrigin
+from mcpmux.transports.http_server import serve_http
+from tests.matrix.client import StrictClient
+from tests.matrix.http_pipe import StreamFace, open_http_pipe
+from tests.matrix.server import StrictServer
+from tests.memory_pipe import open_memory_pipes
+from tests.runtime.scripted import Json
+from tests.runtime.scripted_http import open_http_face
+from tests.runtime.world import open_world
+
+REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
+PAGE_SIZE = 10  # items of a merged page
+
+Settle = Callable[[], Any]
+
+
+class Cell:
+    """A client of revision `down` on a server of revision `up`, which mcpmux knows by the name `up`."""
+
+    def __init__(self, client: StrictClient, server: StrictServer, settle: Settle) -> None:
+        self.client = client
+        self.server = server
+        self.down = client.revision
+        self.up = server.revision
+        self.settle = settle
+        self.introduction: Json = {}
+
+    def since(self, revision: str) -> bool:
+        """Whether both sides speak `revision` or a later one."""
+        return min(self.up, self.down) >= revision
+
+    async def until(self, what: Callable[[], bool]) -> None:
+        """Wait until `what()` holds."""
+        with trio.fail_after(10):
+            while not what():  # noqa: ASYNC110 - the server tells nobody when that is
+                await trio.sleep(0.01)
+
+
+@asynccontextmanager
+async def open_cell(down: str, up: str) -> AsyncIterator[Cell]:
+    """A cell over pipes in memory; the test needs the virtual clock. Leaving judges what was said."""
+    server = StrictServer(up)
+    async with open_world({"up": server}, page_size=PAGE_SIZE) as world:
+        ours, theirs = open_memory_pipes()
+        world.nursery.start_soon(serve_pipe, theirs, world.mux.front)
+        cell = Cell(StrictClient(ours, down), server, partial(trio.sleep, 5))
+        world.nursery.start_soon(cell.client.run)
+        cell.introduction = await cell.client.hello()
+        yield cell
+        server.judge()
+
+
+@asynccontextmanager
+async def open_http_cell(down: str, up: str) -> AsyncIterator[Cell]:
+    """A cell with real sockets on both sides. Leaving judges what was said."""
+    server = StrictServer(up)
+    async with open_http_face(server, StreamFace) as face, trio.open_nursery() as nursery:
+        config = Config(
+            upstreams=(Upstream(name="up", target=Http(face.url), era="newest"),),
+            merging=Merging(page_size=PAGE_SIZE, change_window=0.01),
+        )
+        async with app.open_mux(config) as mux:
+            endpoint = HttpEndpoint(
+                mux.front, "/mcp", OriginPolicy("127.0.0.1", (), ()), SessionLimits(10, 300, ReplayBounds())
+            )
+            await nursery.start(endpoint.run)
+            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
+            await nursery.start(serve, listeners, endpoint.handle)
+            port = listeners[0].socket.getsockname()[1]
+            with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool:
+                async with open_http_pipe(pool) as pipe:
+                    cell = Cell(StrictClient(pipe, down), server, partial(trio.sleep, 0.1))
+                    nursery.start_soon(cell.client.run)
+                    cell.introduction = await cell.client.hello()
+                    yield cell
+                    server.judge()
+        nursery.cancel_scope.cancel()

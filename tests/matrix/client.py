@@ -1,0 +1,159 @@
+"""A client that speaks one revision, and judges all that it hears and says by the schema of that revision."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import trio
+
+from mcpmux.errors import TransportClosed
+from tests.oracle import SchemaOracle
+from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json, RpcFailure
+
+INFO = {"name": "strict", "version": "1"}
+PATIENCE = 30  # seconds, virtual ones over pipes
+
+ANSWERS: dict[str, Json] = {
+    "roots/list": {"roots": [{"uri": "file:///home", "name": "home"}]},
+    "sampling/createMessage": {
+        "role": "assistant",
+        "content": {"type": "text", "text": "ho"},
+        "model": "m",
+        "stopReason": "endTurn",
+    },
+    "elicitation/create": {"action": "accept", "content": {"name": "x", "sure": True}},
+}
+
+
+def all_capabilities(revision: str) -> Json:
+    """Everything that a client of a revision can offer."""
+    offered: Json = {"roots": {} if revision == MODERN else {"listChanged": True}, "sampling": {}}
+    if revision >= "2025-11-25":
+        offered["elicitation"] = {"form": {}, "url": {}}
+    elif revision >= "2025-06-18":
+        offered["elicitation"] = {}
+    return offered
+
+
+def answer_to(question: Json) -> Json:
+    """What this client's user says."""
+    if question.get("params", {}).get("mode") == "url":
+        return {"action": "accept"}
+    return ANSWERS[question["method"]]
+
+
+class StrictClient:
+    """`run` has to run. `heard` has every notification, `questions` everything that it was asked."""
+
+    def __init__(self, pipe: Any, revision: str) -> None:
+        self._pipe = pipe
+        self.revision = revision
+        self.oracle = SchemaOracle(revision)
+        self.capabilities = all_capabilities(revision)
+        self.log_level: str | None = None
+        self.heard: list[Json] = []
+        self.questions: list[Json] = []
+        self._methods: dict[Any, str] = {}
+        self._answers: dict[Any, Json] = {}
+        self._ids = 0
+        self._arrival = trio.lowlevel.ParkingLot()
+
+    @property
+    def modern(self) -> bool:
+        return self.revision == MODERN
+
+    async def run(self) -> None:
+        """Hear until the stream ends."""
+        while True:
+            try:
+                message = json.loads(await self._pipe.receive())
+            except TransportClosed:
+                return
+            await self._take(message)
+            self._arrival.unpark_all()
+
+    async def _take(self, message: Json) -> None:
+        method = None if "method" in message else self._methods[message["id"]]
+        if method is None or "error" in message or not method.startswith("vendor/"):
+            self.oracle.check_from_server(message, method)
+        if method is not None:
+            assert message["id"] not in self._answers, "answered twice"
+            self._answers[message["id"]] = message
+        elif "id" in message:
+            assert not self.modern, "a request to a client of 2026-07-28"
+            self.questions.append(message)
+            await self._say({"id": message["id"], "result": answer_to(message)}, message["method"])
+        else:
+            self.heard.append(message)
+
+    async def _say(self, message: Json, method: str | None = None) -> None:
+        message = {"jsonrpc": "2.0", **message}
+        if not message.get("method", "").startswith("vendor/"):
+            self.oracle.check_from_client(message, method)
+        await self._pipe.send(json.dumps(message).encode())
+
+    # What it says
+
+    async def hello(self) -> Json:
+        """Discover or initialize: what the server says about itself."""
+        if self.modern:
+            return await self.request("server/discover")
+        params = {"protocolVersion": self.revision, "capabilities": self.capabilities, "clientInfo": INFO}
+        result = await self.request("initialize", params)
+        await self._say({"method": "notifications/initialized"})
+        return result
+
+    async def start(self, method: str, params: Json | None = None, **meta: Any) -> int:
+        """Send a request; its id."""
+        self._ids += 1
+        self._methods[self._ids] = method
+        if self.modern:
+            meta |= {VERSION: MODERN, CLIENT_INFO: INFO, CAPABILITIES: self.capabilities}
+            meta |= {"io.modelcontextprotocol/logLevel": self.log_level} if self.log_level else {}
+        params = (params or {}) | ({"_meta": meta} if meta else {})
+        await self._say({"id": self._ids, "method": method} | ({"params": params} if params else {}))
+        return self._ids
+
+    async def answer(self, request_id: int) -> Json:
+        """The result of a request that was started. Raises RpcFailure."""
+        with trio.fail_after(PATIENCE):
+            while request_id not in self._answers:
+                await self._arrival.park()
+        message = self._answers[request_id]
+        if "error" in message:
+            error = message["error"]
+            raise RpcFailure(error["code"], error["message"], error.get("data"))
+        return message["result"]
+
+    async def request(self, method: str, params: Json | None = None, **meta: Any) -> Json:
+        return await self.answer(await self.start(method, params, **meta))
+
+    async def call(self, name: str, **arguments: Any) -> Json:
+        """Call a tool; what is asked on the way is answered, as the era does it."""
+        params: Json = {"name": name, "arguments": arguments}
+        result = await self.request("tools/call", params)
+        while result.get("resultType") == "input_required":
+            asked = result["inputRequests"]
+            self.questions += asked.values()
+            again = {key: answer_to(question) for key, question in asked.items()}
+            more = {"inputResponses": again, "requestState": result["requestState"]}
+            result = await self.request("tools/call", params | more)
+        return result
+
+    async def cancel(self, request_id: int) -> None:
+        await self._say({"method": "notifications/cancelled", "params": {"requestId": request_id}})
+
+    async def hear(self, method: str, **params: Any) -> Json:
+        """Wait for a notification whose parameters have these members; it is taken out of `heard`."""
+        with trio.fail_after(PATIENCE):
+            while True:
+                for message in self.heard:
+                    said = message.get("params", {})
+                    if message["method"] == method and params.items() <= said.items():
+                        self.heard.remove(message)
+                        return message
+                await self._arrival.park()
+
+    def was_answered(self, request_id: int) -> bool:
+        return request_id in self._answers

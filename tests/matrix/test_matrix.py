@@ -1,0 +1,61 @@
+"""Every pair of revisions, feature by feature; the README says what comes of it, and must be right."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from tests.matrix.cell import REVISIONS, open_http_cell
+from tests.matrix.features import FEATURES
+from tests.matrix.notes import AUDIO, ELICITATION, LINK, NOTES, PAGE, STRUCTURED
+from tests.matrix.table import CELLS, in_readme, outcome, parse, render
+
+ANNOTATED = {
+    "elicitation": ELICITATION,
+    "url_elicitation": PAGE,
+    "structured_output": STRUCTURED,
+    "resource_link": LINK,
+    "audio": AUDIO,
+}
+"""The features for which something else may come, and the note that says so."""
+
+BY_NATURE = {
+    ELICITATION: "2025-06-18",
+    PAGE: "2025-11-25",
+    STRUCTURED: "2025-06-18",
+    LINK: "2025-06-18",
+    AUDIO: "2025-03-26",
+}
+"""The revision that both sides must have for a feature, by its note."""
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize(("down", "up"), CELLS)
+async def test_a_feature_comes_as_the_readme_says(down: str, up: str, feature: str, autojump_clock):
+    claimed = parse(in_readme())[down, up]
+    note = ANNOTATED.get(feature)
+    assert await outcome(down, up, feature) == (note if note in claimed else None)
+
+
+def test_the_readme_has_the_table_as_it_is_generated():
+    """`python -m tests.matrix.table` prints what belongs between the markers."""
+    assert in_readme() == render(parse(in_readme()))
+
+
+@pytest.mark.parametrize(("down", "up"), CELLS)
+def test_the_readme_excuses_nothing_but_what_a_revision_lacks(down: str, up: str):
+    claimed = parse(in_readme())[down, up]
+    assert claimed == tuple(note for note in NOTES if min(down, up) < BY_NATURE[note])
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_over_http_it_is_the_same(revision: str):
+    with trio.fail_after(30):
+        async with open_http_cell(revision, revision) as cell:
+            found = {await feature(cell) for feature in FEATURES.values()}
+    assert tuple(note for note in NOTES if note in found) == parse(in_readme())[revision, revision]
+
+
+def test_every_note_is_about_a_feature():
+    assert set(ANNOTATED.values()) == set(NOTES)
+    assert ANNOTATED.keys() <= FEATURES.keys()

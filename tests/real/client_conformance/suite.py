@@ -1,0 +1,73 @@
+"""One run of the official conformance suite against a client, and what it found."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.real.parts import ROOT, npm_env
+
+Json = dict[str, Any]
+
+SUITE_SECONDS = 60  # for the client to finish, on a busy machine
+STOP_SECONDS = 20  # more, for the suite itself
+
+_ADAPTER = "tests.real.client_conformance.adapter"
+
+
+class Verdict(NamedTuple):
+    """What one run found. `output` is all that suite and client wrote."""
+
+    code: int
+    checks: list[Json]
+    output: str
+
+    @property
+    def problems(self) -> list[str]:
+        """Each check that is not fulfilled; a warning counts, as it does for the suite."""
+        return [_describe(check) for check in self.checks if check["status"] in ("FAILURE", "WARNING")]
+
+    @property
+    def late(self) -> bool:
+        """Whether the one problem is that the client did something right, but a little late."""
+        statuses = [check["status"] for check in self.checks]
+        details = [check.get("details", {}) for check in self.checks if check["status"] == "WARNING"]
+        return "FAILURE" not in statuses and len(details) == 1 and details[0].get("slightlyLate") is True
+
+    @property
+    def fulfilled(self) -> set[str]:
+        """The names of the checks that were made and held."""
+        return {check["name"] for check in self.checks if check["status"] == "SUCCESS"}
+
+
+def _describe(check: Json) -> str:
+    text = check.get("errorMessage") or check["description"]
+    return f"{check['status']} {check['name']}: {text} {json.dumps(check.get('details', {}))}"
+
+
+def run_scenario(revision: str, scenario: str, route: str, directory: Path) -> Verdict:
+    """Run one scenario over a route of the adapter. `directory` takes the suite's files."""
+    suite, clients = npm_env("conformance"), npm_env("clients")
+    node = str(suite / ".bin" / "node")
+    client = [sys.executable, "-m", _ADAPTER, route, node, str(clients)]
+    program = suite / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+    command = [node, str(program), "client", "--command", shlex.join(client)]
+    options = ["--scenario", scenario, "--spec-version", revision, "--output-dir", str(directory)]
+    cache = {"NODE_COMPILE_CACHE": str(suite.parent / "compile-cache")}  # a third of the time is compiling
+    done = subprocess.run(
+        [*command, *options, "--timeout", str(SUITE_SECONDS * 1000)],
+        cwd=ROOT,
+        env={**os.environ, **cache},
+        capture_output=True,
+        text=True,
+        timeout=SUITE_SECONDS + STOP_SECONDS,
+        check=False,
+    )
+    checks = [check for path in directory.glob("*/checks.json") for check in json.loads(path.read_text())]
+    said = [path.read_text() for path in directory.glob("*/std*.txt")]
+    return Verdict(done.returncode, checks, "\n".join([done.stdout, done.stderr, *said]))
