@@ -20,7 +20,7 @@ from mcpmux.runtime.connection import unheard
 from mcpmux.runtime.front import Front, read_call, says_modern
 from mcpmux.runtime.link import Link, open_link
 from mcpmux.runtime.session import LegacySession
-from mcpmux.runtime.tap import TappedPipe, Watch
+from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.transports.pipe import MessagePipe
 
 log = structlog.get_logger()
@@ -138,7 +138,7 @@ async def serve_pipe(
     client = DuplexClient(front, stall)
     if front.tap is not None:
         client.watch = Watch(front.tap, front.tap.client(transport))
-        pipe = TappedPipe(pipe, *client.watch)
+        pipe = tapped(pipe, client.watch)
     try:
         async with (
             open_link(pipe, client.answer, client.hear, objects=True, linger=linger) as link,

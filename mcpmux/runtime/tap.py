@@ -114,11 +114,19 @@ class Origin(NamedTuple):
 ORIGIN: ContextVar[Origin | None] = ContextVar("origin", default=None)
 
 
+Trace = Callable[[Leg, Call, Callable[[Call], Awaitable[Fields]]], Awaitable[Fields]]
+"""Has an upstream do a call (`work`), whose `_meta` it may say more in. Returns and raises what `work` does."""
+
+TRACE_HEADERS: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("trace headers", default=())
+"""HTTP headers for what a task asks of an upstream, as a Trace says."""
+
+
 class Watch(NamedTuple):
-    """A tap and the leg that it watches."""
+    """A tap and the leg that it watches. `trace`: of an upstream's leg, when its calls are traced."""
 
     tap: Tap
     leg: Leg
+    trace: Trace | None = None
 
     def begin(self, request_id: Id, headers: Mapping[str, str] = NO_HEADERS) -> None:
         """From now on this task works for a client's request, which the tap has seen."""
@@ -172,7 +180,7 @@ async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -
 
 def tapped(pipe: MessagePipe, watch: Watch | None) -> MessagePipe:
     """The pipe, seen by whoever watches."""
-    return pipe if watch is None else TappedPipe(pipe, *watch)
+    return pipe if watch is None else TappedPipe(pipe, watch.tap, watch.leg)
 
 
 class TappedPipe:

@@ -21,6 +21,7 @@ from trio_websocket import (
 )
 
 from mcpmux import app
+from mcpmux.app.listeners import Serving, serve_stream_listener
 from mcpmux.config import Config, Limits, Listeners, Upstream, parse_listen_argument
 from mcpmux.config.target import make_target
 from mcpmux.errors import TransportClosed
@@ -257,9 +258,8 @@ class StreamWorld:
         announced: list[str] = []
 
         async def serve(task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
-            await app._serve_streams(
-                listener, config, self.mux.front, self.stopping, announced.append, task_status
-            )
+            serving = Serving(config, self.mux.front, self.stopping, announced.append)
+            await serve_stream_listener(listener, serving, task_status)
             self.served.set()
 
         await self._nursery.start(serve)

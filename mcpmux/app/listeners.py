@@ -1,0 +1,151 @@
+"""Each configured listener, opened, announced and served until we stop."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+from trio.abc import Listener, Stream
+
+from mcpmux.config import (
+    Config,
+    HttpListener,
+    TcpListener,
+    UnixListener,
+    WebSocketListener,
+)
+from mcpmux.errors import ConfigError, TransportError
+from mcpmux.mux.replay import ReplayBounds
+from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.runtime.front import Front
+from mcpmux.runtime.http_answer import refuse
+from mcpmux.runtime.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.runtime.stdio_client import serve_pipe
+from mcpmux.runtime.stream_clients import StreamClients, StreamLimits
+from mcpmux.transports.http_message import HttpLimits
+from mcpmux.transports.http_server import serve_http
+from mcpmux.transports.stdio import open_stdio_pipe
+from mcpmux.transports.stream_server import open_tcp_listeners, serve_streams
+from mcpmux.transports.tls import server_context
+from mcpmux.transports.unix_socket import open_unix_listener
+from mcpmux.transports.websocket_server import Door
+
+Announce = Callable[[str], None]
+StreamListener = WebSocketListener | TcpListener | UnixListener
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What every listener serves: `announce` is called with its URL when it is ready."""
+
+    config: Config
+    front: Front
+    stopping: trio.Event
+    announce: Announce
+
+
+async def serve_stdio(serving: Serving) -> None:
+    """Serve the client on standard input and output; when it has gone we stop."""
+    limits, stopping = serving.config.limits, serving.stopping
+    async with open_stdio_pipe(limits.max_message_bytes) as pipe:
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_cancel_when, stopping, scope)
+                await serve_pipe(pipe, serving.front, limits.client_stall)
+                stopping.set()
+
+
+async def _cancel_when(stopping: trio.Event, scope: trio.CancelScope) -> None:
+    await stopping.wait()
+    scope.cancel(reason="stopping")
+
+
+async def serve_http_listener(
+    listener: HttpListener,
+    serving: Serving,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve HTTP until we stop. Raises TransportError when the address cannot be listened on."""
+    tls = await _tls_of(listener)
+    sockets = await _listen(listener)
+    port = sockets[0].socket.getsockname()[1]
+    policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
+    settings, stopping = serving.config.limits, serving.stopping
+    sessions = SessionLimits(settings.max_sessions, settings.session_idle, ReplayBounds())
+    stall = settings.client_stall
+    endpoint = HttpEndpoint(serving.front, listener.path, policy, sessions, listener.sse_path, stall)
+    limits = HttpLimits(
+        head_bytes=settings.max_head_bytes,
+        body_bytes=settings.max_message_bytes,
+        write_seconds=stall,
+        connections=settings.max_connections,
+    )
+    async with trio.open_nursery() as sessions_of_listener:
+        await sessions_of_listener.start(endpoint.run)
+        sessions_of_listener.start_soon(endpoint.drain_after, stopping, name="drain")
+        async with trio.open_nursery() as connections:
+            serve_listener = partial(serve_http, refuse=refuse, stopping=stopping, limits=limits, tls=tls)
+            name = f"http {listener.host}:{port}"
+            await connections.start(serve_listener, sockets, endpoint.handle, name=name)
+            host = f"[{listener.host}]" if ":" in listener.host else listener.host
+            serving.announce(f"{'http' if tls is None else 'https'}://{host}:{port}{listener.path}")
+            task_status.started()
+        sessions_of_listener.cancel_scope.cancel()
+
+
+async def serve_stream_listener(
+    listener: StreamListener,
+    serving: Serving,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve WebSocket or lines of JSON until we stop. Raises TransportError as `serve_http_listener`."""
+    limits, stopping = serving.config.limits, serving.stopping
+    door = None
+    if isinstance(listener, WebSocketListener):
+        policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
+        door = Door(listener.path, policy)
+    bounds = StreamLimits(limits.max_message_bytes, limits.client_stall)
+    clients = StreamClients(serving.front, bounds, stopping, door)
+    most = min(limits.max_connections, limits.max_sessions)  # a stream has at most one session
+    async with _open_listeners(listener) as (url, listeners), trio.open_nursery() as connections:
+        await connections.start(serve_streams, listeners, clients.serve, stopping, most, name=url)
+        serving.announce(url)
+        task_status.started()
+
+
+@asynccontextmanager
+async def _open_listeners(listener: StreamListener) -> AsyncIterator[tuple[str, list[Listener[Stream]]]]:
+    """What listens, and its URL."""
+    if isinstance(listener, UnixListener):
+        async with open_unix_listener(listener.path, int(listener.mode, 8)) as unix:
+            yield f"unix:{listener.path}", [unix]
+        return
+    tls = await _tls_of(listener)
+    port, listeners = await open_tcp_listeners(listener.host, listener.port, tls)
+    host = f"[{listener.host}]" if ":" in listener.host else listener.host
+    if isinstance(listener, WebSocketListener):
+        yield f"{'ws' if tls is None else 'wss'}://{host}:{port}{listener.path}", listeners
+    else:
+        yield f"{'tcp' if tls is None else 'tls'}://{host}:{port}", listeners
+
+
+async def _tls_of(listener: HttpListener | WebSocketListener | TcpListener) -> ssl.SSLContext | None:
+    if listener.tls is None:
+        return None
+    try:
+        return await trio.to_thread.run_sync(server_context, listener.tls)
+    except ConfigError as error:
+        where = f"listener {listener.host}:{listener.port}"
+        raise ConfigError([f"{where}: {problem}" for problem in error.problems]) from None
+
+
+async def _listen(listener: HttpListener) -> list[trio.SocketListener]:
+    try:
+        return await trio.open_tcp_listeners(listener.port, host=listener.host)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise TransportError(f"cannot listen on {listener.host}:{listener.port}: {reason.lower()}") from None
