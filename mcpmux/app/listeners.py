@@ -21,9 +21,9 @@ from mcpmux.config import (
 from mcpmux.errors import ConfigError, TransportError
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.origin import OriginPolicy
-from mcpmux.runtime.front import Front
 from mcpmux.runtime.http_answer import refuse
 from mcpmux.runtime.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.runtime.service import Service
 from mcpmux.runtime.stdio_client import serve_pipe
 from mcpmux.runtime.stream_clients import StreamClients, StreamLimits
 from mcpmux.transports.http_message import HttpLimits
@@ -43,7 +43,7 @@ class Serving:
     """What every listener serves: `announce` is called with its URL when it is ready."""
 
     config: Config
-    front: Front
+    front: Service
     stopping: trio.Event
     announce: Announce
 

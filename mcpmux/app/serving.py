@@ -1,4 +1,4 @@
-"""From start to stop. Nesting is the stop order: upstreams ⊃ clients ⊃ exchanges.
+"""From start to stop. Nesting is the stop order: who watches ⊃ upstreams ⊃ clients ⊃ exchanges.
 
 The first SIGINT or SIGTERM drains: listeners close, exchanges finish up to a deadline, then upstreams are
 closed. The second cancels.
@@ -14,6 +14,7 @@ import trio
 
 from mcpmux.app.assembly import open_mux
 from mcpmux.app.listeners import Announce, Serving, serve_http_listener, serve_stdio, serve_stream_listener
+from mcpmux.app.watching import open_watching
 from mcpmux.config import Config
 
 log = structlog.get_logger()
@@ -30,7 +31,13 @@ async def serve(config: Config, announce: Announce) -> None:
     stopping = trio.Event()
     async with trio.open_nursery() as signals:
         signals.start_soon(_watch_signals, stopping, signals.cancel_scope, name="signals")
-        async with open_mux(config) as mux, trio.open_nursery() as clients:
+        async with (
+            open_watching(config) as watching,
+            open_mux(config, tap=watching.tap, trace=watching.trace) as mux,
+            trio.open_nursery() as clients,
+        ):
+            if watching.inspector is not None:
+                await clients.start(watching.inspector.serve, mux, stopping, announce)
             serving = Serving(config, mux.front, stopping, announce)
             for listener in config.listeners.http:
                 await clients.start(serve_http_listener, listener, serving)

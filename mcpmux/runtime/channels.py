@@ -6,6 +6,7 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -45,7 +46,11 @@ async def answer_server(request: Request, _notify: Notify) -> Fields:
 class ChannelOpener:
     """Opens channels within one set of limits."""
 
-    def __init__(self, message_limit: int, head_limit: int, stop: StopLadder) -> None:
+    def __init__(
+        self, message_limit: int, head_limit: int, stop: StopLadder, connections: int | None = None
+    ) -> None:
+        """`connections`: that an HTTP channel may open, and keeps open; None for the pool's own limits."""
+        self._connections = connections
         self._message_limit = message_limit
         self._head_limit = head_limit
         self._stop = stop
@@ -102,6 +107,8 @@ class ChannelOpener:
         self, target: Http, hear: Hear, patience: float, watch: Watch | None
     ) -> AsyncIterator[Channel]:
         limits = PoolLimits(head_bytes=self._head_limit, body_bytes=self._message_limit)
+        if self._connections is not None:
+            limits = replace(limits, connections=self._connections, idle=self._connections)
         headers = tuple((key, secret.reveal()) for key, secret in target.headers.items())
         route = await self._find_route(target)
         with HttpPool(route.origin, limits=limits, route=route) as pool:

@@ -24,6 +24,7 @@ from mcpmux.protocol.envelope import Fields, raw, text_of
 from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_error, upgrade_result
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.modern import LOG_LEVELS, severity
+from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.tasks import without_task_support
 from mcpmux.runtime.calls import FindClient
 from mcpmux.runtime.http_peer import HttpStatusError
@@ -221,10 +222,13 @@ class Eras(enum.Enum):
     LEGACY_ONLY = enum.auto()
 
 
-async def connect(channel: Channel, client_info: Raw, capabilities: Raw, eras: Eras) -> Connection:
+async def connect(
+    channel: Channel, client_info: Raw, capabilities: Raw, eras: Eras, legacy: str = NEWEST_LEGACY
+) -> Connection:
     """Find out the server's era and open the conversation. The caller owns the deadline.
 
-    `capabilities`: of the client or clients, for a server whose sessions are opened with them.
+    `capabilities`: of the client or clients, for a server whose sessions are opened with them. `legacy`: the
+    revision that a legacy server is asked for; it may answer another.
 
     Raises TransportError, RpcError (it refused `initialize`), RemoteProtocolError (it makes no sense).
     """
@@ -232,11 +236,11 @@ async def connect(channel: Channel, client_info: Raw, capabilities: Raw, eras: E
     facts = await _discover(channel, client_info) if probe else None
     if facts is None:
         try:
-            return await _initialize(channel, client_info, capabilities)
+            return await _initialize(channel, client_info, capabilities, legacy)
         except (RpcError, HttpStatusError) as refusal:
             older = await channel.older()
             if older is not None:
-                return await _initialize(older, client_info, capabilities)
+                return await _initialize(older, client_info, capabilities, legacy)
             if eras is Eras.LEGACY_ONLY:
                 raise
             # A modern server that was too slow for the probe, or not asked, refuses `initialize`.
@@ -278,8 +282,9 @@ async def _probe(channel: Channel, client_info: Raw) -> Fields:
     return await channel.exchange(call, unheard)
 
 
-async def _initialize(channel: Channel, client_info: Raw, capabilities: Raw) -> Connection:
-    result = await channel.exchange(handshake.initialize_call(client_info, capabilities), unheard)
+async def _initialize(channel: Channel, client_info: Raw, capabilities: Raw, revision: str) -> Connection:
+    call = handshake.initialize_call(client_info, capabilities, revision)
+    result = await channel.exchange(call, unheard)
     facts = handshake.read_initialize_result(result)
     channel.settle(facts)
     await channel.notify(m.INITIALIZED)

@@ -67,9 +67,18 @@ class Fleet(Mapping[str, Upstream]):
             task_status.started()
             await trio.sleep_forever()
 
+    @property
+    def clients(self) -> int:
+        """How many clients there are that can be asked things: those with a session."""
+        return len(self._clients)
+
     def connected(self) -> Iterator[Upstream]:
         """Every upstream with a connection, private ones included."""
         return (upstream for upstream in list(self._by_key.values()) if upstream.connection is not None)
+
+    def sessions(self) -> list[Upstream]:
+        """Every session: the shared ones, lanes and private ones."""
+        return list(self._by_key.values())
 
     def by_key(self, key: str) -> Upstream | None:
         """The upstream with that key; None when it was a private one that has gone."""
@@ -89,6 +98,13 @@ class Fleet(Mapping[str, Upstream]):
                 sessions[name] = self._open_private(name, call)
             return sessions[name][0]
         return self._lanes.of(shared) if call.legacy else shared
+
+    def tellers(self, name: str, call: Call) -> list[Upstream]:
+        """Who may tell a client of updates: the session that serves it; then the shared one, for a server
+        may tell in 2026-07-28 alone.
+        """
+        serving, shared = self.for_call(name, call), self._shared[name]
+        return [serving] if serving is shared else [serving, shared]
 
     def keys_of(self, name: str, call: Call) -> set[str]:
         """The keys of every session with upstream `name` that may serve calls of this client."""

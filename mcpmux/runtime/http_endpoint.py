@@ -47,11 +47,12 @@ from mcpmux.protocol.modern import check_call, unsupported_version
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
 from mcpmux.protocol.tool_headers import ToolHeaders
-from mcpmux.runtime.front import Front, read_call, says_modern
+from mcpmux.runtime.front import read_call, says_modern
 from mcpmux.runtime.http_answer import JSON, NoSession, refuse_with, respond, status_of
 from mcpmux.runtime.http_batch import answer_batch
 from mcpmux.runtime.http_session import HttpSession
 from mcpmux.runtime.http_tap import ConnectionLegs, TappedReply
+from mcpmux.runtime.service import Service
 from mcpmux.runtime.sse_endpoint import SseEndpoint, SseLimits
 from mcpmux.runtime.stdio_client import STALL_SECONDS
 from mcpmux.runtime.tap import Tap, Watch
@@ -77,7 +78,7 @@ class HttpEndpoint:
 
     def __init__(
         self,
-        front: Front,
+        front: Service,
         path: str,
         policy: OriginPolicy,
         limits: SessionLimits,

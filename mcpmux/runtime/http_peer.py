@@ -29,7 +29,7 @@ from mcpmux.protocol.headers import SESSION_HEADER, request_headers
 from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, allows_batch, is_modern
 from mcpmux.protocol.tool_headers import ToolHeaders
 from mcpmux.runtime.http_events import EVENT_STREAM, messages_of
-from mcpmux.runtime.tap import Watch
+from mcpmux.runtime.tap import TRACE_HEADERS, Watch
 from mcpmux.transports.http_client import HttpPool, HttpResponse
 from mcpmux.transports.http_redirect import MOVES, describe_move, target_after
 from mcpmux.transports.sse import SseDecoder
@@ -151,6 +151,7 @@ class HttpPeer:
         headers, idempotent = self._headers(call), call.method in m.IDEMPOTENT
         if self._watch is not None:
             self._watch.sent(body)
+            headers = (*headers, *TRACE_HEADERS.get())
         try:
             for hop in range(REDIRECTS + 1):
                 async with self._pool.request(
@@ -161,6 +162,8 @@ class HttpPeer:
                     if call.method == m.INITIALIZE:
                         self.initialize_status = response.status
                         self.session = response.headers.get(SESSION_HEADER)
+                        if self._watch is not None:
+                            self._watch.leg.session = self.session
                     yield response
                     return
         except (ConnectFailed, SessionExpired) as error:

@@ -33,7 +33,7 @@ from mcpmux.protocol.revisions import V_2025_11_25
 from mcpmux.runtime.calls import Calls
 from mcpmux.runtime.connection import unheard
 from mcpmux.runtime.http_answer import JSON, STREAM_HEADERS, Say, outcome, respond, streaming
-from mcpmux.runtime.session import LegacySession
+from mcpmux.runtime.service import Session
 from mcpmux.runtime.tap import Watch
 from mcpmux.transports.http_reply import HttpReply
 from mcpmux.transports.sse import encode_event
@@ -60,7 +60,7 @@ class _Stream:
 class HttpSession:
     """One legacy client. `last_used` is trio's time of its last request."""
 
-    def __init__(self, session: LegacySession, nursery: trio.Nursery, bounds: ReplayBounds) -> None:
+    def __init__(self, session: Session, nursery: trio.Nursery, bounds: ReplayBounds) -> None:
         self.session = session
         self.last_used = trio.current_time()
         self._nursery = nursery

@@ -66,6 +66,11 @@ class Relay:
     def __repr__(self) -> str:
         return f"<Relay {len(self._listeners)} listeners, {self.subscriptions!r}>"
 
+    @property
+    def listening(self) -> int:
+        """How many clients listen."""
+        return len(self._listeners)
+
     def join(self, kinds: frozenset[str]) -> Mailbox:
         """A mailbox for a new client that may hear `kinds` of list changes. `leave` must follow."""
         mailbox = Mailbox(kinds)

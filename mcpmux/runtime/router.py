@@ -156,7 +156,17 @@ class Router:
         """
         said_raw = self._namespace.resolve_uri(uri) is None
         owner, own = await self._resolve_uri(uri, call)
-        upstream = self._fleet.for_call(owner, call)
+        for upstream in self._fleet.tellers(owner, call):
+            try:
+                await self._subscribe_at(upstream, mailbox, own, said_raw)
+                return
+            except RpcError as error:
+                refusal = error
+                if error.code != METHOD_NOT_FOUND:
+                    break
+        raise refusal
+
+    async def _subscribe_at(self, upstream: Upstream, mailbox: Mailbox, own: str, said_raw: bool) -> None:
         await upstream.expect("resources", "subscribe")
         new = self._relay.subscribe(mailbox, upstream.key, own, said_raw=said_raw)
         agreed = False

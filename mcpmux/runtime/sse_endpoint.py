@@ -20,8 +20,8 @@ import trio
 from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.protocol.codes import BUSY, INVALID_REQUEST
 from mcpmux.protocol.envelope import BadMessage, decode_message, encode_error, is_batch
-from mcpmux.runtime.front import Front
 from mcpmux.runtime.http_answer import JSON, refuse_with
+from mcpmux.runtime.service import Service
 from mcpmux.runtime.stdio_client import serve_pipe
 from mcpmux.transports.http_message import HttpRequest
 from mcpmux.transports.http_reply import HttpReply
@@ -51,7 +51,7 @@ class _Session(NamedTuple):
 class SseEndpoint:
     """All clients of one listener that use HTTP+SSE. They share `path`: GET is the stream, POST the input."""
 
-    def __init__(self, front: Front, path: str, limits: SseLimits) -> None:
+    def __init__(self, front: Service, path: str, limits: SseLimits) -> None:
         self.path = path
         self._front = front
         self._limits = limits

@@ -17,9 +17,9 @@ from mcpmux.protocol.envelope import Fields, Notification, Request
 from mcpmux.protocol.modern import check_call
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.runtime.connection import unheard
-from mcpmux.runtime.front import Front, read_call, says_modern
+from mcpmux.runtime.front import read_call, says_modern
 from mcpmux.runtime.link import Link, open_link
-from mcpmux.runtime.session import LegacySession
+from mcpmux.runtime.service import Service, Session
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.transports.pipe import MessagePipe
 
@@ -32,10 +32,10 @@ LINGER_SECONDS = 10.0  # for answering what was asked before the client closed i
 class DuplexClient:
     """The client at the other end of one stream."""
 
-    def __init__(self, front: Front, stall: float) -> None:
+    def __init__(self, front: Service, stall: float) -> None:
         self._front = front
         self._stall = stall
-        self._session: LegacySession | None = None
+        self._session: Session | None = None
         self._initialized = trio.Event()
         self._listens: set[trio.CancelScope] = set()
         self.link: Link | None = None
@@ -124,7 +124,7 @@ class DuplexClient:
 
 async def serve_pipe(
     pipe: MessagePipe,
-    front: Front,
+    front: Service,
     stall: float = STALL_SECONDS,
     linger: float = LINGER_SECONDS,
     stopping: trio.Event | None = None,

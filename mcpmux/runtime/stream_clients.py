@@ -15,7 +15,7 @@ from trio.abc import Stream
 from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed
 from mcpmux.protocol.codes import BUSY, INVALID_REQUEST
 from mcpmux.protocol.envelope import encode_error
-from mcpmux.runtime.front import Front
+from mcpmux.runtime.service import Service
 from mcpmux.runtime.stdio_client import serve_pipe
 from mcpmux.transports.pipe import MessagePipe, open_line_pipe
 from mcpmux.transports.stream import PatientStream
@@ -38,7 +38,7 @@ class StreamLimits:
 class StreamClients:
     """Serves the clients of one listener."""
 
-    def __init__(self, front: Front, limits: StreamLimits, stopping: trio.Event, door: Door | None) -> None:
+    def __init__(self, front: Service, limits: StreamLimits, stopping: trio.Event, door: Door | None) -> None:
         """`door`: who gets through over WebSocket; None is lines of JSON."""
         self._front = front
         self._limits = limits

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, Protocol
 import trio
 from msgspec import Raw
 
+from mcpmux.errors import RpcError
 from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call
 from mcpmux.protocol.envelope import Fields, Id, decode_fields, text_of
 from mcpmux.transports.pipe import MessagePipe
@@ -115,7 +116,7 @@ ORIGIN: ContextVar[Origin | None] = ContextVar("origin", default=None)
 
 
 Trace = Callable[[Leg, Call, Callable[[Call], Awaitable[Fields]]], Awaitable[Fields]]
-"""Has an upstream do a call (`work`), whose `_meta` it may say more in. Returns and raises what `work` does."""
+"""Has `work` do a call of an upstream, and may change its `_meta`. Returns and raises what `work` does."""
 
 TRACE_HEADERS: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("trace headers", default=())
 """HTTP headers for what a task asks of an upstream, as a Trace says."""
@@ -170,6 +171,9 @@ async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -
     await tap.admit(origin.leg, exchange, call, origin.headers)
     try:
         result = await work()
+    except RpcError as error:  # an answer, too: it waits until it is kept
+        await tap.ended(exchange, error)
+        raise
     except BaseException as error:
         with trio.move_on_after(LAST_SECONDS, shield=True):
             await tap.ended(exchange, error)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import structlog
 import trio
@@ -79,7 +80,7 @@ class Upstream:
 
     `key` tells sessions apart; `capabilities` are what a legacy server is told that its clients offer.
 
-    `connection` is set while it is ready; `trouble` says in words why it is not.
+    `connection` is set while it is ready; `trouble` says in words why it is not. `connects` counts them.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Upstream:
         self.connection: Connection | None = None
         self.trouble = "it is still starting"
         self.connect_seconds: float | None = None
+        self.connects = 0
         self._client_info = client_info
         self._capabilities = capabilities
         self._open_channel = open_channel
@@ -153,6 +155,8 @@ class Upstream:
                 scope.deadline = max(scope.deadline, trio.current_time() + seconds)
                 await notify(event)
 
+            if self.watch is not None and self.watch.trace is not None:
+                return await self.watch.trace(self.watch.leg, call, partial(self._exchange, notify=pass_on))
             return await self._exchange(call, pass_on)
         raise self.error(UPSTREAM_TIMEOUT, f"did not answer {call.method} within {seconds:g} s")
 
@@ -308,6 +312,7 @@ class Upstream:
     def _greet(self, connection: Connection) -> None:
         log.info("upstream ready", revision=connection.facts.revision)
         self.connection = connection
+        self.connects += 1
         if self.watch is not None:
             self.watch.leg.revision = connection.facts.revision
         self._settled.set()

@@ -183,6 +183,20 @@ def test_what_is_listed_can_be_read(merged: Json) -> None:
     assert not [uri for uri, result in merged["contents"].items() if "error" in result]
 
 
+OFFERED = {
+    "completions": {},
+    "logging": {},
+    "prompts": {"listChanged": True},
+    "resources": {"listChanged": True, "subscribe": True},
+    "tools": {"listChanged": True},
+}
+TASKS = {
+    "2025-11-25": {"tasks": {"cancel": {}, "list": {}, "requests": {"tools": {"call": {}}}}},
+    "2026-07-28": {"extensions": {"io.modelcontextprotocol/tasks": {}}},
+}
+"""server-everything has tasks, which each revision says in its own way."""
+
+
 def test_mcpmux_introduces_itself_and_its_servers(
     client: Client, merged: Json, direct: dict[str, Json]
 ) -> None:
@@ -190,13 +204,7 @@ def test_mcpmux_introduces_itself_and_its_servers(
     told = {name: text for name, seen in direct.items() if (text := seen["instructions"])}
     assert len(told) == 4
     assert merged["instructions"] == "\n\n".join(f"## {name}\n\n{text}" for name, text in told.items())
-    assert merged["capabilities"] == {
-        "completions": {},
-        "logging": {},
-        "prompts": {"listChanged": True},
-        "resources": {"listChanged": True, "subscribe": True},
-        "tools": {"listChanged": True},
-    }
+    assert merged["capabilities"] == OFFERED | TASKS.get(client.revision, {})
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from mcpmux import app
 from mcpmux.config import Config, Http, Upstream
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw, text_of
-from mcpmux.runtime import http_peer, subscriber
+from mcpmux.runtime import http_events, subscriber
 from mcpmux.runtime.mailbox import Mailbox
 from tests.runtime.scripted_http import HttpFace, open_http_face
 from tests.runtime.subscribable import Subscribable
@@ -28,7 +28,7 @@ SUBSCRIBE = Call("resources/subscribe", {}, {})
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is waited for in real time here is not what is tested."""
     monkeypatch.setattr(subscriber, "RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(http_peer, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(http_events, "RETRY_SECONDS", 0.05)
 
 
 class Stage:

@@ -168,6 +168,21 @@ async def test_the_interest_of_a_lane_survives_its_end(autojump_clock):
         assert world.session(MODERN).subscribed == {"memo:2"}
 
 
+async def test_a_server_that_tells_updates_in_one_era_only_is_asked_in_that(autojump_clock):
+    async with open_two_faced() as world:
+        world.offers[LEGACY] = {"tools": {}}
+        client = await client_of(world, LEGACY)
+        await client.request("resources/subscribe", {"uri": "x+memo:1"})
+        assert world.session(MODERN).subscribed == {"memo:1"}
+        await world.session(MODERN).update("memo:1")
+        await client.receive_method("notifications/resources/updated")
+        await client.request("resources/unsubscribe", {"uri": "x+memo:1"})
+        await trio.sleep(1)
+        assert world.session(MODERN).subscribed == set()
+        with pytest.raises(RpcFailure, match="memo:9"):
+            await client.request("resources/subscribe", {"uri": "x+memo:9"})
+
+
 async def test_an_unsubscribe_finds_interest_wherever_it_is(autojump_clock):
     async with open_two_faced() as world:
         client = await client_of(world, LEGACY)

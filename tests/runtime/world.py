@@ -68,13 +68,20 @@ async def open_world(
     page_size: int = 1000,
     settings: dict[str, dict[str, Any]] | None = None,
     world_class: type[World] = World,
+    **watching: Any,
 ) -> AsyncIterator[World]:
-    """mcpmux in front of `servers`, in that order. `settings`: name → settings of its upstream."""
+    """mcpmux in front of `servers`, in that order. `settings`: name → settings of its upstream.
+
+    `watching`: `tap` and `trace` of `open_mux`.
+    """
     world = world_class(servers)
     config = Config(
         upstreams=tuple(upstream(name, **(settings or {}).get(name, {})) for name in servers),
         merging=Merging(page_size=page_size),
     )
-    async with app.open_mux(config, world.open_channel) as world.mux, trio.open_nursery() as world.nursery:
+    async with (
+        app.open_mux(config, world.open_channel, **watching) as world.mux,
+        trio.open_nursery() as world.nursery,
+    ):
         yield world
         world.nursery.cancel_scope.cancel()

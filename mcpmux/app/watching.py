@@ -1,0 +1,108 @@
+"""Whoever watches the traffic, as the configuration says: capture, audit log, inspector, metrics, traces.
+
+Promises: with nobody to watch there is no tap. Metrics and traces hear of an exchange first, so that what the
+audit log refuses is counted, too.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from mcpmux.app.assembly import Mux
+from mcpmux.config import Admin, Config
+from mcpmux.runtime.tap import Tap, Trace
+from mcpmux.traffic.admin import serve_admin
+from mcpmux.traffic.admin_metrics import metrics_route
+from mcpmux.traffic.admin_upstreams import UpstreamView
+from mcpmux.traffic.audit import open_audit
+from mcpmux.traffic.capture import CaptureSink, Run, open_capture
+from mcpmux.traffic.gauges import capture_gauges, mux_gauges
+from mcpmux.traffic.live import LiveRing
+from mcpmux.traffic.live_view import LiveView
+from mcpmux.traffic.metrics import Metrics
+from mcpmux.traffic.recorder import Keeper, Recorder, Sink
+from mcpmux.traffic.redaction import Redactor
+from mcpmux.traffic.tracing import open_tracing
+
+RUN_BYTES = 4  # of randomness in the name of a run: enough to tell the runs of one machine apart
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """What is watched with. `tap` and `trace` are for `open_mux`."""
+
+    tap: Tap | None = None
+    trace: Trace | None = None
+    inspector: Inspector | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inspector:
+    """What the admin listener shows."""
+
+    config: Admin
+    ring: LiveRing
+    metrics: Metrics
+    redactor: Redactor
+    run: Run
+    capture: CaptureSink | None
+
+    async def serve(
+        self,
+        mux: Mux,
+        stopping: trio.Event,
+        announce: Callable[[str], None],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
+        gauges = mux_gauges(mux.upstreams, mux.relay)
+        if self.capture is not None:
+            gauges += capture_gauges(self.capture)
+        await serve_admin(
+            self.config,
+            LiveView(self.ring, self.redactor, self.run),
+            UpstreamView(mux.upstreams, mux.relay.subscriptions, self.redactor),
+            stopping,
+            announce,
+            [metrics_route(self.metrics, gauges)],
+            task_status=task_status,
+        )
+
+
+@asynccontextmanager
+async def open_watching(config: Config) -> AsyncIterator[Watching]:
+    """Everybody who watches; belongs around `open_mux`.
+
+    Raises ConfigError and AuditUnusable when what must be kept cannot be kept.
+    """
+    redactor = Redactor(config.redaction)
+    run = Run(secrets.token_hex(RUN_BYTES), trio.current_time(), time.time())
+    upstreams = [upstream for upstream in config.upstreams if upstream.enabled]
+    async with (
+        open_tracing(config.tracing, redactor, upstreams) as spans,
+        open_capture(
+            config.capture, redactor, run, {each.name: each.prefix for each in upstreams}
+        ) as capturing,
+        open_audit(config.audit, run.name, lambda text: redactor.redact_text(text)[0]) as audit,
+    ):
+        sinks: list[Sink] = [spans] if spans is not None else []
+        keepers: list[Keeper] = [spans] if spans is not None else []
+        inspector = None
+        if config.admin.port is not None:
+            ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
+            metrics = Metrics()
+            inspector = Inspector(config.admin, ring, metrics, redactor, run, capturing.sink)
+            sinks = [metrics, *sinks, ring]
+            keepers = [metrics, *keepers, ring]
+        sinks += capturing.sinks
+        keepers += capturing.keepers
+        if audit is not None:
+            keepers.append(audit)
+        tap = Recorder(sinks, keepers, trio.current_time) if sinks or keepers else None
+        yield Watching(tap, spans.trace if spans is not None else None, inspector)
