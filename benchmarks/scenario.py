@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import msgspec
@@ -30,6 +31,12 @@ LARGE_CONNECTIONS = 4
 SLOW_PAGE_MS = 10  # a page of a list at a server that has to fetch it from somewhere
 GRACE_SECONDS = 60  # for a load generator beyond the time that it measures
 SETTLE_SECONDS = 1.0  # after which a process that has started is idle
+WATCHING = {
+    "full capture": '[capture]\nlevel = "full"\ndirectory = "{folder}/capture"\ncompress = false\n',
+    "audit log": '[audit]\ndirectory = "{folder}/audit"\n',
+}
+"""What is kept, and the settings that keep it."""
+
 QUIET = ("--log-level", "error")
 
 
@@ -77,6 +84,7 @@ class Bench:
             self._list(0),
             self._list(SLOW_PAGE_MS),
             self._stdio(),
+            *self._watching(),
             self._start(),
             self._memory(),
         ]
@@ -170,6 +178,31 @@ class Bench:
                 through = self._load(READ, [url], exposed_subjects(READ, 1)[:1])
                 pairs.append(Pair(direct, through, (mux.cpu_seconds() - used) / through.all_exchanges, 0))
         return rate_row(measure, pairs)
+
+    def _watching(self) -> list[Row]:
+        """mcpmux that keeps what passes, beside mcpmux that does not; both on the same core, in turns."""
+        rows = []
+        with self._upstream(UPSTREAMS) as upstream, TemporaryDirectory() as folder:
+            plain = http_config(upstream.lines(UPSTREAMS))
+            for what, settings in WATCHING.items():
+                measure = f"read 1 KB, 64 connections, modern, {what} (direct: without)"
+                self._note(measure)
+                watched = settings.format(folder=folder) + plain
+                with self._mux(plain, self.mux_core) as mux, self._mux(watched, self.mux_core) as watching:
+                    pairs = self._side_by_side(mux, watching)
+                rows.append(rate_row(measure, pairs))
+        return rows
+
+    def _side_by_side(self, mux: Child, other: Child) -> list[Pair]:
+        subjects = exposed_subjects(READ, UPSTREAMS)
+        (url,), (other_url,) = mux.lines(1), other.lines(1)
+        pairs = []
+        for _ in range(self._effort.runs):
+            direct = self._load(READ, [url], subjects)
+            used = other.cpu_seconds()
+            through = self._load(READ, [other_url], subjects)
+            pairs.append(Pair(direct, through, (other.cpu_seconds() - used) / through.all_exchanges, 0))
+        return pairs
 
     def _start(self) -> Row:
         """The upstreams run already; direct is how long the upstream itself takes."""

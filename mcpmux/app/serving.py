@@ -36,8 +36,6 @@ async def serve(config: Config, announce: Announce) -> None:
             open_mux(config, tap=watching.tap, trace=watching.trace) as mux,
             trio.open_nursery() as clients,
         ):
-            if watching.inspector is not None:
-                await clients.start(watching.inspector.serve, mux, stopping, announce)
             serving = Serving(config, mux.front, stopping, announce)
             for listener in config.listeners.http:
                 await clients.start(serve_http_listener, listener, serving)
@@ -45,6 +43,8 @@ async def serve(config: Config, announce: Announce) -> None:
                 await clients.start(serve_stream_listener, each, serving)
             if config.listeners.stdio:
                 clients.start_soon(serve_stdio, serving, name="stdio client")
+            if watching.inspector is not None:
+                await clients.start(watching.inspector.serve, mux, stopping, announce)
             _settle_memory()
             await stopping.wait()
             mux.relay.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from mcpmux.config.admin import Admin
 from mcpmux.config.argument import (
     parse_listen_argument,
     parse_listener_argument,
     parse_upstream_argument,
     parse_upstream_arguments,
 )
+from mcpmux.config.audit import Audit
 from mcpmux.config.capture import Capture, CaptureRule
 from mcpmux.config.listener import (
     AnyListener,
@@ -39,10 +41,13 @@ from mcpmux.config.schema import config_schema
 from mcpmux.config.secret import Secret, display_url
 from mcpmux.config.target import URL_STARTS
 from mcpmux.config.tls import ClientTls, ServerTls
+from mcpmux.config.tracing import Tracing
 
 __all__ = [
     "URL_STARTS",
+    "Admin",
     "AnyListener",
+    "Audit",
     "Capture",
     "CaptureRule",
     "ClientTls",
@@ -63,6 +68,7 @@ __all__ = [
     "Target",
     "Tcp",
     "TcpListener",
+    "Tracing",
     "Unix",
     "UnixListener",
     "Upstream",

@@ -13,7 +13,15 @@ import attrs
 from attrs import field, frozen
 
 from mcpmux.config.model import Handling, Prefix, Stdio, Target, Transport, Upstream
-from mcpmux.config.scalars import EnvironmentValue, Flag, ProxyUrl, SecretText, Text, about
+from mcpmux.config.scalars import (
+    HEADER_NAME,
+    HEADER_VALUE,
+    EnvironmentValue,
+    Flag,
+    ProxyUrl,
+    Text,
+    about,
+)
 from mcpmux.config.secret import Secret
 from mcpmux.config.target import ServerUrl, find_url_clashes, make_target
 from mcpmux.config.tls import ClientTls
@@ -22,10 +30,8 @@ Filled: TypeAlias = Annotated[str, Text("text that is not empty", r"[^\x00]+")]
 Argument: TypeAlias = Annotated[str, Text()]
 VariableName: TypeAlias = Annotated[str, Text("the name of an environment variable", r"[^=\x00]+")]
 VariableValue: TypeAlias = Annotated[Secret, EnvironmentValue()]
-HeaderName: TypeAlias = Annotated[str, Text("the name of an HTTP header", r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")]
-HeaderValue: TypeAlias = Annotated[
-    Secret, SecretText("text of one line that fits in an HTTP header", r"[\t\x20-\x7e\xa0-\xff]*")
-]
+HeaderName: TypeAlias = Annotated[str, HEADER_NAME]
+HeaderValue: TypeAlias = Annotated[Secret, HEADER_VALUE]
 Url: TypeAlias = Annotated[str, ServerUrl()]
 Proxy: TypeAlias = Annotated[Secret, ProxyUrl()]
 

@@ -1,4 +1,4 @@
-"""Paths into a message: `params.arguments.ssn`, `result.content[*].text`, `..name` for a member anywhere below.
+"""Paths into a message: `params.arguments.ssn`, `result.content[*].text`, `..name` for a member below.
 
 Names with special characters are written `["a.b"]`; a `$` in front stands for the message and may be there.
 """
@@ -30,7 +30,7 @@ PATH_LIMIT = 32  # steps
 _STEP = re.compile(
     r"""(?:(\.\.)|\.)?(?:([^\s.\[\]"'*$][^\s.\[\]"'*]*)|(\*))|(\.\.)?\[(?:(\d{1,9})|(\*)|("(?:[^"\\]|\\.)+"))\]"""
 )
-_EXPECTED_PATH = 'expected a path such as `params.arguments.ssn`, `result.content[*].text` or `..name`'
+_EXPECTED_PATH = "expected a path such as `params.arguments.ssn`, `result.content[*].text` or `..name`"
 
 
 def parse_path(text: str) -> tuple[Step, ...]:

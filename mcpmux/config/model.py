@@ -13,6 +13,8 @@ from typing import Annotated, TypeAlias
 
 from attrs import field, frozen
 
+from mcpmux.config.admin import Admin
+from mcpmux.config.audit import Audit
 from mcpmux.config.capture import Capture
 from mcpmux.config.listener import Listeners
 from mcpmux.config.naming import NAME_PATTERN
@@ -20,6 +22,7 @@ from mcpmux.config.redaction import Redaction
 from mcpmux.config.scalars import Choice, Duration, SecretText, Size, Text, Whole, about
 from mcpmux.config.secret import Secret, display_url
 from mcpmux.config.tls import ClientTls
+from mcpmux.config.tracing import Tracing
 from mcpmux.errors import ConfigError
 
 Seconds: TypeAlias = Annotated[float, Duration()]
@@ -131,8 +134,8 @@ class Handling:
         default="auto",
         metadata=about(
             "How a server that speaks 2026-07-28 and older revisions is spoken to. `mirror`: with each "
-            "client as that client speaks. `newest`: in the newest revision. `legacy`: never in 2026-07-28. `auto`: "
-            "`newest` for a server that mcpmux starts, `mirror` for one that is running already."
+            "client as that client speaks. `newest`: in the newest revision. `legacy`: never in 2026-07-28. "
+            "`auto`: `newest` for a server that mcpmux starts, `mirror` for one that is running already."
         ),
     )
     connect_timeout: Seconds = field(
@@ -239,7 +242,10 @@ class Settings:
     identity: Identity = field(factory=Identity)
     logging: Logging = field(factory=Logging)
     capture: Capture = field(factory=Capture)
+    admin: Admin = field(factory=Admin)
+    audit: Audit = field(factory=Audit)
     redaction: Redaction = field(factory=Redaction)
+    tracing: Tracing = field(factory=Tracing)
 
 
 @frozen(kw_only=True)

@@ -67,7 +67,9 @@ def check_pattern(text: str) -> None:
     try:
         compiled = regex.compile(text)
     except regex.error as error:
-        raise Unfit(f"expected a regular expression: {error.msg} at character {(error.pos or 0) + 1}") from None
+        raise Unfit(
+            f"expected a regular expression: {error.msg} at character {(error.pos or 0) + 1}"
+        ) from None
     try:
         if compiled.search("", timeout=PROBE_SECONDS) is not None:
             raise Unfit("expected a regular expression that does not match empty text")
@@ -113,7 +115,9 @@ class Redaction:
 
     keys: tuple[Annotated[str, KeyName()], ...] = field(
         default=(),
-        metadata=about("Members whose values are replaced wherever they are; case, `-` and `_` do not matter."),
+        metadata=about(
+            "Members whose values are replaced wherever they are; case, `-` and `_` do not matter."
+        ),
     )
     paths: tuple[Annotated[str, JsonPath()], ...] = field(
         default=(), metadata=about("Places in a message that are replaced: `params.arguments.ssn`.")

@@ -23,6 +23,7 @@ _BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "": 1}
 _DURATION = r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|)"
 _SIZE = r"([0-9]{1,15}) ?(B|KiB|MiB|GiB|)"
 _DIGITS = r"[0-9]{1,15}"
+_SHARE = r"0(?:\.[0-9]{1,9})?|1(?:\.0{1,9})?"
 
 
 @runtime_checkable
@@ -78,6 +79,10 @@ class SecretText(Text):
 
     def read(self, value: object) -> Secret:
         return Secret(super().read(value))
+
+
+HEADER_NAME = Text("the name of an HTTP header", r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+HEADER_VALUE = SecretText("text of one line that fits in an HTTP header", r"[\t\x20-\x7e\xa0-\xff]*")
 
 
 @frozen
@@ -161,6 +166,20 @@ class Whole:
             "maximum": self.high,
             "pattern": _text_pattern(_DIGITS),
         }
+
+
+@frozen
+class Share:
+    """A number from 0 to 1; text of such a number will do, so that `"${SHARE}"` works."""
+
+    def read(self, value: object) -> float:
+        number = float(value) if isinstance(value, str) and re.fullmatch(_SHARE, value) else value
+        if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number <= 1:
+            raise Unfit("expected a number from 0 to 1")
+        return float(number)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": ["number", "string"], "minimum": 0, "maximum": 1, "pattern": _text_pattern(_SHARE)}
 
 
 @frozen

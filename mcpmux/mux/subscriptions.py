@@ -76,6 +76,10 @@ class Subscriptions(Generic[Listener]):
         """The URIs of `upstream` that somebody listens to."""
         return frozenset(self._interest.get(upstream, ()))
 
+    def listeners(self, upstream: str, uri: str) -> int:
+        """How many listen to `uri` of `upstream`."""
+        return len(self._interest.get(upstream, {}).get(uri, ()))
+
     def count(self, listener: Listener) -> int:
         """How many URIs `listener` listens to."""
         return len(self._of_listener.get(listener, ()))

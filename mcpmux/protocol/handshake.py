@@ -40,10 +40,10 @@ def discover_call(client_info: Raw) -> Call:
     return Call(DISCOVER, {}, meta)
 
 
-def initialize_call(client_info: Raw, capabilities: Raw) -> Call:
-    """The opening of a legacy session, in the newest legacy revision."""
+def initialize_call(client_info: Raw, capabilities: Raw, revision: str = NEWEST_LEGACY) -> Call:
+    """The opening of a legacy session, in the newest legacy revision or another."""
     params = {
-        "protocolVersion": raw(NEWEST_LEGACY),
+        "protocolVersion": raw(revision),
         "capabilities": capabilities,
         "clientInfo": client_info,
     }

@@ -184,13 +184,17 @@ class Correlator:
 _OF_EXCHANGES = frozenset({m.PROGRESS, m.LOG_MESSAGE})
 
 
-def target_in(message: bytes) -> str | None:
-    """The name or URI that a request or notification is about."""
+def facts_in(message: bytes) -> tuple[str | None, Id | None, str | None]:
+    """Method, id and target as a message by itself says them; None for what it does not say."""
     try:
         said = decode_message(message)
-    except BadMessage:
-        return None
-    return _target_of(_read(said.params)) if isinstance(said, Request | Notification) else None
+    except BadMessage as bad:
+        return None, bad.id, None
+    if isinstance(said, Request):
+        return said.method, said.id, _target_of(_read(said.params))
+    if isinstance(said, Notification):
+        return said.method, None, _target_of(_read(said.params))
+    return None, said.id, None
 
 
 def _read(params: Raw | None) -> _Params:

@@ -39,12 +39,17 @@ With level `metadata` neither `message` nor `text` is there. A record of kind `s
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw
 
 VERSION = 1
+
+if TYPE_CHECKING:
+    Body: TypeAlias = Raw | None
+else:
+    Body = Raw  # msgspec decodes a Raw member only when its type is nothing else; absent it is None
 
 Kind = Literal["request", "notification", "result", "error", "invalid", "start"]
 
@@ -76,7 +81,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     failed: bool | None = None
     ms: float | None = None
     redacted: int | None = None
-    message: Raw | None = None
+    message: Body = None
     text: str | None = None
     version: str | None = None
 

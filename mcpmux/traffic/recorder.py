@@ -1,7 +1,8 @@
 """The tap: tells everybody who watches, and asks everybody who must keep something.
 
 Sinks are told of every message and never hold anything up. Keepers are asked before an exchange is worked on
-and told how it went, and may make it wait or refuse it.
+and told how it went, and may make it wait or refuse it. Those that had admitted one that a later keeper
+refuses are told that, too; keepers that only count stand first.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
+import trio
 
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import Fields, Id
-from mcpmux.runtime.tap import EXCHANGE, NO_HEADERS, Direction, Leg
+from mcpmux.runtime.tap import EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg
 from mcpmux.traffic.correlation import Correlator, Seen
 
 
@@ -93,8 +95,16 @@ class Recorder:
     ) -> None:
         """See Tap."""
         known = Exchange(exchange, leg, call, self._clock(), [], headers)
-        for keeper in self._keepers:
-            await keeper.admit(known)
+        admitted: list[Keeper] = []
+        try:
+            for keeper in self._keepers:
+                await keeper.admit(known)
+                admitted.append(keeper)
+        except BaseException as refusal:
+            with trio.move_on_after(LAST_SECONDS, shield=True):
+                for keeper in admitted:
+                    await keeper.ended(known, refusal, self._clock() - known.began)
+            raise
         self._exchanges[exchange] = known
 
     async def ended(self, exchange: int, outcome: Fields | BaseException) -> None:

@@ -18,6 +18,8 @@ ENVIRON = {
     "SEARCH_TOKEN": "t",
     "TRACKER_TOKEN": "t",
     "MCPMUX_CURSOR_KEY": "0123456789abcdef",
+    "MCPMUX_AUDIT_KEY": "0123456789abcdef",
+    "MCPMUX_ADMIN_TOKEN": "0123456789abcdef",
 }
 NPX = {"command": "npx"}
 
@@ -54,10 +56,13 @@ def test_full_example_has_every_setting(validator):
     """A setting that is not in full.toml is undocumented."""
     document = tomllib.loads((EXAMPLES[0].parent / "full.toml").read_text())
     definitions = validator.schema["$defs"]
-    for section in ("Listeners", "Merging", "Limits", "Identity", "Logging"):
+    for section in ("Listeners", "Merging", "Limits", "Identity", "Audit", "Tracing", "Logging"):
         assert set(document[section.lower()]) == set(definitions[section]["properties"])
     for kind, name in (("http", "Http"), ("websocket", "WebSocket"), ("tcp", "Tcp"), ("unix", "Unix")):
         assert set(document["listeners"][kind][0]) == set(definitions[f"{name}Listener"]["properties"])
+    for section in ("Capture", "Redaction"):
+        assert set(document[section.lower()]) == set(definitions[section]["properties"])
+    assert set(document["capture"]["rules"][0]) == set(definitions["CaptureRule"]["properties"])
     used = {key for table in document["upstreams"].values() for key in table}
     assert used == set(definitions["UpstreamTable"]["properties"])
 

@@ -1,0 +1,217 @@
+"""`mcpmux audit`: is the audit log as it was written, what does it say, where does it end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec import Raw
+
+from mcpmux.cli.console import show_json, show_text, tell
+from mcpmux.cli.options import Decorator
+from mcpmux.cli.wall import Mistake
+from mcpmux.errors import ConfigError
+from mcpmux.logs import printable
+from mcpmux.protocol.envelope import raw
+from mcpmux.traffic.audit_check import Verdict, read_head, read_records, verify
+from mcpmux.traffic.audit_record import AuditRecord
+
+KEY_VARIABLE = "MCPMUX_AUDIT_KEY"
+KNOWN = frozenset({"v", "seq", "prev", "hash", *AuditRecord.__struct_fields__})
+
+path_argument: Decorator = click.argument("path", type=click.Path(path_type=Path))
+
+
+@click.group()
+def audit() -> None:
+    """Check and read the audit log.
+
+    \b
+    Examples:
+      mcpmux audit verify /var/log/mcpmux/audit
+      mcpmux audit show /var/log/mcpmux/audit method=tools/call decision=refused
+      mcpmux audit head /var/log/mcpmux/audit
+    """
+
+
+@audit.command("verify")
+@path_argument
+@click.option(
+    "--key-file",
+    type=click.Path(path_type=Path),
+    help=f"File with the key; default: the variable {KEY_VARIABLE}, or no key.",
+)
+@click.option("--head", metavar="HASH", help="A head noted earlier, which must still be in the log.")
+@click.option("--after", metavar="HASH", help="Hash before the first record, when older files are elsewhere.")
+def verify_command(path: Path, key_file: Path | None, head: str | None, after: str | None) -> None:
+    """Find the first record that was changed, removed, inserted or moved. Nothing is written.
+
+    PATH is the folder, or one file of it. Exit code 0: the chain holds; 1: it does not, and the message has
+    the file, the line and what is wrong there; 2: it cannot be checked. That records were cut off at the end
+    shows only with --head.
+
+    \b
+    Examples:
+      mcpmux audit verify /var/log/mcpmux/audit
+      mcpmux audit verify /var/log/mcpmux/audit --head 3b1f…
+      mcpmux audit verify audit-000007.jsonl --key-file audit.key
+    """
+    key = read_key(key_file)
+    verdict = verify(path, key, after, head)
+    if verdict.fault is not None:
+        raise click.ClickException(f"{printable(str(verdict.fault))} ({holds(verdict)} before it)")
+    if verdict.anchored is False:
+        raise click.ClickException(
+            f"{printable(str(path))}: no record has the hash {printable(head or '')}, so the end was cut "
+            f"off or the log was replaced ({holds(verdict)})"
+        )
+    click.echo(f"{holds(verdict)}, in {count(verdict.files, 'file')}; head {verdict.head.hash}")
+    for note in notes(verdict, key=key, head=head, after=after):
+        tell(note)
+
+
+@audit.command()
+@path_argument
+@click.argument("conditions", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--json", "as_json", is_flag=True, help="The records as they are, one a line.")
+def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
+    """Print records, all or those with all the given values; they are not checked.
+
+    PATH is the folder, or one file of it. KEY is a member of the records: kind, method, target, client, peer,
+    upstreams (any of them), decision, outcome, code, failed, trace …
+
+    \b
+    Examples:
+      mcpmux audit show /var/log/mcpmux/audit
+      mcpmux audit show /var/log/mcpmux/audit upstreams=docs outcome=timeout
+      mcpmux audit show /var/log/mcpmux/audit failed=true --json
+    """
+    wanted = parse_conditions(conditions)
+    unreadable = 0
+    for where, record, line in read_records(path):
+        if record is None:
+            unreadable += 1
+            tell(f"{where}: no record")
+        elif all(has(record.get(key), value) for key, value in wanted):
+            if as_json:
+                show_json(Raw(line))
+            else:
+                show_text(describe(record) + "\n")
+    if unreadable:
+        raise click.ClickException(
+            f"{count(unreadable, 'line')} could not be read; see `mcpmux audit verify`"
+        )
+
+
+@audit.command()
+@path_argument
+def head(path: Path) -> None:
+    """Print the hash and the number of the last record: note them elsewhere, for `verify --head`.
+
+    \b
+    Example:
+      mcpmux audit head /var/log/mcpmux/audit
+    """
+    link = read_head(path)
+    click.echo(f"{link.hash} {link.seq}")
+
+
+def read_key(file: Path | None) -> bytes | None:
+    """The key as the user gives it, None without one. Raises ConfigError."""
+    if file is None:
+        return os.environ.get(KEY_VARIABLE, "").encode() or None
+    try:
+        key = file.read_bytes().rstrip(b"\r\n")
+    except OSError as error:
+        raise ConfigError([f"--key-file: {file}: {(error.strerror or str(error)).lower()}"]) from None
+    if not key:
+        raise ConfigError([f"--key-file: {file} is empty"])
+    return key
+
+
+def holds(verdict: Verdict) -> str:
+    """How much of the log holds."""
+    if not verdict.records:
+        return "no record holds" if verdict.fault is not None else "there is no record"
+    numbers = f"number {verdict.first} to {verdict.head.seq}"
+    return f"{count(verdict.records, 'record')}, {numbers}, {'hold' if verdict.records > 1 else 'holds'}"
+
+
+def notes(verdict: Verdict, *, key: bytes | None, head: str | None, after: str | None) -> list[str]:
+    """What a reader of a good verdict must know."""
+    found = []
+    if verdict.torn:
+        found.append(
+            f"the last line is unfinished ({count(verdict.torn, 'byte')}): it is being written, or mcpmux "
+            "was killed while it wrote it; nobody had an answer for it"
+        )
+    if verdict.first > 1 and after is None:
+        found.append(f"what is before record {verdict.first} was not checked; --after or the folder would")
+    if key is None:
+        found.append("without a key, whoever can write the files could have made all of this anew")
+    if head is None:
+        found.append("without --head, records that were cut off at the end are not missed")
+    return found
+
+
+def parse_conditions(conditions: Sequence[str]) -> list[tuple[str, str]]:
+    """Raises Mistake for what is no condition."""
+    found = []
+    for condition in conditions:
+        key, equals, value = condition.partition("=")
+        if not equals:
+            raise Mistake(f"`{condition}`: expected KEY=VALUE, such as method=tools/call")
+        if key not in KNOWN:
+            raise Mistake(f"`{condition}`: no record has `{key}`; expected one of {', '.join(sorted(KNOWN))}")
+        found.append((key, value))
+    return found
+
+
+def has(value: Any, wanted: str) -> bool:
+    """Whether a member is what the user wrote, or has it in its list."""
+    if isinstance(value, list):
+        return any(has(item, wanted) for item in value)
+    if isinstance(value, str) or value is None:
+        return value == wanted
+    return bytes(raw(value)).decode() == wanted
+
+
+def describe(record: Mapping[str, Any]) -> str:
+    """A record on a line for people."""
+    kind = record.get("kind")
+    parts = [f"{record.get('time')}", f"{record.get('seq')}"]
+    if kind == "exchange" or kind == "begin":
+        targets = record.get("target") or " ".join(map(str, record.get("targets") or ()))
+        upstreams = ",".join(map(str, record.get("upstreams") or ()))
+        parts += [
+            str(record.get("client") or record.get("peer")),
+            str(record.get("method")),
+            targets,
+            f"→ {upstreams}" if upstreams else "",
+            "begun" if kind == "begin" else describe_end(record),
+        ]
+    else:
+        plain = {"v", "seq", "prev", "hash", "time", "kind", "fragment"}
+        parts += [str(kind), *(f"{key}={value}" for key, value in record.items() if key not in plain)]
+    return "  ".join(part for part in parts if part)
+
+
+def describe_end(record: Mapping[str, Any]) -> str:
+    """How an exchange went, and how long it took."""
+    outcome = str(record.get("outcome"))
+    if record.get("decision") == "refused":
+        outcome = f"refused by {record.get('rule')}"
+    elif record.get("code") is not None:
+        outcome = f"error {record['code']}" if outcome == "answered" else f"{outcome} {record['code']}"
+    elif record.get("failed"):
+        outcome = "tool failed"
+    elif outcome == "answered":
+        outcome = str(record.get("result") or "ok")
+    return f"{outcome}  {record.get('ms')} ms"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

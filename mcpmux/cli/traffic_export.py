@@ -1,0 +1,138 @@
+"""`mcpmux traffic export`: captured messages for other programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from msgspec import Raw
+
+from mcpmux import __version__
+from mcpmux.cli.console import show_bytes, tell
+from mcpmux.cli.options import quiet_option
+from mcpmux.cli.source import load_config
+from mcpmux.cli.traffic_lines import format_size
+from mcpmux.cli.traffic_source import Where, filter_help, where_argument
+from mcpmux.cli.wall import Mistake
+from mcpmux.traffic.correlation import facts_in
+from mcpmux.traffic.export import to_csv, to_har
+from mcpmux.traffic.record import Record, encode_record
+from mcpmux.traffic.redaction import Redactor
+
+PRIVATE = 0o600  # bodies may hold what is nobody else's business
+STDOUT = "-"
+TOGETHER_CHARACTERS = 64 * 1024
+
+Export = Callable[[Iterable[Record]], Iterator[str]]
+
+
+def to_jsonl(records: Iterable[Record]) -> Iterator[str]:
+    """A capture again, of these messages."""
+    return (encode_record(record).decode() for record in records)
+
+
+def _to_har(records: Iterable[Record]) -> Iterator[str]:
+    return to_har(records, __version__)
+
+
+@click.command(epilog=filter_help())
+@where_argument
+@click.option("--har", metavar="FILE", help="HTTP archive 1.2, as browsers' developer tools open it.")
+@click.option("--csv", metavar="FILE", help="A table, without bodies.")
+@click.option("--jsonl", metavar="FILE", help="A capture again, of these messages: for replay and mock.")
+@click.option("--redact", metavar="CONFIG", help="Apply the [redaction] of this configuration, too.")
+@quiet_option
+def export(
+    where: tuple[str, ...], har: str | None, csv: str | None, jsonl: str | None, redact: str | None
+) -> None:
+    """Write captured messages for other programs. FILE may be -, for standard output.
+
+    What mcpmux knows as secret is redacted once more on the way. In HAR each request with its answer is one
+    entry, on each leg; the host says which leg and which peer. Files can be read by you alone.
+
+    \b
+    Examples:
+      mcpmux traffic export captures/ 'since=1h' --har session.har
+      mcpmux traffic export leg=upstream --csv - | head
+      mcpmux traffic export 'client=claude-ai' --jsonl part.jsonl
+    """
+    wanted = [(har, _to_har), (csv, to_csv), (jsonl, to_jsonl)]
+    chosen = [(name, write) for name, write in wanted if name is not None]
+    if not chosen:
+        raise Mistake("choose at least one of --har FILE, --csv FILE and --jsonl FILE")
+    redactor = Redactor(load_config(redact).redaction if redact is not None else None)
+    source = Where(where, change=lambda record: redact_record(record, redactor))
+    for name, write in chosen:
+        records = source.everything() if write is to_jsonl and not source.filter else source.records()
+        if name == STDOUT:
+            _write(write(records), lambda text: show_bytes(text.encode("utf-8", "replace")))
+        else:
+            _write_file(name, write(records), source.files())
+
+
+def _write_file(name: str, pieces: Iterable[str], sources: Sequence[Path]) -> None:
+    """Beside its place first, so that what is there is whole. Raises Mistake, ClickException."""
+    path = Path(name)
+    if any(path.exists() and path.samefile(source) for source in sources):
+        raise Mistake(f"{name}: this is one of the files that are read")
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE), "wb") as file:
+            _write(pieces, lambda text: file.write(text.encode("utf-8", "replace")))
+        part.replace(path)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise click.ClickException(f"{name}: cannot write: {reason}") from None
+    finally:
+        part.unlink(missing_ok=True)
+    tell(f"{name}: {format_size(path.stat().st_size)}")
+
+
+def _write(pieces: Iterable[str], write: Callable[[str], object]) -> None:
+    """Several pieces together; the first at once."""
+    waiting: list[str] = []
+    size = TOGETHER_CHARACTERS
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size >= TOGETHER_CHARACTERS:
+            write("".join(waiting))
+            waiting, size = [], 0
+    write("".join(waiting))
+
+
+def redact_record(record: Record, redactor: Redactor) -> Record:
+    """The same message without what the redactor knows as secret."""
+    changes: dict[str, Any] = {
+        "target": redactor.redact_name(record.target),
+        "method": redactor.redact_name(record.method),
+        "client": redactor.redact_name(record.client),
+    }
+    if record.message is not None:
+        body, count = redactor.redact(record.method, bytes(record.message))
+        if count:
+            changes |= _changed_body(body, record)
+    elif record.text is not None:
+        text, count = redactor.redact(record.method, record.text.encode("utf-8", "replace"))
+        changes["text"] = text.decode("utf-8", "replace")
+    else:
+        count = 0
+    if count:
+        changes["redacted"] = (record.redacted or 0) + count
+    if all(getattr(record, name) == value for name, value in changes.items()):
+        return record
+    return msgspec.structs.replace(record, **changes)
+
+
+def _changed_body(body: bytes, record: Record) -> dict[str, Any]:
+    """What is told beside the body must not tell what has been taken out of it."""
+    if body[:1] != b"{":
+        return {"message": None, "text": body.decode("utf-8", "replace"), "target": None}
+    if record.kind not in ("request", "notification"):
+        return {"message": Raw(body)}
+    _, _, target = facts_in(body)
+    return {"message": Raw(body), "target": target}

@@ -1,0 +1,155 @@
+"""What the `traffic` commands read, and which part of it: files, folders and filters of a command line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from mcpmux.cli.console import tell
+from mcpmux.cli.wall import Mistake
+from mcpmux.config.capture import Capture
+from mcpmux.logs import printable
+from mcpmux.traffic.capture_files import COMPRESSED, SUFFIX, BadLine, expand_paths, read_files
+from mcpmux.traffic.filter_keys import KEYS, NAMES, SORTS
+from mcpmux.traffic.filter_terms import OPERATORS, FilterError
+from mcpmux.traffic.filters import Filter, parse_filter
+from mcpmux.traffic.pairing import Targets
+from mcpmux.traffic.record import Record
+from mcpmux.traffic.summary import Summarizer, Summary
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FOLDER = Capture().directory
+TOLD_LIMIT = 5  # bad lines that are told one by one
+
+where_argument = click.argument("where", nargs=-1, metavar="[FILES|DIR]... [FILTER]...")
+by_option = click.option(
+    "--by",
+    type=click.Choice(["message", "exchange"]),
+    default="message",
+    show_default=True,
+    help="A line for each message, or for each whole exchange.",
+)
+
+
+def filter_help() -> str:
+    """The table of keys, for `--help`."""
+    lines = ["\b", "Filter, in single quotes; all terms must hold; times are in UTC:"]
+    for key in KEYS.values():
+        operators = " ".join(SORTS[key.sort].operators)
+        names = ", ".join((key.name, *key.aliases))
+        lines.append(f"  {names:<23} {operators:<15}  {key.about}")
+    lines += [
+        "a|b: one of them. * stands for any text; ~ ignores case and is content with a part.",
+        '"quotes": blanks, | and *. key= is absent, key!= is there. !term is its opposite.',
+    ]
+    return "\n".join(lines)
+
+
+class Where:
+    """What to read and what of it is wanted. Mistakes in it are told as such."""
+
+    def __init__(
+        self, words: Sequence[str], change: Callable[[Record], Record] = lambda record: record
+    ) -> None:
+        """`change` is made in every message before anything else. Raises Mistake."""
+        self._change = change
+        paths, terms = split_words(words)
+        self.filter = read_filter(" ".join(terms))
+        self.paths = paths or [Path(FOLDER)]
+        self._bad = 0
+        for path in self.paths:
+            if not path.exists():
+                raise Mistake(_missing(path))
+
+    def __repr__(self) -> str:
+        return f"<Where {self.paths} {self.filter}>"
+
+    def records(self) -> Iterator[Record]:
+        """All wanted messages; answers have the target of their request."""
+        wanted = self.filter.matches
+        return (record for record in self.everything() if record.kind != "start" and wanted(record))
+
+    def everything(self) -> Iterator[Record]:
+        """All messages, and notes of the capture itself."""
+        fill = Targets().fill
+        for record in read_files(self.files(), self.on_bad):
+            yield fill(self._change(record))
+        self.tell_bad()
+
+    def summaries(self) -> Iterator[Summary]:
+        """All wanted exchanges, as they end; those without an answer at the end."""
+        summarizer = Summarizer(self.filter.watches)
+        for record in self.everything():
+            yield from filter(self.filter.matches, summarizer.add(record))
+        yield from filter(self.filter.matches, summarizer.rest())
+
+    def files(self) -> list[Path]:
+        """The files to read. Raises Mistake."""
+        try:
+            files = expand_paths(self.paths)
+        except OSError as error:
+            raise Mistake(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
+        if not files:
+            raise Mistake(f"{self.paths[0]}: there are no capture files in this folder")
+        return files
+
+    def on_bad(self, bad: BadLine) -> None:
+        """What could not be read is told, and the rest is read."""
+        self._bad += 1
+        if self._bad <= TOLD_LIMIT:
+            tell(f"not read: {bad}")
+
+    def tell_bad(self) -> None:
+        """How much more could not be read."""
+        if self._bad > TOLD_LIMIT:
+            tell(f"not read: {self._bad - TOLD_LIMIT} more lines")
+        self._bad = 0
+
+
+def split_words(words: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """Files and folders, and the terms of a filter: what is there, or is called like a file, is a file."""
+    paths = [Path(word) for word in words if _is_path(word)]
+    return paths, [word for word in words if not _is_path(word)]
+
+
+def _is_path(word: str) -> bool:
+    if word.endswith((SUFFIX, COMPRESSED)) or _exists(word):
+        return True
+    if any(operator in word for operator in OPERATORS) or " " in word:
+        return False
+    return not difflib.get_close_matches(word.lstrip("!").lower(), NAMES, n=1)
+
+
+def _exists(word: str) -> bool:
+    try:
+        return bool(word) and Path(word).exists()
+    except (OSError, ValueError):  # too long, or with a NUL
+        return False
+
+
+def _missing(path: Path) -> str:
+    hint = "name a capture file or folder; `capture.level` in the configuration makes mcpmux write them"
+    return f"{path}: there is no such file or folder; {hint}"
+
+
+def read_filter(text: str) -> Filter:
+    """Raises Mistake, which shows the place."""
+    try:
+        return parse_filter(text, datetime.now(UTC))
+    except FilterError as error:
+        raise Mistake(show_place(error)) from None
+
+
+def show_place(error: FilterError) -> str:
+    """The problem, and the filter with the wrong place marked."""
+    before, wrong = (
+        printable(part) for part in (error.text[: error.start], error.text[error.start : error.end])
+    )
+    after = printable(error.text[error.end :])
+    return f"{error.problem}\n  {before}{wrong}{after}\n  {' ' * len(before)}{'^' * max(1, len(wrong))}"

@@ -1,0 +1,164 @@
+"""`mcpmux traffic tail`: what passes, as it passes."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import aclosing
+from itertools import chain
+
+import click
+import trio
+
+from mcpmux.cli.console import is_screen
+from mcpmux.cli.options import quiet_option
+from mcpmux.cli.traffic_lines import Painter, message_line, summary_line
+from mcpmux.cli.traffic_live import open_stream
+from mcpmux.cli.traffic_output import show_lines
+from mcpmux.cli.traffic_source import Where, by_option, filter_help, read_filter, where_argument
+from mcpmux.cli.wall import Mistake
+from mcpmux.traffic.filters import Filter
+from mcpmux.traffic.following import Follower
+from mcpmux.traffic.pairing import Targets
+from mcpmux.traffic.record import Record, encode_record
+from mcpmux.traffic.summary import Summarizer
+
+LOOK_SECONDS = 0.1  # between two looks at files that did not grow
+
+
+@click.command(epilog=filter_help())
+@where_argument
+@click.option("-n", "--lines", type=click.IntRange(0, 100_000), default=10, help="Begin with the last N.")
+@by_option
+@click.option("--once", is_flag=True, help="Show the last ones and end.")
+@click.option("--json", "as_json", is_flag=True, help="The messages as they are in a capture, a line each.")
+@click.option("--url", metavar="URL", help="The admin listener of a running mcpmux, in place of files.")
+@click.option("--token", envvar="MCPMUX_ADMIN_TOKEN", help="Its token, or MCPMUX_ADMIN_TOKEN.")
+@quiet_option
+def tail(
+    where: tuple[str, ...],
+    lines: int,
+    by: str,
+    once: bool,
+    as_json: bool,
+    url: str | None,
+    token: str | None,
+) -> None:
+    """Show what passes, as it passes. Ctrl-C ends it.
+
+    Files and folders of captures are followed as they grow and rotate; the default is the folder
+    mcpmux-capture. The last lines are looked for in the ends of the newest files.
+
+    \b
+    Examples:
+      mcpmux traffic tail
+      mcpmux traffic tail captures/ 'method=tools/call status!=ok' --by exchange
+      mcpmux traffic tail --url 'http://127.0.0.1:8490/?token=…' 'duration>200ms'
+    """
+    if as_json and by == "exchange":
+        raise Mistake("--json shows messages; leave out --by exchange")
+    try:
+        if url is not None:
+            wanted = read_filter(" ".join(where))
+            trio.run(_follow_url, url, token, Lines(wanted, by, as_json=as_json))
+        else:
+            _tail_files(Where(where), lines, by, once, as_json)
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(0) from None
+
+
+class Lines:
+    """Wanted messages or exchanges to lines on stdout."""
+
+    def __init__(self, wanted: Filter, by: str, *, as_json: bool) -> None:
+        self._wanted = wanted
+        self._by = by
+        self._as_json = as_json
+        self._paint = Painter(colour=is_screen())
+        self._targets = Targets()
+        self._summarizer = Summarizer(wanted.watches)
+
+    def __repr__(self) -> str:
+        return f"<Lines {self._wanted} by {self._by}>"
+
+    def of(self, records: Iterable[Record]) -> list[str]:
+        """The lines for more messages."""
+        return [line for record in records for line in self._of_one(record)]
+
+    def rest(self) -> list[str]:
+        """The lines for exchanges that have no answer."""
+        return [
+            summary_line(summary, self._paint)
+            for summary in self._summarizer.rest()
+            if self._wanted.matches(summary)
+        ]
+
+    def _of_one(self, record: Record) -> list[str]:
+        record = self._targets.fill(record)
+        if self._by == "exchange":
+            ended = self._summarizer.add(record)
+            return [summary_line(summary, self._paint) for summary in ended if self._wanted.matches(summary)]
+        if record.kind == "start" or not self._wanted.matches(record):
+            return []
+        if self._as_json:
+            return [encode_record(record).decode().rstrip("\n")]
+        return [message_line(record, self._paint)]
+
+
+def _tail_files(where: Where, count: int, by: str, once: bool, as_json: bool) -> None:
+    lines = Lines(where.filter, by, as_json=as_json)
+    try:
+        follower = Follower(where.paths, where.on_bad)
+    except OSError as error:
+        raise Mistake(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
+    with follower:
+        if count or once:
+            begin = deque(
+                chain.from_iterable(lines.of([record]) for record in follower.recent()), maxlen=count
+            )
+            begin.extend(lines.rest() if once else ())
+            show_lines(list(begin))
+        else:
+            follower.skip()
+        if not once:
+            trio.run(_follow, follower, lines)
+
+
+async def _follow(follower: Follower, lines: Lines) -> None:
+    """Until cancelled, or until nobody reads what is written."""
+    async with aclosing(_look(follower)) as source:
+        await _show(source, lines)
+
+
+async def _look(follower: Follower) -> AsyncGenerator[list[Record], None]:
+    """What comes, and an empty list now and then."""
+    while True:
+        records = await trio.to_thread.run_sync(follower.read)
+        yield records
+        if not records:
+            await trio.sleep(LOOK_SECONDS)
+
+
+async def _follow_url(url: str, token: str | None, lines: Lines) -> None:
+    async with open_stream(url, token) as source:
+        await _show(source, lines)
+
+
+async def _show(source: AsyncIterator[list[Record]], lines: Lines) -> None:
+    async for records in source:
+        show_lines(lines.of(records))
+        if not records and is_abandoned():
+            return
+
+
+def is_abandoned() -> bool:
+    """Whether whoever read our output has gone: a pipe without its other end."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (OSError, ValueError, AttributeError):  # no file, or a system without poll
+        return os.name == "nt" and sys.stdout.closed

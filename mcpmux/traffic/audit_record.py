@@ -1,0 +1,246 @@
+"""The audit log's format: what one record says. Version 1.
+
+A file is lines of JSON, one record each, in the order of their ends; see `chain` for the members `v`, `seq`,
+`prev` and `hash` that every record has, and `audit_files` for the files. Members that would be null are left
+out. Neither arguments nor results nor messages of errors are in a record.
+
+| member | meaning |
+| --- | --- |
+| `time` | when the record was made, RFC 3339 in UTC with microseconds |
+| `kind` | `exchange`, `begin`, `open`, `close`, `gap` |
+| `run` | random hexadecimal name of the run of mcpmux, as in captures; `exchange` counts within it |
+
+`exchange` is one request of a client, written when it has ended, before the client has the answer. `begin` is
+the same without the members after `rule`, written before anything is done for it: for `subscriptions/listen`,
+which may take days, or for every request (`begin = "all"`). A `begin` without its `exchange` was cut off.
+
+| member | meaning |
+| --- | --- |
+| `exchange` | number of the exchange |
+| `principal` | who was authenticated; absent without authentication |
+| `peer` | `c` and the client's number |
+| `client` | what the client calls itself, unproven |
+| `transport`, `revision` | of the client's leg |
+| `method` | what was asked |
+| `target` | name or URI that it is about, as the client says it |
+| `targets`, `more_targets` | URIs of a listen; how many more there were |
+| `trace` | trace id (W3C Trace Context) from `traceparent` in `_meta`, or in the HTTP request's headers |
+| `decision` | `allowed` or `refused` |
+| `rule` | which rule refused it; `audit` when this log could not be written |
+| `upstreams` | configured names of those that were asked for it, in this order |
+| `outcome` | `answered`; `unavailable`, `timeout`: an upstream did not answer; `cancelled`; `broken` |
+| `code` | JSON-RPC error code of the answer |
+| `failed` | true for a tool's result with `isError` |
+| `result` | `resultType` of the answer when it is not `complete` |
+| `error` | kind of the exception that broke it |
+| `ms` | duration in milliseconds |
+| `asked`, `answered` | size of `params` and of `result` or `error` in bytes of JSON, without the envelope |
+
+Longer texts than the limits below are cut; a cut one ends with `…`.
+
+`open` begins every file and every run: `version` of mcpmux, `file` (number of the file that it begins; absent
+for a run that goes on in one), `keyed` when the hashes have a key, and, when the last run was killed while it
+wrote, `torn` (bytes of the unfinished line that was taken out) and `fragment` (its beginning). `close` is the
+orderly end of a run. `gap`: the log could not be written from `since` on, for `ms`, for the `reason`;
+`refused` exchanges were not worked on, `late` records were written afterwards, `lost` ones never. With
+`on_full = "refuse"` the clients of late records had an error in place of the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+import msgspec
+import trio
+
+from mcpmux.errors import Refused, RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import CLIENT_INFO, META, Call
+from mcpmux.protocol.codes import UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
+from mcpmux.protocol.envelope import Fields, raw, text_of, value_of
+from mcpmux.runtime.tap import name_in
+from mcpmux.traffic.recorder import Exchange
+
+TEXT_LIMIT = 2048  # characters of a target
+NAME_LIMIT = 200  # characters of a client's name or a method
+TARGETS_LIMIT = 50  # URIs of a listen
+FRAGMENT_LIMIT = 4096  # bytes of a torn line; records are rarely longer
+
+Clean = Callable[[str], str]
+"""Takes what is secret out of a stranger's text."""
+
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
+)
+_UPSTREAM_OUTCOMES = {UPSTREAM_UNAVAILABLE: "unavailable", UPSTREAM_TIMEOUT: "timeout"}
+
+
+class AuditRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """One record without its place in the chain; see the module for what its members mean."""
+
+    time: str
+    kind: str
+    run: str
+    exchange: int | None = None
+    principal: str | None = None
+    peer: str | None = None
+    client: str | None = None
+    transport: str | None = None
+    revision: str | None = None
+    method: str | None = None
+    target: str | None = None
+    targets: list[str] | None = None
+    more_targets: int | None = None
+    trace: str | None = None
+    decision: str | None = None
+    rule: str | None = None
+    upstreams: list[str] | None = None
+    outcome: str | None = None
+    code: int | None = None
+    failed: bool | None = None
+    result: str | None = None
+    error: str | None = None
+    version: str | None = None
+    file: int | None = None
+    keyed: bool | None = None
+    torn: int | None = None
+    fragment: str | None = None
+    since: str | None = None
+    reason: str | None = None
+    refused: int | None = None
+    late: int | None = None
+    lost: int | None = None
+    ms: float | None = None
+    asked: int | None = None
+    answered: int | None = None
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode_audit(record: AuditRecord) -> bytes:
+    """The record as `chain.seal` takes it."""
+    return _encoder.encode(record)
+
+
+def when(seconds: float) -> str:
+    """Seconds since 1970 as the log writes them."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def begin_record(exchange: Exchange, time: str, run: str, clean: Clean) -> AuditRecord:
+    """Who asks what, before anything is done."""
+    leg, call = exchange.leg, exchange.call
+    uris = _listened(call)
+    target = _target(call)
+    client = leg.name or name_in(call.meta.get(CLIENT_INFO))
+    return AuditRecord(
+        time=time,
+        kind="begin",
+        run=run,
+        exchange=exchange.number,
+        peer=leg.peer,
+        client=None if client is None else _cut(clean(client), NAME_LIMIT),
+        transport=leg.transport,
+        revision=leg.revision,
+        method=_cut(clean(call.method), NAME_LIMIT),
+        target=None if target is None else _cut(clean(target), TEXT_LIMIT),
+        targets=[_cut(clean(uri), TEXT_LIMIT) for uri in uris[:TARGETS_LIMIT]] or None,
+        more_targets=len(uris) - TARGETS_LIMIT if len(uris) > TARGETS_LIMIT else None,
+        trace=trace_id(text_of(call.meta.get("traceparent")))
+        or trace_id(exchange.headers.get("traceparent")),
+        decision="allowed",
+    )
+
+
+def end_record(
+    exchange: Exchange,
+    outcome: Fields | BaseException,
+    seconds: float,
+    time: str,
+    run: str,
+    clean: Clean,
+) -> AuditRecord:
+    """The whole of an exchange that has ended."""
+    record = begin_record(exchange, time, run, clean)
+    record.kind = "exchange"
+    record.upstreams = exchange.upstreams or None
+    record.ms = round(seconds * 1000, 3)
+    record.asked = _params_size(exchange.call)
+    record.outcome = "answered"
+    if isinstance(outcome, Refused):
+        record.decision, record.rule = "refused", outcome.rule
+    if isinstance(outcome, RpcError):
+        record.code = outcome.code
+        record.outcome = _UPSTREAM_OUTCOMES.get(outcome.code, "answered")
+        record.answered = _error_size(outcome)
+    elif isinstance(outcome, trio.Cancelled):
+        record.outcome = "cancelled"
+    elif isinstance(outcome, BaseException):
+        record.outcome, record.error = "broken", type(outcome).__name__
+    else:
+        _add_result(record, exchange.call.method, outcome)
+    return record
+
+
+def _add_result(record: AuditRecord, method: str, result: Fields) -> None:
+    record.answered = _size(result.items())
+    if method == m.TOOLS_CALL and value_of(result.get("isError")) is True:
+        record.failed = True
+    kind = text_of(result.get("resultType"))
+    if kind is not None and kind != "complete":
+        record.result = _cut(kind, NAME_LIMIT)
+
+
+def trace_id(traceparent: str | None) -> str | None:
+    """The trace id in a `traceparent` (W3C Trace Context), None when it is absent or malformed."""
+    found = _TRACEPARENT.fullmatch(traceparent) if traceparent is not None else None
+    return found[1] if found is not None else None
+
+
+def _target(call: Call) -> str | None:
+    about = call.text("uri")
+    if about is None:
+        about = call.text("name")
+    if about is None and "ref" in call.params:
+        ref = value_of(call.params["ref"])
+        about = ref.get("uri", ref.get("name")) if isinstance(ref, dict) else None
+    return about if isinstance(about, str) else None
+
+
+def _listened(call: Call) -> list[str]:
+    """The URIs that a listen asks for, as far as it is well-formed."""
+    wish = value_of(call.params.get("notifications")) if call.method == m.LISTEN else None
+    uris = wish.get("resourceSubscriptions") if isinstance(wish, dict) else None
+    return [uri for uri in uris if isinstance(uri, str)] if isinstance(uris, list) else []
+
+
+def _client_name(call: Call) -> str | None:
+    info = value_of(call.meta.get(CLIENT_INFO))
+    name = info.get("name") if isinstance(info, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _params_size(call: Call) -> int:
+    if not call.meta:
+        return _size(call.params.items())
+    meta = _size(call.meta.items())
+    return _size(call.params.items()) + meta + len(META) + 3 + bool(call.params)
+
+
+def _size(members: Iterable[tuple[str, msgspec.Raw]]) -> int:
+    """Bytes of an object with these members, without spaces; keys are taken to need no escapes."""
+    return 1 + max(1, sum(len(key.encode()) + 4 + memoryview(value).nbytes for key, value in members))
+
+
+def _error_size(error: RpcError) -> int:
+    body = {"code": error.code, "message": error.message}
+    if error.data is not None:
+        body["data"] = error.data
+    return len(raw(body))

@@ -1,0 +1,321 @@
+"""What was said in a capture, put together again: each client's requests with all that belongs to them. Pure.
+
+A dialogue is one conversation as the side saw it that asks: a client with mcpmux (leg `client`), or mcpmux
+with a server (leg `upstream`). A second `initialize` that was answered with a result begins another one.
+
+| the other side said | it belongs to |
+| --- | --- |
+| progress | the request with that token |
+| a notification of a listen | the listen, by its subscription id |
+| a notification or question of an exchange | the newest request of that exchange that is not answered yet |
+| anything else | nothing: it is kept with the request whose answer it followed |
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Raw
+
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, VERSION
+from mcpmux.protocol.envelope import (
+    BadMessage,
+    ErrorReply,
+    Fields,
+    Id,
+    Message,
+    Notification,
+    Reply,
+    Request,
+    decode_fields,
+    decode_message,
+    id_of,
+)
+from mcpmux.traffic.record import Record
+
+SideName = Literal["client", "upstream"]
+Answer: TypeAlias = Reply | ErrorReply
+
+REDACTED = "redacted"
+TRUNCATED = "truncated"
+METADATA = "without its message (level metadata)"
+UNREADABLE = "no JSON-RPC message"
+
+
+class Said(msgspec.Struct, frozen=True, gc=False):
+    """What came before the answer, or without being asked for. `after`: seconds since what it belongs to."""
+
+    after: float
+    method: str
+    params: Fields
+    question: bool = False
+    """Whether it is a request, which the asking side has answered."""
+
+
+class Turn(msgspec.Struct):
+    """One request and what it led to. `place`: its position in the capture; `moment`: seconds since 1970.
+
+    `problem` says why the request is not known as it was, `answer_problem` the same of its answer. A redacted
+    answer is there all the same.
+    """
+
+    place: int
+    moment: float
+    method: str
+    target: str | None
+    id: Id | None
+    params: Fields
+    meta: Fields
+    exchange: int | None
+    revision: str | None
+    problem: str | None = None
+    answer: Answer | None = None
+    answer_problem: str | None = None
+    answered_place: int | None = None
+    answered_moment: float | None = None
+    ms: float | None = None
+    cancelled: bool = False
+    said: list[Said] = msgspec.field(default_factory=list)
+    afterwards: list[Said] = msgspec.field(default_factory=list)
+
+    @property
+    def modern(self) -> bool:
+        """Whether the request was one of 2026-07-28."""
+        return VERSION in self.meta or self.method in (m.DISCOVER, m.LISTEN)
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A notification of the side that asks."""
+
+    place: int
+    moment: float
+    method: str
+    params: Fields
+
+
+Step: TypeAlias = Turn | Note
+
+
+class Dialogue:
+    """One conversation. `answers`: what the asking side answered to questions, by method, in order."""
+
+    def __init__(self, name: str, client: str | None) -> None:
+        self.name = name
+        self.client = client
+        self.steps: list[Step] = []
+        self.answers: dict[str, list[Answer]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Dialogue {self.name} {len(self.steps)} steps>"
+
+    def turns(self) -> Iterator[Turn]:
+        """Its requests."""
+        return (step for step in self.steps if isinstance(step, Turn))
+
+    @property
+    def moment(self) -> float:
+        """When it began, seconds since 1970."""
+        return self.steps[0].moment
+
+
+class Reading:
+    """The dialogues of a leg. `left_out` counts messages that make no part of any, by the reason."""
+
+    def __init__(self, side: SideName, upstream: str | None = None) -> None:
+        """`upstream`: the configured name of the one that is meant, on that leg."""
+        self.side: SideName = side
+        self.left_out: Counter[str] = Counter()
+        self.upstreams: set[str] = set()
+        self._upstream = upstream
+        self._tables: dict[tuple[str, str], _Table] = {}
+        self._place = 0
+
+    def __repr__(self) -> str:
+        return f"<Reading {self.side} {len(self._tables)} conversations>"
+
+    def add(self, record: Record) -> None:
+        """One more message of the capture."""
+        self._place += 1
+        if record.upstream is not None:
+            self.upstreams.add(record.upstream)
+        if record.leg != self.side or record.kind == "start":
+            return
+        if self._upstream is not None and record.upstream != self._upstream:
+            return
+        key = (record.run, record.peer or "")
+        table = self._tables.get(key)
+        if table is None:
+            table = self._tables[key] = _Table(Dialogue(record.peer or "?", record.client), self.side)
+        table.dialogue.client = table.dialogue.client or record.client
+        reason = table.take(record, self._place)
+        if reason is not None:
+            self.left_out[reason] += 1
+
+    def dialogues(self) -> list[Dialogue]:
+        """All of them, by their beginning; those without a request are left out."""
+        found = [part for table in self._tables.values() for part in _sessions(table.dialogue)]
+        return sorted((part for part in found if any(part.turns())), key=lambda part: part.moment)
+
+
+def read_dialogues(records: Iterable[Record], side: SideName, upstream: str | None = None) -> Reading:
+    """Everything on a leg."""
+    reading = Reading(side, upstream)
+    for record in records:
+        reading.add(record)
+    return reading
+
+
+class _Table:
+    """One conversation while it is being read."""
+
+    def __init__(self, dialogue: Dialogue, side: SideName) -> None:
+        self.dialogue = dialogue
+        self._asks = "in" if side == "client" else "out"
+        self._open: dict[Id, Turn] = {}
+        self._questions: dict[Id, str] = {}
+        self._last: Turn | None = None
+
+    def take(self, record: Record, place: int) -> str | None:
+        """Put a message where it belongs; why it belongs nowhere."""
+        problem, message = _message_of(record)
+        ours = record.direction == self._asks
+        if record.kind == "request" and ours:
+            return self._ask(record, place, problem, message)
+        if record.kind in ("result", "error"):
+            if ours:
+                return self._answer_question(record, problem, message)
+            return self._answer(record, place, problem, message)
+        if message is None:
+            return problem or UNREADABLE
+        if ours and isinstance(message, Notification):
+            self._note(record, place, message)
+        elif isinstance(message, Notification | Request):
+            self._say(record, message)
+        return None
+
+    def _ask(self, record: Record, place: int, problem: str | None, message: Message | None) -> str | None:
+        params, meta = _split(message.params if isinstance(message, Request) else None)
+        method = message.method if isinstance(message, Request) else record.method or "?"
+        turn = Turn(
+            place,
+            _moment(record),
+            method,
+            record.target,
+            record.id,
+            params,
+            meta,
+            record.exchange,
+            record.revision,
+            problem if isinstance(message, Request) else problem or UNREADABLE,
+        )
+        self.dialogue.steps.append(turn)
+        if record.id is not None:
+            self._open[record.id] = turn
+        return None
+
+    def _answer(self, record: Record, place: int, problem: str | None, message: Message | None) -> str | None:
+        turn = self._open.pop(record.id, None) if record.id is not None else None
+        if turn is None:
+            return "an answer to nothing"
+        turn.answered_place, turn.answered_moment, turn.ms = place, _moment(record), record.ms
+        turn.revision = turn.revision or record.revision
+        turn.answer_problem = problem
+        if isinstance(message, Reply | ErrorReply):
+            turn.answer = message
+        elif problem is None:
+            turn.answer_problem = UNREADABLE
+        self._last = turn
+        return None
+
+    def _answer_question(self, record: Record, problem: str | None, message: Message | None) -> str | None:
+        method = self._questions.pop(record.id, None) if record.id is not None else None
+        if method is None:
+            return "an answer to nothing"
+        if problem is not None or not isinstance(message, Reply | ErrorReply):
+            return f"an answer to {method} that is {problem or UNREADABLE}"
+        self.dialogue.answers.setdefault(method, []).append(message)
+        return None
+
+    def _note(self, record: Record, place: int, message: Notification) -> None:
+        note = Note(place, _moment(record), message.method, _fields(message.params))
+        if note.method == m.CANCELLED:
+            request_id = id_of(note.params.get("requestId"))
+            turn = self._open.get(request_id) if request_id is not None else None
+            if turn is not None:
+                turn.cancelled = True
+        self.dialogue.steps.append(note)
+
+    def _say(self, record: Record, message: Notification | Request) -> None:
+        params = _fields(message.params)
+        question = isinstance(message, Request)
+        if isinstance(message, Request):
+            self._questions[message.id] = message.method
+        turn = self._belongs_to(record.exchange, message.method, params)
+        if turn is not None:
+            after = max(0.0, _moment(record) - turn.moment)
+            turn.said.append(Said(after, message.method, params, question))
+        elif self._last is not None and not question:
+            since = self._last.answered_moment or self._last.moment
+            self._last.afterwards.append(Said(max(0.0, _moment(record) - since), message.method, params))
+
+    def _belongs_to(self, exchange: int | None, method: str, params: Fields) -> Turn | None:
+        token = id_of(params.get(PROGRESS_TOKEN)) if method == m.PROGRESS else None
+        if token is not None:
+            return next((t for t in self._open.values() if id_of(t.meta.get(PROGRESS_TOKEN)) == token), None)
+        listen = id_of(_fields(params.get(META)).get(SUBSCRIPTION_ID))
+        if listen is not None:
+            return self._open.get(listen)
+        if exchange is None:
+            return None
+        return next((t for t in reversed(self._open.values()) if t.exchange == exchange), None)
+
+
+def _sessions(dialogue: Dialogue) -> Iterator[Dialogue]:
+    """A dialogue cut where another session begins. What was answered to questions goes with all of them."""
+    part = Dialogue(dialogue.name, dialogue.client)
+    part.answers = dialogue.answers
+    opened = False
+    for step in dialogue.steps:
+        opens = isinstance(step, Turn) and step.method == m.INITIALIZE and isinstance(step.answer, Reply)
+        if opens and opened:
+            yield part
+            part = Dialogue(dialogue.name, dialogue.client)
+            part.answers = dialogue.answers
+        opened = opened or opens
+        part.steps.append(step)
+    yield part
+
+
+def _message_of(record: Record) -> tuple[str | None, Message | None]:
+    """What is wrong with a message as it was captured, and the message as far as it is one."""
+    if record.message is None:
+        return (TRUNCATED if record.text is not None else METADATA), None
+    try:
+        message = decode_message(bytes(record.message))
+    except BadMessage:
+        return UNREADABLE, None
+    return (REDACTED if record.redacted else None), message
+
+
+def _split(params: Raw | None) -> tuple[Fields, Fields]:
+    fields = _fields(params)
+    return fields, _fields(fields.pop(META, None))
+
+
+def _fields(raw: Raw | None) -> Fields:
+    try:
+        return decode_fields(raw)
+    except ValueError:
+        return {}
+
+
+def _moment(record: Record) -> float:
+    try:
+        return datetime.fromisoformat(record.time).timestamp()
+    except ValueError:
+        return record.at

@@ -1,0 +1,60 @@
+// What the admin listener is asked. Numbers that JavaScript cannot hold are kept as they are written.
+
+export class Problem extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** A number whose digits would be lost. */
+export class Exact {
+  constructor(source) {
+    this.source = source;
+  }
+}
+
+export function parse(text) {
+  return JSON.parse(text, (_key, value, context) => {
+    if (typeof value !== "number" || Number.isSafeInteger(value)) return value;
+    const source = context?.source;
+    return source !== undefined && String(value) !== source && !/[.eE]/.test(source) ? new Exact(source) : value;
+  });
+}
+
+export async function get(path, parameters, signal) {
+  const query = new URLSearchParams(parameters ?? {}).toString();
+  let response;
+  try {
+    response = await fetch(query ? `${path}?${query}` : path, { signal, headers: { Accept: "application/json" } });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem(0, "mcpmux does not answer. Is it still running?");
+  }
+  const text = await response.text();
+  if (response.ok) return parse(text);
+  let message = text.trim();
+  try {
+    message = JSON.parse(text).error ?? message;
+  } catch {
+    // it was words
+  }
+  throw new Problem(response.status, message);
+}
+
+/** The live list. It comes back by itself after a loss; `onState` is told `live`, `lost` or `closed`. */
+export class Stream {
+  constructor(filter, onRows, onState) {
+    const query = filter ? `?${new URLSearchParams({ filter })}` : "";
+    this.source = new EventSource(`/api/exchanges/stream${query}`);
+    this.source.addEventListener("rows", (event) => onRows(JSON.parse(event.data)));
+    this.source.addEventListener("open", () => onState("live"));
+    this.source.addEventListener("error", () => {
+      onState(this.source.readyState === EventSource.CLOSED ? "closed" : "lost");
+    });
+  }
+
+  close() {
+    this.source.close();
+  }
+}

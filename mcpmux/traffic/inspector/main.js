@@ -1,0 +1,191 @@
+// The page put together: views, keys, the live stream.
+
+import { Problem, Stream } from "./api.js";
+import { Detail } from "./detail.js";
+import { byId, setText } from "./dom.js";
+import * as format from "./format.js";
+import { Latency } from "./latency.js";
+import { List } from "./list.js";
+import { Rows } from "./rows.js";
+import { Upstreams } from "./upstreams.js";
+
+const TYPED_MS = 250; // after the last key the filter is applied
+const MOVED_MS = 60; // while somebody walks through the list nothing is fetched
+const VIEWS = ["exchanges", "upstreams", "latency"];
+const LOST = "Not connected. mcpmux may have been started anew: open the URL that it printed.";
+
+const filter = byId("filter");
+const view = byId("view-exchanges");
+const rows = new Rows(changed, report);
+const list = new List(byId("list"), rows, selected, (number, focus) => openDetail(number, focus));
+const detail = new Detail(byId("detail"), closed);
+const others = { upstreams: new Upstreams(byId("view-upstreams")), latency: new Latency(byId("view-latency")) };
+let stream = null;
+let typed = 0;
+let moved = 0;
+
+function changed(count) {
+  list.changed(count);
+  const total = rows.last - rows.first + 1;
+  setText(byId("count"), rows.filter ? `${format.count(rows.length)}${rows.complete ? "" : "+"} of ${format.count(total)}` : format.plural(total, "exchange", "exchanges"));
+  setText(byId("summary"), rows.messages ? format.plural(rows.messages, "message", "messages") : "");
+  byId("paused").hidden = !rows.paused;
+  setText(byId("paused").firstElementChild, `${rows.flooded ? "Paused itself: more comes in than can be read" : "Paused"} · ${format.count(rows.fresh)} new`);
+  setText(byId("pause"), rows.paused ? "Resume" : "Pause");
+  byId("pause").setAttribute("aria-pressed", String(rows.paused));
+  byId("empty").hidden = rows.length > 0;
+  setText(byId("empty"), rows.filter ? (rows.complete ? "Nothing that is remembered fits the filter." : "Looking …") : "Nothing has passed yet. Whatever clients and upstreams say appears here.");
+  const open = detail.number === null ? undefined : rows.known.get(detail.number);
+  if (open) detail.update(open);
+}
+
+function report(problem) {
+  const isFilter = problem instanceof Problem && problem.status === 400;
+  byId("filter-problem").hidden = false;
+  setText(byId("filter-problem"), problem.status === 401 ? LOST : problem.message);
+  filter.setAttribute("aria-invalid", String(isFilter));
+}
+
+async function apply(text) {
+  try {
+    await rows.start(text);
+  } catch (problem) {
+    report(problem);
+    return;
+  }
+  byId("filter-problem").hidden = true;
+  filter.removeAttribute("aria-invalid");
+  history.replaceState(null, "", text ? `#filter=${encodeURIComponent(text)}` : location.pathname);
+  byId("list").scrollTop = 0;
+  connect();
+}
+
+function connect() {
+  stream?.close();
+  stream = new Stream(rows.filter, (event) => rows.hear(event), state);
+}
+
+function state(word) {
+  const link = byId("link");
+  if (word === "live" && link.dataset.state === "lost") resume();
+  link.dataset.state = word;
+  setText(link, { live: "Live", lost: "Reconnecting", closed: "Not connected" }[word]);
+  if (word === "closed") report(new Problem(401, LOST));
+}
+
+async function resume() {
+  try {
+    await rows.resume();
+    byId("list").scrollTop = 0;
+  } catch (problem) {
+    report(problem);
+  }
+}
+
+function togglePause() {
+  if (rows.paused) resume();
+  else rows.pause();
+}
+
+function selected(number) {
+  clearTimeout(moved);
+  if (detail.isOpen) moved = setTimeout(() => openDetail(number, false), MOVED_MS);
+}
+
+function openDetail(number, focus) {
+  view.dataset.detail = "open";
+  detail.open(number, focus);
+  requestAnimationFrame(() => list.reveal());
+}
+
+function closed() {
+  view.dataset.detail = "closed";
+  byId("list").focus({ preventScroll: true });
+}
+
+function show(name) {
+  for (const each of VIEWS) {
+    byId(`view-${each}`).hidden = each !== name;
+    const tab = byId(`tab-${each}`);
+    tab.setAttribute("aria-selected", String(each === name));
+    tab.tabIndex = each === name ? 0 : -1;
+    if (each in others) others[each][each === name && !document.hidden ? "start" : "stop"]();
+  }
+  list.refresh();
+}
+
+const shown = () => VIEWS.find((name) => !byId(`view-${name}`).hidden);
+
+VIEWS.forEach((name, place) => {
+  const tab = byId(`tab-${name}`);
+  tab.addEventListener("click", () => show(name));
+  tab.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const next = VIEWS[(place + step + VIEWS.length) % VIEWS.length];
+    show(next);
+    byId(`tab-${next}`).focus();
+  });
+});
+
+filter.addEventListener("input", () => {
+  clearTimeout(typed);
+  typed = setTimeout(() => apply(filter.value.trim()), TYPED_MS);
+});
+filter.addEventListener("keydown", (event) => {
+  if (event.key === "Enter") {
+    clearTimeout(typed);
+    apply(filter.value.trim());
+  } else if (event.key === "ArrowDown") {
+    event.preventDefault();
+    byId("list").focus();
+  }
+});
+byId("pause").addEventListener("click", togglePause);
+byId("paused").lastElementChild.addEventListener("click", resume);
+
+document.addEventListener("keydown", (event) => {
+  if (event.altKey || event.ctrlKey || event.metaKey) return;
+  const typing = event.target.closest?.("input, select, textarea");
+  if (event.key === "Escape") {
+    if (typing === filter && filter.value) {
+      filter.value = "";
+      clearTimeout(typed);
+      apply("");
+      event.preventDefault();
+    } else if (typing === filter) {
+      byId("list").focus();
+    } else if (detail.isOpen) {
+      detail.close();
+    }
+  } else if (typing) {
+    return;
+  } else if (event.key === "/") {
+    event.preventDefault();
+    show("exchanges");
+    filter.focus();
+    filter.select();
+  } else if (event.key === "p" && shown() === "exchanges") {
+    togglePause();
+  } else if (event.target === document.body && shown() === "exchanges" && /^(Arrow|Page|Home|End)/.test(event.key)) {
+    byId("list").focus({ preventScroll: true });
+    list.key(event);
+  } else if (["1", "2", "3"].includes(event.key)) {
+    show(VIEWS[Number(event.key) - 1]);
+  }
+});
+
+// A page that nobody sees asks for nothing.
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) {
+    stream?.close();
+    Object.values(others).forEach((each) => each.stop());
+  } else {
+    apply(rows.filter);
+    show(shown());
+  }
+});
+
+filter.value = new URLSearchParams(location.hash.slice(1)).get("filter") ?? "";
+apply(filter.value);
+show("exchanges");

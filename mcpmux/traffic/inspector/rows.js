@@ -1,0 +1,180 @@
+// The list as it is known here: parts of it, newest first. Without a filter any place in it can be looked at, for
+// rows have consecutive numbers; with one it is what was found so far, and more is looked for at its end.
+
+import { get } from "./api.js";
+
+const CHUNK = 200; // rows of one question
+const KEPT = 20_000; // rows that are remembered here
+const FLOOD_ROWS = 600; // within FLOOD_MS: more than anybody reads
+const FLOOD_MS = 2000;
+const MOST = 500_000; // rows that the list can be as long as
+
+export class Rows {
+  constructor(onChange, onProblem) {
+    this.onChange = onChange;
+    this.onProblem = onProblem;
+    this.filter = "";
+    this.paused = false;
+    this.flooded = false;
+    this.reset();
+  }
+
+  reset() {
+    this.first = 1; // oldest row that mcpmux has
+    this.last = 0; // newest row that mcpmux has
+    this.top = 0; // newest row that the list shows
+    this.messages = 0;
+    this.fresh = 0; // rows that came while it was paused
+    this.known = new Map();
+    this.found = []; // with a filter: numbers of the rows, newest first
+    this.before = null; // with a filter: where to go on looking
+    this.asking = new Set();
+    this.arrivals = [];
+    this.round = (this.round ?? 0) + 1;
+  }
+
+  get length() {
+    return this.filter ? this.found.length : Math.min(MOST, Math.max(0, this.top - this.first + 1));
+  }
+
+  get complete() {
+    return !this.filter || this.before === null;
+  }
+
+  numberAt(index) {
+    return this.filter ? this.found[index] : this.top - index;
+  }
+
+  indexOf(number) {
+    if (!this.filter) return number >= this.first && number <= this.top ? this.top - number : -1;
+    return this.found.indexOf(number);
+  }
+
+  at(index) {
+    return this.known.get(this.numberAt(index));
+  }
+
+  /** Starts over with another filter. Throws Problem when the filter makes no sense. */
+  async start(filter) {
+    const part = await get("/api/exchanges", { filter, limit: CHUNK });
+    this.filter = filter;
+    this.reset();
+    this.first = part.first;
+    this.last = this.top = part.last;
+    this.add(part);
+    this.onChange(0);
+  }
+
+  add(part) {
+    for (const row of part.rows) this.known.set(row.row, row);
+    if (!this.filter) return;
+    const have = new Set(this.found);
+    this.found.push(...part.rows.map((row) => row.row).filter((number) => !have.has(number)));
+    this.found.sort((a, b) => b - a);
+    this.before = part.before;
+  }
+
+  /** Asks for what is not known of the rows from one place to another. */
+  ensure(from, to) {
+    if (this.filter) {
+      if (this.before !== null && to >= this.found.length - 1) this.ask(this.before);
+      return;
+    }
+    for (let index = from; index <= to; index++) {
+      const number = this.top - index;
+      if (number < this.first || this.known.has(number)) continue;
+      const chunk = Math.ceil((number + 1) / CHUNK) * CHUNK; // so that neighbours ask the same
+      this.ask(chunk);
+      index += number - (chunk - CHUNK);
+    }
+  }
+
+  async ask(before) {
+    if (this.asking.has(before)) return;
+    const round = this.round;
+    this.asking.add(before);
+    try {
+      const part = await get("/api/exchanges", { filter: this.filter, before, limit: CHUNK });
+      if (round !== this.round) return;
+      this.first = part.first;
+      this.add(part);
+      this.asking.delete(before);
+      this.onChange(0);
+    } catch (problem) {
+      if (round === this.round) setTimeout(() => this.asking.delete(before), 1000);
+      this.onProblem(problem);
+    }
+  }
+
+  /** What the stream tells. */
+  hear(event) {
+    const arrived = event.last - this.last;
+    if (arrived < 0) { // another run
+      this.reset();
+    }
+    this.first = event.first;
+    this.last = event.last;
+    this.messages = event.messages;
+    if (event.skipped) this.doubtOpenOnes();
+    const shownBefore = this.length;
+    for (const row of event.rows) this.known.set(row.row, row);
+    if (this.filter) this.hearFiltered(event);
+    this.watchForFlood(this.filter ? event.rows.filter((row) => row.row > this.top).length : arrived);
+    if (this.paused) {
+      this.fresh += this.filter ? event.rows.filter((row) => row.row > this.top).length : Math.max(0, arrived);
+      this.onChange(0);
+    } else {
+      const moved = this.filter ? this.found.length - shownBefore : this.last - this.top;
+      this.top = this.last;
+      this.onChange(Math.max(0, moved));
+    }
+    this.forget();
+  }
+
+  hearFiltered(event) {
+    const gone = new Set(event.gone);
+    if (gone.size) this.found = this.found.filter((number) => !gone.has(number));
+    if (this.paused) return;
+    const have = new Set(this.found.slice(0, 2000));
+    const fresh = event.rows.map((row) => row.row).filter((number) => !have.has(number) && number > (this.found.at(-1) ?? 0));
+    if (fresh.length) this.found = [...this.found, ...fresh].sort((a, b) => b - a);
+  }
+
+  /** Rows changed that we were not told of: what was not over may be. */
+  doubtOpenOnes() {
+    for (const [number, row] of this.known) if (row.status === "open") this.known.delete(number);
+  }
+
+  watchForFlood(arrived) {
+    const now = performance.now();
+    this.arrivals.push([now, arrived]);
+    while (this.arrivals.length && this.arrivals[0][0] < now - FLOOD_MS) this.arrivals.shift();
+    const total = this.arrivals.reduce((sum, [, number]) => sum + number, 0);
+    if (!this.paused && total > FLOOD_ROWS) {
+      this.paused = this.flooded = true;
+      this.onChange(0);
+    }
+  }
+
+  pause() {
+    this.paused = true;
+    this.onChange(0);
+  }
+
+  async resume() {
+    this.paused = this.flooded = false;
+    this.arrivals = [];
+    await this.start(this.filter);
+  }
+
+  forget() {
+    if (this.known.size <= KEPT) return;
+    const [from, to] = this.looked ?? [0, 0];
+    const near = new Map();
+    for (let index = Math.max(0, from - 2000); index < to + 2000 && index < this.length; index++) {
+      const row = this.at(index);
+      if (row) near.set(row.row, row);
+    }
+    this.known = near;
+  }
+}

@@ -1,0 +1,75 @@
+// How the upstreams are: each with its sessions, and what those are subscribed to.
+
+import { get } from "./api.js";
+import { h } from "./dom.js";
+import * as format from "./format.js";
+
+const EVERY_MS = 2000;
+const KINDS = { shared: "Shared", lane: "Legacy lane", private: "Private" };
+
+export class Upstreams {
+  constructor(element) {
+    this.element = element;
+    this.open = new Set();
+  }
+
+  start() {
+    this.stop();
+    this.load();
+    this.timer = setInterval(() => this.load(), EVERY_MS);
+  }
+
+  stop() {
+    clearInterval(this.timer);
+  }
+
+  async load() {
+    try {
+      const { upstreams } = await get("/api/upstreams");
+      const said = JSON.stringify(upstreams);
+      if (said === this.said) return;
+      this.said = said;
+      this.element.replaceChildren(h("div", { class: "cards" }, upstreams.map((upstream) => this.card(upstream))));
+    } catch (problem) {
+      this.said = null;
+      this.element.replaceChildren(h("p", { class: "problem" }, problem.message));
+    }
+  }
+
+  card(upstream) {
+    const subscriptions = upstream.sessions.reduce((sum, session) => sum + session.subscriptions.length + session.more_subscriptions, 0);
+    return h("article", { class: "card", "data-state": upstream.state },
+      h("header", {}, h("span", { class: "dot", "aria-hidden": "true" }), h("h2", {}, upstream.name), h("span", { class: "chip", "data-state": upstream.state }, upstream.state)),
+      h("p", { class: "target", translate: "no" }, upstream.target),
+      upstream.trouble ? h("p", { class: "trouble" }, upstream.trouble) : "",
+      h("dl", { class: "facts" }, [
+        ["Server", [upstream.server, upstream.version].filter(Boolean).join(" ") || "not known"],
+        ["Revision", upstream.revision ?? "not agreed"],
+        ["Prefix", upstream.prefix || "none"],
+        ["Offers", upstream.capabilities.join(", ") || "nothing"],
+      ].map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+      sessionTable(upstream),
+      subscriptions ? this.subscriptions(upstream, subscriptions) : h("p", { class: "hint" }, "Nobody is subscribed to anything of it."));
+  }
+
+  subscriptions(upstream, number) {
+    const all = upstream.sessions.flatMap((session) => session.subscriptions.map((each) => ({ ...each, key: session.key })));
+    const details = h("details", { class: "subscriptions", open: this.open.has(upstream.name) },
+      h("summary", {}, format.plural(number, "subscription", "subscriptions")),
+      h("table", {}, h("thead", {}, h("tr", {}, ["Resource", "Session", "Listeners", "State"].map((name) => h("th", { scope: "col" }, name)))),
+        h("tbody", {}, all.map((each) => h("tr", {}, h("td", { class: "uri", translate: "no" }, each.uri), h("td", {}, each.key),
+          h("td", { class: "number" }, format.count(each.listeners)), h("td", {}, each.agreed ? "agreed" : "asked for"))))));
+    details.addEventListener("toggle", () => this.open[details.open ? "add" : "delete"](upstream.name));
+    return details;
+  }
+}
+
+function sessionTable(upstream) {
+  const rows = upstream.sessions.map((session) => h("tr", {},
+    h("td", {}, session.key), h("td", {}, KINDS[session.kind] ?? session.kind),
+    h("td", {}, h("span", { class: "chip", "data-state": session.state }, session.state)),
+    h("td", {}, session.revision ?? "–"), h("td", { class: "number" }, format.duration(session.connect_ms) || "–")));
+  return h("table", { class: "sessions" },
+    h("thead", {}, h("tr", {}, ["Session", "Kind", "State", "Revision", "Connected in"].map((name) => h("th", { scope: "col" }, name)))),
+    h("tbody", {}, rows, upstream.more_sessions ? h("tr", {}, h("td", { colspan: 5 }, `and ${format.count(upstream.more_sessions)} more`)) : ""));
+}

@@ -1,0 +1,249 @@
+"""The last exchanges in memory, for whoever looks at the traffic while it passes.
+
+Promises: bounded in rows and in bytes; taking a message costs a few steps of plain work, whether somebody
+looks or not; what nobody looks at is never decoded. Refuses to know who looks. What it holds is as it was on
+the wire: nothing of it may be shown but through `live_view`, which redacts.
+
+A row is what a person takes for one thing: an exchange with all its messages on both legs, or what belongs to
+no exchange: a notification, or a request of mcpmux's own with its answer. Rows have consecutive numbers; so
+have messages (`seq`). Readers keep the number up to which they have read, and miss what has gone meanwhile.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from collections.abc import Iterator
+from operator import attrgetter
+
+import msgspec
+import trio
+
+from mcpmux.protocol import method as m
+from mcpmux.protocol.envelope import Fields
+from mcpmux.runtime.tap import Leg
+from mcpmux.traffic.correlation import Seen
+from mcpmux.traffic.recorder import Exchange
+
+MESSAGE_BYTES = 400  # what a message takes besides its text
+ROW_BYTES = 600  # what a row takes besides its messages
+SHARE = 8  # one row may take a part of this much of the memory, one message half of that
+ROW_MESSAGES = 2000  # of one row; a listen lasts for days
+RECENT = 16_384  # messages; some seconds of a flood
+
+Key = tuple[Leg, str, object]
+
+
+class Kept(msgspec.Struct, frozen=True, gc=False):
+    """A message. `size`: on the wire; `seen.data` is empty for one that was too large to keep."""
+
+    seq: int
+    size: int
+    seen: Seen
+
+    @property
+    def too_large(self) -> bool:
+        """Whether its text was not kept."""
+        return self.size > len(self.seen.data)
+
+
+class Row(msgspec.Struct, gc=False):
+    """One line of the list, begun by `first`. `shown`: its texts as they may be shown, once somebody looked.
+
+    `status`: `open`, `ok`, `error`, `tool-error`, `cancelled`, `invalid`, or `note` for a notification.
+    `ms` is from its request to its answer on the leg where it began, `http` the HTTP status of that answer.
+    `redacted`: whether something of its first message must not be shown.
+    """
+
+    number: int
+    exchange: int
+    first: Seen
+    messages: list[Kept]
+    upstreams: tuple[str, ...] = ()
+    status: str = "open"
+    code: int | None = None
+    ms: float | None = None
+    http: int | None = None
+    size: int = 0  # bytes on the wire, of all its messages
+    weight: int = ROW_BYTES  # bytes that it takes here
+    left_out: int = 0  # messages that it had and that are not here any more
+    shown: tuple[str | None, str | None] | None = None
+    redacted: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Row {self.number} {self.first.method} {self.status} {len(self.messages)} messages>"
+
+    @property
+    def count(self) -> int:
+        """How many messages it has had."""
+        return len(self.messages) + self.left_out
+
+    def add(self, kept: Kept) -> int:
+        """One more message of it; how much that takes."""
+        seen = kept.seen
+        weight = MESSAGE_BYTES + len(seen.data)
+        self.messages.append(kept)
+        self.size += kept.size
+        self.weight += weight
+        upstream = seen.leg.upstream
+        if upstream is not None and upstream not in self.upstreams:
+            self.upstreams = (*self.upstreams, upstream)
+        if seen.kind in _ANSWERS:
+            if self._ends_with(seen):
+                self.status = "tool-error" if seen.failed else "ok" if seen.kind == "result" else "error"
+                self.code, self.ms, self.http = seen.code, seen.ms, seen.status
+        elif seen is self.first and seen.kind != "request":
+            self.status = "note" if seen.kind == "notification" else "invalid"
+        elif seen.method == m.CANCELLED and seen.leg is self.first.leg and self.status == "open":
+            self.status = "cancelled"
+        return weight
+
+    def _ends_with(self, answer: Seen) -> bool:
+        first = self.first
+        return answer.leg is first.leg and answer.direction != first.direction and answer.id == first.id
+
+    def shorten(self) -> int:
+        """Give up the older half of the messages, but not the first; how much that frees."""
+        end = max(2, len(self.messages) // 2)
+        gone = self.messages[1:end]
+        del self.messages[1:end]
+        self.left_out += len(gone)
+        freed = sum(MESSAGE_BYTES + len(kept.seen.data) for kept in gone)
+        self.weight -= freed
+        return freed
+
+
+class LiveRing:
+    """See the module. It is a Sink, and a Keeper that only takes note."""
+
+    def __init__(self, most_rows: int, most_bytes: int, recent: int = RECENT) -> None:
+        """`recent`: messages that a reader may be behind."""
+        self._most_rows = most_rows
+        self._most_bytes = most_bytes
+        self._most_of_row = most_bytes // SHARE
+        self._most_of_message = self._most_of_row // 2
+        self._rows: dict[int, Row] = {}
+        self._by_exchange: dict[int, Row] = {}
+        self._unanswered: dict[Key, Row] = {}  # requests that belong to no exchange
+        self._recent: deque[Row] = deque(maxlen=recent)  # the row of each of the last messages
+        self._bytes = 0
+        self.first = 1
+        """Number of the oldest row; above `last` when there is none."""
+        self.last = 0
+        """Number of the newest row."""
+        self.seq = 0
+        """Number of the newest message."""
+
+    def __repr__(self) -> str:
+        return f"<LiveRing {len(self._rows)} rows, {self._bytes} bytes, {self.seq} messages seen>"
+
+    def take(self, seen: Seen) -> None:
+        """See Sink."""
+        self.seq += 1
+        size = len(seen.data)
+        if size > self._most_of_message:
+            seen = msgspec.structs.replace(seen, data=b"")
+        row = self._row_of(seen)
+        self._bytes += row.add(Kept(self.seq, size, seen))
+        self._recent.append(row)
+        if len(row.messages) > ROW_MESSAGES or row.weight > self._most_of_row:
+            self._bytes -= row.shorten()
+        while len(self._rows) > self._most_rows or (self._bytes > self._most_bytes and len(self._rows) > 1):
+            self._forget_oldest()
+
+    async def admit(self, exchange: Exchange) -> None:
+        """See Keeper."""
+
+    async def ended(self, exchange: Exchange, outcome: Fields | BaseException, _seconds: float) -> None:
+        """See Keeper. An exchange that was cut off has no message that says so."""
+        row = self._by_exchange.get(exchange.number)
+        if row is not None and isinstance(outcome, trio.Cancelled) and row.status == "open":
+            row.status = "cancelled"
+            self.seq += 1  # readers are to look at it again
+            self._recent.append(row)
+
+    def row(self, number: int) -> Row | None:
+        """The row with that number, while it is here."""
+        return self._rows.get(number)
+
+    def by_exchange(self, number: int) -> Row | None:
+        """The row of an exchange, while it is here."""
+        return self._by_exchange.get(number)
+
+    def before(self, number: int) -> Iterator[Row]:
+        """The rows before a number, newest first. Ends early when the ring has moved on meanwhile."""
+        for each in range(min(number - 1, self.last), self.first - 1, -1):
+            row = self._rows.get(each)
+            if row is None:
+                return
+            yield row
+
+    def touched_since(self, seq: int) -> tuple[list[Row], int]:
+        """The rows that got messages after `seq`, each once, and how many messages were missed."""
+        missed = max(0, self.seq - seq - len(self._recent))
+        wanted = self.seq - seq - missed
+        rows = {row.number: row for row in _last(self._recent, wanted) if row.number in self._rows}
+        return list(rows.values()), missed
+
+    def messages_since(self, seq: int, most: int) -> tuple[list[Kept], int, int]:
+        """Messages after `seq`: at most `most`, the number up to which was looked, how many were missed."""
+        missed = max(0, self.seq - seq - len(self._recent))
+        position = seq + missed
+        found = []
+        for row in list(_last(self._recent, self.seq - position))[:most]:
+            position += 1
+            kept = _find(row, position)
+            if kept is not None:
+                found.append(kept)
+        return found, position, missed
+
+    def _row_of(self, seen: Seen) -> Row:
+        """The row that a message belongs to, a new one if need be."""
+        if seen.exchange:
+            row = self._by_exchange.get(seen.exchange)
+            if row is None:
+                row = self._by_exchange[seen.exchange] = self._new_row(seen)
+            return row
+        if seen.kind in _ANSWERS:
+            asked = "in" if seen.direction == "out" else "out"
+            row = self._unanswered.pop((seen.leg, asked, seen.id), None)
+            return row if row is not None else self._new_row(seen)
+        row = self._new_row(seen)
+        if seen.kind == "request":
+            self._unanswered[seen.leg, seen.direction, seen.id] = row
+        return row
+
+    def _new_row(self, seen: Seen) -> Row:
+        self.last += 1
+        row = self._rows[self.last] = Row(self.last, seen.exchange, seen, [])
+        self._bytes += row.weight
+        return row
+
+    def _forget_oldest(self) -> None:
+        row = self._rows.pop(self.first)
+        self.first += 1
+        self._bytes -= row.weight
+        row.messages.clear()
+        if row.exchange:
+            del self._by_exchange[row.exchange]
+            return
+        key = (row.first.leg, row.first.direction, row.first.id)
+        if self._unanswered.get(key) is row:
+            del self._unanswered[key]
+
+
+_ANSWERS = frozenset({"result", "error"})
+_seq_of = attrgetter("seq")
+
+
+def _last(rows: deque[Row], count: int) -> Iterator[Row]:
+    """The last so many, oldest first."""
+    found = [row for row, _ in zip(reversed(rows), range(count), strict=False)]
+    return reversed(found)
+
+
+def _find(row: Row, seq: int) -> Kept | None:
+    """A message of a row, while it is here."""
+    index = bisect.bisect_left(row.messages, seq, key=_seq_of)
+    kept = row.messages[index] if index < len(row.messages) else None
+    return kept if kept is not None and kept.seq == seq else None

@@ -1,0 +1,110 @@
+"""OpenTelemetry's SDK, set up to send by OTLP over HTTP from threads of its own.
+
+Promises: no global state of OpenTelemetry is touched; queues are bounded; what the SDK has to say comes out
+as events of our log. Everything of the extra `otel` but its plain API is imported here.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from typing import NamedTuple
+
+import structlog
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.metrics import Meter, NoOpMeterProvider
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.trace import Tracer
+
+from mcpmux import __version__
+from mcpmux.config import Tracing
+
+log = structlog.get_logger()
+
+BATCH_SPANS = 512  # sent at once
+SEND_SECONDS = 5.0  # for one attempt to send; the collector is meant to be near
+
+SCOPE = "mcpmux"
+_SDK_LOGGER = "opentelemetry"
+
+
+class Telemetry(NamedTuple):
+    """What spans and metrics are made with. `shutdown` sends what waits; it blocks for some seconds."""
+
+    tracer: Tracer
+    meter: Meter
+    shutdown: Callable[[], None]
+
+
+def start_telemetry(config: Tracing) -> Telemetry:
+    """Start the threads that send."""
+    troubles = _Troubles()
+    sdk = logging.getLogger(_SDK_LOGGER)
+    sdk.addHandler(troubles)
+    sdk.propagate = False
+    resource = Resource.create(
+        {
+            "service.name": config.service,
+            "service.version": __version__,
+            "service.instance.id": str(uuid.uuid4()),
+        }
+    )
+    traces = _tracer_provider(config, resource)
+    meters = _meter_provider(config, resource) if config.metrics else None
+
+    def shutdown() -> None:
+        traces.shutdown()
+        if meters is not None:
+            meters.shutdown()
+        sdk.removeHandler(troubles)
+
+    meter = (meters or NoOpMeterProvider()).get_meter(SCOPE, __version__)
+    return Telemetry(traces.get_tracer(SCOPE, __version__), meter, shutdown)
+
+
+def _tracer_provider(config: Tracing, resource: Resource) -> TracerProvider:
+    provider = TracerProvider(
+        sampler=ParentBased(TraceIdRatioBased(config.sample)), resource=resource, shutdown_on_exit=False
+    )
+    exporter = OTLPSpanExporter(_url(config, "v1/traces"), headers=_headers(config), timeout=SEND_SECONDS)
+    batch = min(BATCH_SPANS, config.queue_spans)
+    provider.add_span_processor(
+        BatchSpanProcessor(exporter, max_queue_size=config.queue_spans, max_export_batch_size=batch)
+    )
+    return provider
+
+
+def _meter_provider(config: Tracing, resource: Resource) -> MeterProvider:
+    exporter = OTLPMetricExporter(_url(config, "v1/metrics"), headers=_headers(config), timeout=SEND_SECONDS)
+    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=config.interval * 1000)
+    return MeterProvider([reader], resource=resource, shutdown_on_exit=False)
+
+
+def _url(config: Tracing, path: str) -> str | None:
+    """The URL for one signal; None leaves it to the SDK's environment variables and default."""
+    return f"{config.endpoint.rstrip('/')}/{path}" if config.endpoint is not None else None
+
+
+def _headers(config: Tracing) -> dict[str, str] | None:
+    return {name: value.reveal() for name, value in config.headers.items()} or None
+
+
+class _Troubles(logging.Handler):
+    """The SDK's warnings as events of our log. Called from its threads, too."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell the 1st, 2nd, 4th, 8th …: a collector that is down must not flood the log."""
+        self._count += 1
+        if self._count.bit_count() == 1:
+            log.warning("traces cannot be sent", reason=record.getMessage(), so_far=self._count)

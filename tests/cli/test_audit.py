@@ -1,0 +1,213 @@
+"""`mcpmux audit`: exit codes, and what people are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from mcpmux.config import Audit as AuditSettings
+from mcpmux.config import Secret
+from mcpmux.errors import Refused, RpcError
+from mcpmux.protocol.envelope import Fields
+from mcpmux.runtime.tap import NO_HEADERS
+from mcpmux.traffic.audit import open_audit
+from mcpmux.traffic.recorder import Exchange
+from tests.cli.conftest import Invoke
+from tests.traffic.audit_world import WALL, call_of, fields, leg_of, read_log
+
+KEY = "a key of the tests"
+NO_WRITES = Refused(-32600, "no", "no-writes")
+
+DONE: list[tuple[str, dict[str, str], Fields | BaseException]] = [
+    ("resources/read", {"uri": "docs+memo:1"}, fields({"contents": []})),
+    ("tools/call", {"name": "docs__search"}, fields({"isError": True})),
+    ("tools/call", {"name": "docs__write"}, NO_WRITES),
+    ("tools/call", {"name": "evil\x1b[31m"}, RpcError(-32602, "no")),
+    ("prompts/get", {"name": "x"}, RpcError(-31002, "slow")),
+    ("tools/call", {"name": "ask"}, fields({"resultType": "input_required"})),
+]
+
+
+async def write(directory: Path, key: str | None = None) -> None:
+    """A run with one exchange of each kind."""
+    settings = AuditSettings(directory=str(directory), key=Secret(key) if key else None)
+    async with open_audit(settings, "run", wall=lambda: WALL) as audit:
+        assert audit is not None
+        for number, (method, params, outcome) in enumerate(DONE, 1):
+            exchange = Exchange(number, leg_of("desk"), call_of(method, **params), 0.0, ["docs"], NO_HEADERS)
+            await audit.admit(exchange)
+            await audit.ended(exchange, outcome, 0.0125)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    trio.run(write, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _no_key_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MCPMUX_AUDIT_KEY", raising=False)
+
+
+def change(directory: Path, change_lines: Callable[[list[bytes]], object]) -> Path:
+    path = directory / "audit-000001.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    change_lines(lines)
+    path.write_bytes(b"".join(lines))
+    return path
+
+
+def test_a_good_log_is_told_with_what_that_does_not_prove(invoke: Invoke, directory: Path) -> None:
+    result = invoke("audit", "verify", str(directory))
+    head = read_log(directory)[-1]["hash"]
+    assert result.exit_code == 0
+    assert result.stdout == f"8 records, number 1 to 8, hold, in 1 file; head {head}\n"
+    assert result.stderr.splitlines() == [
+        "without a key, whoever can write the files could have made all of this anew",
+        "without --head, records that were cut off at the end are not missed",
+    ]
+
+
+def test_a_log_with_key_and_head_leaves_no_doubt(invoke: Invoke, tmp_path: Path) -> None:
+    trio.run(write, tmp_path / "log", KEY)
+    (tmp_path / "key").write_text(KEY + "\n")
+    head = invoke("audit", "head", str(tmp_path / "log")).stdout.split()
+    assert head == [read_log(tmp_path / "log")[-1]["hash"], "8"]
+    result = invoke(
+        "audit", "verify", str(tmp_path / "log"), "--key-file", str(tmp_path / "key"), "--head", head[0]
+    )
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_the_key_is_taken_from_the_environment(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trio.run(write, tmp_path, KEY)
+    result = invoke("audit", "verify", str(tmp_path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "can be checked with that key only" in result.stderr
+    monkeypatch.setenv("MCPMUX_AUDIT_KEY", KEY)
+    assert invoke("audit", "verify", str(tmp_path)).exit_code == 0
+    monkeypatch.setenv("MCPMUX_AUDIT_KEY", "another key of the tests")
+    assert invoke("audit", "verify", str(tmp_path)).exit_code == 1
+
+
+BAD = {
+    "changed": (lambda lines: lines.__setitem__(3, lines[3].replace(b"write", b"writ3")), 4, "was changed"),
+    "removed": (lambda lines: lines.__delitem__(2), 3, "removed or moved"),
+    "inserted": (lambda lines: lines.insert(5, lines[1]), 6, "inserted or moved"),
+    "moved": (lambda lines: lines.append(lines.pop(4)), 5, "removed or moved"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "line", "words"), BAD.values(), ids=BAD)
+def test_a_bad_log_is_told_with_file_and_line(
+    invoke: Invoke, directory: Path, spoil: Callable[[list[bytes]], object], line: int, words: str
+) -> None:
+    path = change(directory, spoil)
+    for target in (directory, path):
+        result = invoke("audit", "verify", str(target))
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith(f"Error: {path}:{line}: the record ")
+        assert words in result.stderr
+        assert f"({line - 1} records, number 1 to {line - 1}, hold before it)" in result.stderr
+
+
+def test_a_cut_off_end_is_found_with_the_head_only(invoke: Invoke, directory: Path) -> None:
+    head = invoke("audit", "head", str(directory)).stdout.split()[0]
+    change(directory, lambda lines: lines.pop())
+    assert invoke("audit", "verify", str(directory)).exit_code == 0
+    result = invoke("audit", "verify", str(directory), "--head", head)
+    assert result.exit_code == 1
+    assert f"no record has the hash {head}, so the end was cut off or" in result.stderr
+
+
+def test_a_torn_line_is_no_tampering(invoke: Invoke, directory: Path) -> None:
+    change(directory, lambda lines: lines.append(lines.pop()[:-10]))
+    result = invoke("audit", "verify", str(directory))
+    assert result.exit_code == 0
+    assert result.stdout.startswith("7 records, number 1 to 7, hold")
+    assert "the last line is unfinished (" in result.stderr
+
+
+def test_a_log_without_records_is_said_to_be_one(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "audit-000001.jsonl").write_bytes(b"")
+    assert invoke("audit", "verify", str(tmp_path)).stdout.startswith(
+        "there is no record, in 1 file; head 0000"
+    )
+    assert invoke("audit", "head", str(tmp_path)).stdout == f"{'0' * 64} 0\n"
+    (tmp_path / "audit-000001.jsonl").write_bytes(b"hello\n")
+    assert "(no record holds before it)" in invoke("audit", "verify", str(tmp_path)).stderr
+    assert invoke("audit", "head", str(tmp_path)).exit_code == 2
+
+
+CANNOT = {
+    "nothing there": (["verify", "none"], "none: there is no such file or folder"),
+    "no log": (["verify", "."], "there are no audit files"),
+    "no key file": (["verify", "none", "--key-file", "no.key"], "--key-file: no.key: no such file"),
+    "empty key file": (["verify", "none", "--key-file", "empty.key"], "empty.key is empty"),
+    "head of nothing": (["head", "none"], "no such file or folder"),
+    "show of nothing": (["show", "none"], "no such file or folder"),
+    "no condition": (["show", "none", "tools/call"], "expected KEY=VALUE"),
+    "no such key": (["show", "none", "methd=x"], "no record has `methd`; expected one of answered, asked,"),
+}
+
+
+@pytest.mark.parametrize(("args", "words"), CANNOT.values(), ids=CANNOT)
+def test_what_cannot_be_done_is_told_with_exit_code_2(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.key").write_text("\n")
+    result = invoke("audit", *args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+
+
+def test_records_are_shown_on_a_line_each(invoke: Invoke, directory: Path) -> None:
+    result = invoke("audit", "show", str(directory))
+    assert (result.exit_code, result.stderr) == (0, "")
+    time = "2027-01-15T08:00:00.000000Z"
+    first, *middle, last = result.stdout.splitlines()
+    assert first.startswith(f"{time}  1  open  run=run  version=")
+    assert middle == [
+        f"{time}  2  desk  resources/read  docs+memo:1  → docs  ok  12.5 ms",
+        f"{time}  3  desk  tools/call  docs__search  → docs  tool failed  12.5 ms",
+        f"{time}  4  desk  tools/call  docs__write  → docs  refused by no-writes  12.5 ms",
+        f"{time}  5  desk  tools/call  evil\x1b[31m  → docs  error -32602  12.5 ms",
+        f"{time}  6  desk  prompts/get  x  → docs  timeout -31002  12.5 ms",
+        f"{time}  7  desk  tools/call  ask  → docs  input_required  12.5 ms",
+    ]
+    assert last == f"{time}  8  close  run=run"
+
+
+CONDITIONS = {
+    "text": (["method=tools/call"], [3, 4, 5, 7]),
+    "both": (["method=tools/call", "decision=refused"], [4]),
+    "truth": (["failed=true"], [3]),
+    "number": (["code=-32602"], [5]),
+    "in a list": (["upstreams=docs", "outcome=timeout"], [6]),
+    "nothing": (["trace=x"], []),
+}
+
+
+@pytest.mark.parametrize(("conditions", "expected"), CONDITIONS.values(), ids=CONDITIONS)
+def test_conditions_choose_records(
+    invoke: Invoke, directory: Path, conditions: list[str], expected: list[int]
+) -> None:
+    result = invoke("audit", "show", str(directory), *conditions, "--json")
+    assert [json.loads(line)["seq"] for line in result.stdout.splitlines()] == expected
+
+
+def test_what_is_no_record_is_told_and_the_others_shown(invoke: Invoke, directory: Path) -> None:
+    path = change(directory, lambda lines: lines.insert(1, b"hello\n"))
+    result = invoke("audit", "show", str(directory), "--json")
+    assert result.exit_code == 1
+    assert len(result.stdout.splitlines()) == 8
+    assert f"{path}:2: no record" in result.stderr
+    assert "1 line could not be read; see `mcpmux audit verify`" in result.stderr

@@ -1,0 +1,142 @@
+"""`mcpmux traffic tail`: files in this process, growing files in real ones, and an admin listener."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from mcpmux.cli.traffic_live import open_stream, read_url
+from mcpmux.cli.traffic_source import read_filter
+from mcpmux.cli.traffic_tail import Lines
+from mcpmux.cli.wall import Mistake
+from mcpmux.errors import RemoteProtocolError, TransportError
+from mcpmux.traffic.record import Record, encode_record
+from tests.cli.conftest import Invoke
+from tests.cli.running import COMMAND, WAIT_SECONDS, Running
+from tests.traffic.admin_world import listening
+from tests.traffic.made import FILE, Play, write
+
+
+def append(path: Path, records: list[Record]) -> None:
+    with path.open("ab") as file:
+        file.write(b"".join(map(encode_record, records)))
+
+
+def test_the_last_lines_are_shown(invoke: Invoke, tmp_path: Path):
+    play = Play()
+    for number in range(5):
+        play.read(f"file:///{number}.md", error=-32602 if number == 1 else None)
+    play.read("file:///open.md", answered=False)
+    write(tmp_path, play.records)
+    lines = invoke("traffic", "tail", str(tmp_path), "--once", "-n", "3").stdout.splitlines()
+    assert [line.split()[2] for line in lines] == ["#5", "#6", "#6"]
+    lines = invoke("traffic", "tail", str(tmp_path), "--once", "--by", "exchange").stdout.splitlines()
+    assert [line.split()[2] for line in lines] == ["#1", "#2", "#3", "#4", "#5", "#6"]
+    assert "open" in lines[-1]
+    args = ["traffic", "tail", str(tmp_path), "--once", "status!=ok uri~*1.md leg=upstream"]
+    (line,) = invoke(*args).stdout.splitlines()
+    assert "error -32602" in line
+    assert invoke("traffic", "tail", str(tmp_path), "--once", "-n", "0").stdout == ""
+
+
+def test_what_is_appended_is_shown_across_rotation_until_interrupted(tmp_path: Path):
+    play = Play()
+    play.read("file:///a.md")
+    first = write(tmp_path, play.records)
+    with Running("traffic", "tail", str(tmp_path), "-n", "1") as tail:
+        assert "docs+file:///a.md  ok" in tail.line()
+        play.read("file:///b.md")
+        append(first, play.records[4:6])
+        assert "docs+file:///b.md" in tail.line()
+        assert "→ docs" in tail.line()
+        second = first.with_name(FILE.replace("0001", "0002"))
+        append(second, play.records[6:])
+        assert "← docs" in tail.line()
+        first.unlink()
+        assert "docs+file:///b.md  ok" in tail.line()
+        assert tail.stop() == 0
+        assert (tail.stdout, tail.stderr) == ("", "")
+
+
+def test_exchanges_are_shown_when_they_end(tmp_path: Path):
+    play = Play()
+    play.read("file:///a.md")
+    file = write(tmp_path / "x.jsonl", play.records[:3])
+    with Running("traffic", "tail", str(file), "--by", "exchange") as tail:
+        append(file, play.records[3:])
+        assert "docs+file:///a.md  → docs  ok" in tail.line()
+        assert tail.stop() == 0
+
+
+def test_it_ends_when_nobody_reads_on(tmp_path: Path):
+    play = Play()
+    play.read()
+    write(tmp_path, play.records)
+    command = shlex.join([*COMMAND, "traffic", "tail", str(tmp_path)])
+    done = subprocess.run(
+        ["sh", "-c", f"{command} | head -n 1"], capture_output=True, timeout=WAIT_SECONDS, check=True
+    )
+    assert done.stdout.count(b"\n") == 1
+    assert done.stderr == b""
+
+
+async def first(source: AsyncIterator[list[Record]], count: int) -> list[Record]:
+    found: list[Record] = []
+    with trio.fail_after(5):
+        async for records in source:
+            found += records
+            if len(found) >= count:
+                return found
+    raise AssertionError("the stream has ended")
+
+
+async def test_messages_of_a_running_mcpmux_are_shown():
+    lines = Lines(read_filter("upstream=docs"), "exchange", as_json=False)
+    async with listening() as here:
+        url = f"{here.url}/?token={here.token}"
+        async with open_stream(url, None) as source:
+            with trio.fail_after(5):
+                assert await anext(source) == []
+            here.traffic.exchange(upstream="search")
+            here.traffic.exchange(upstream="docs")
+            records = await first(source, 8)
+        assert [record.leg for record in records[:4]] == ["client", "upstream", "upstream", "client"]
+        (line,) = lines.of(records)
+        assert "example-client  tools/call docs__find  → docs  ok" in line
+        async with open_stream(here.url, here.token) as source:
+            here.stopping.set()
+            with pytest.raises((RemoteProtocolError, TransportError)), trio.fail_after(5):
+                async for _ in source:
+                    pass
+
+
+async def test_a_wrong_token_or_place_is_told():
+    async with listening() as here:
+        with pytest.raises(TransportError, match="does not let us in"):
+            async with open_stream(here.url, "wrong"):
+                pass
+    with pytest.raises(TransportError, match="cannot connect"):
+        async with open_stream(here.url, "any"):
+            pass
+
+
+@pytest.mark.parametrize("url", ["localhost:1", "ftp://x/", "http://", "http://h:99999/"])
+def test_a_url_must_be_one(url: str):
+    with pytest.raises(Mistake, match="expected the URL of an admin listener"):
+        read_url(url, None)
+
+
+@pytest.mark.parametrize("token", ["a\nb", "\u00e9"])
+def test_a_token_must_fit_in_a_header(token: str):
+    with pytest.raises(Mistake, match="expected the token"):
+        read_url("http://h", token)
+
+
+def test_a_token_in_the_url_counts():
+    assert read_url("http://h:1/?token=a%2Bb", "other")[1] == "a+b"
+    assert read_url("http://h:1", "other")[1] == "other"

@@ -1,0 +1,138 @@
+"""An admin listener in front of a running mux, and traffic for it: made by hand, or real."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import trio
+
+from mcpmux.config.admin import Admin
+from mcpmux.config.redaction import Redaction
+from mcpmux.runtime.tap import EXCHANGE, Leg
+from mcpmux.traffic.admin import serve_admin
+from mcpmux.traffic.admin_upstreams import UpstreamView
+from mcpmux.traffic.capture_record import Run
+from mcpmux.traffic.correlation import Seen
+from mcpmux.traffic.live import RECENT, LiveRing
+from mcpmux.traffic.live_view import LiveView
+from mcpmux.traffic.recorder import Recorder
+from mcpmux.traffic.redaction import Redactor
+from tests.runtime.scripted import ScriptedServer
+from tests.runtime.world import World, open_world
+
+Json = dict[str, Any]
+
+
+class Traffic:
+    """A recorder and the ring behind it, with messages made by hand. `now` is the recorder's clock."""
+
+    def __init__(self, rows: int = 100_000, size: int = 64 * 2**20, recent: int = RECENT) -> None:
+        self.now = 0.0
+        self.run = Run("test", 0.0, time.time())
+        self.ring = LiveRing(rows, size, recent)
+        self.recorder = Recorder([self.ring], [self.ring], lambda: self.now)
+        self.view = LiveView(self.ring, Redactor(Redaction()), self.run)
+        self.client = self.recorder.client("http")
+        self.client.name = "example-client"
+        self.client.revision = "2026-07-28"
+        self.upstreams = {name: Leg("upstream", name, "stdio", name) for name in ("docs", "search")}
+        self._ids = 0
+
+    def saw(self, leg: Leg, direction: Any, message: Json, status: int | None = None) -> None:
+        self.recorder.saw(leg, direction, json.dumps({"jsonrpc": "2.0", **message}).encode(), status)
+
+    def begin(self, method: str, params: Json) -> tuple[int, int]:
+        """A client asks: (its request's id, the exchange)."""
+        self._ids += 1
+        self.saw(self.client, "in", {"id": self._ids, "method": method, "params": params})
+        return self._ids, self.recorder.exchange_of(self.client, self._ids)
+
+    def exchange(
+        self,
+        method: str = "tools/call",
+        params: Json | None = None,
+        upstream: str = "docs",
+        *,
+        inside: Json | None = None,
+        answer: Json | None = None,
+        ms: float = 12.0,
+    ) -> int:
+        """A whole exchange; `inside`: the params that the upstream gets. The number of the exchange."""
+        params = (
+            params if params is not None else {"name": f"{upstream}__find", "arguments": {"n": self._ids}}
+        )
+        answer = (
+            answer if answer is not None else {"result": {"content": [{"type": "text", "text": "found"}]}}
+        )
+        request, exchange = self.begin(method, params)
+        leg = self.upstreams[upstream]
+        token = EXCHANGE.set(exchange)
+        try:
+            self.now += 0.1 * ms / 1000
+            own = (
+                inside
+                if inside is not None
+                else {**params, "name": str(params.get("name", "")).removeprefix(f"{upstream}__")}
+            )
+            self.saw(leg, "out", {"id": request + 1000, "method": method, "params": own})
+            self.now += 0.8 * ms / 1000
+            self.saw(leg, "in", {"id": request + 1000, **answer})
+            self.now += 0.1 * ms / 1000
+            self.saw(self.client, "out", {"id": request, **answer}, 200)
+        finally:
+            EXCHANGE.reset(token)
+        return exchange
+
+    def quick(self, number: int) -> None:
+        """So many exchanges, made without a recorder."""
+        asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode()
+        told = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {}}).encode()
+        for exchange in range(1, number + 1):
+            self.ring.take(Seen(self.client, "in", asked, self.now, "request", exchange, "ping", 1))
+            self.ring.take(Seen(self.client, "out", told, self.now, "result", exchange, "ping", 1, ms=1.0))
+
+
+class Listening:
+    """A running admin listener."""
+
+    def __init__(self, traffic: Traffic, world: World, announced: str) -> None:
+        self.traffic = traffic
+        self.world = world
+        self.announced = announced
+        self.port = urlsplit(announced).port
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.token = (parse_qs(urlsplit(announced).query).get("token") or [""])[0]
+        self.stopping: trio.Event
+
+
+@asynccontextmanager
+async def listening(
+    traffic: Traffic | None = None,
+    servers: dict[str, ScriptedServer | None] | None = None,
+    tap: bool = False,
+    **settings: Any,
+) -> AsyncIterator[Listening]:
+    """An admin listener on a free port; with `tap` the traffic of its mux is what it shows."""
+    traffic = traffic or Traffic()
+    servers = servers if servers is not None else {"docs": ScriptedServer(tools=[]), "search": None}
+    announced: list[str] = []
+    async with (
+        open_world(servers, **({"tap": traffic.recorder} if tap else {})) as world,
+        trio.open_nursery() as nursery,
+    ):
+        upstreams = UpstreamView(world.mux.upstreams, world.mux.relay.subscriptions, traffic.view.redactor)
+        stopping = trio.Event()
+        serve = partial(
+            serve_admin, Admin(port=0, **settings), traffic.view, upstreams, stopping, announced.append
+        )
+        await nursery.start(serve)
+        here = Listening(traffic, world, announced[0])
+        here.stopping = stopping
+        yield here
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,100 @@
+"""Exchanges to audit, and a disk that can be slow, full or well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from mcpmux.config import Audit as AuditSettings
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import Fields, raw
+from mcpmux.runtime.tap import NO_HEADERS, Leg
+from mcpmux.traffic.audit import Audit
+from mcpmux.traffic.recorder import Recorder
+
+WALL = 1_800_000_000.0  # 2027-01-15T08:00:00Z
+
+
+def fields(value: Mapping[str, Any]) -> Fields:
+    return {key: raw(each) for key, each in value.items()}
+
+
+def call_of(method: str, meta: Mapping[str, Any] = NO_HEADERS, **params: Any) -> Call:
+    return Call(method, fields(params), fields(meta))
+
+
+def leg_of(name: str | None = None, transport: str = "http") -> Leg:
+    leg = Leg("client", "c1", transport)
+    leg.revision, leg.name = "2026-07-28", name
+    return leg
+
+
+class Disk:
+    """See `audit.Store`. `seconds` is how long a write takes; `error` is what it comes to."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.error: OSError | None = None
+        self.groups: list[list[dict[str, Any]]] = []
+
+    async def append(self, bodies: Sequence[bytes]) -> None:
+        await trio.sleep(self.seconds)
+        if self.error is not None:
+            raise self.error
+        self.groups.append([json.loads(body) for body in bodies])
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return [record for group in self.groups for record in group]
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [record for record in self.records if record["kind"] == kind]
+
+
+class World:
+    """An audit log over a disk, asked as runtime does it."""
+
+    def __init__(self, disk: Disk, audit: Audit) -> None:
+        self.disk = disk
+        self.audit = audit
+        self.recorder = Recorder([], [audit], trio.current_time)
+        self.answered: list[int] = []
+
+    async def exchange(self, number: int, method: str = "resources/read", seconds: float = 0.0) -> None:
+        """One exchange that takes `seconds` of work; `answered` has its number once it is answered."""
+        await self.recorder.admit(leg_of(), number, call_of(method, uri=f"memo:{number}"))
+        self.recorder.routed(number, "docs")
+        try:
+            await trio.sleep(seconds)
+        except trio.Cancelled as cancelled:
+            await self.recorder.ended(number, cancelled)
+            raise
+        await self.recorder.ended(number, fields({"contents": []}))
+        self.answered.append(number)
+
+
+@asynccontextmanager
+async def open_world(**settings: Any) -> AsyncIterator[World]:
+    """Leaving writes what waits."""
+    disk = Disk()
+    audit = Audit(
+        disk, AuditSettings(**settings), "run", lambda text: text, lambda: WALL + trio.current_time()
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(audit.run)
+        yield World(disk, audit)
+        audit.close()
+
+
+def read_log(directory: Path) -> list[dict[str, Any]]:
+    """Every whole record of a folder."""
+    return [
+        json.loads(line)
+        for path in sorted(directory.glob("audit-*.jsonl"))
+        for line in path.read_bytes().split(b"\n")[:-1]
+    ]

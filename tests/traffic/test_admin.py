@@ -1,0 +1,477 @@
+from __future__ import annotations
+
+import json
+import re
+import ssl
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from mcpmux.cli.traffic_live import open_stream
+from mcpmux.config.admin import Admin
+from mcpmux.config.report import Unfit
+from mcpmux.config.secret import Secret
+from mcpmux.config.tls import ServerTls
+from mcpmux.errors import ConfigError, TransportError
+from mcpmux.traffic.admin import serve_admin
+from mcpmux.traffic.admin_route import BadQuestion, Route, Routes, whole_number
+from mcpmux.transports.sse import SseDecoder
+from tests.runtime.scripted import ScriptedServer
+from tests.traffic.admin_world import Traffic, listening
+
+SECRET = "sk-live-4242424242424242abcdef"
+WAIT_SECONDS = 5
+PAGES = ("/", "/main.js", "/inspector.css", "/api/exchanges", "/api/upstreams", "/api/stats", "/nowhere")
+
+
+async def ask(here, path, *, method="GET", token=None, **headers):
+    """(status, headers, body) of one request."""
+    async with connection(here, path, method=method, token=token, **headers) as stream:
+        answer = b""
+        with trio.fail_after(WAIT_SECONDS):
+            async for part in stream:
+                answer += part
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    return int(first.split()[1]), fields, body
+
+
+@asynccontextmanager
+async def connection(here, path, *, method="GET", token=None, **headers):
+    fields = {
+        "host": f"127.0.0.1:{here.port}",
+        "connection": "close",
+        **{k.replace("_", "-"): v for k, v in headers.items()},
+    }
+    if token is not None:
+        fields["authorization"] = f"Bearer {token}"
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    async with await trio.open_tcp_stream("127.0.0.1", here.port) as stream:
+        await stream.send_all(f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode())
+        yield stream
+
+
+async def get(here, path):
+    status, _, body = await ask(here, path, token=here.token)
+    assert status == 200, body
+    return json.loads(body)
+
+
+@asynccontextmanager
+async def events(here, path):
+    """What a stream says, event by event."""
+    async with connection(here, path, token=here.token) as stream:
+        send, receive = trio.open_memory_channel(10_000)
+
+        async def read(task_status):
+            decoder = SseDecoder(2**24)
+            data = b""
+            while b"\r\n\r\n" not in data:
+                data += await stream.receive_some()
+            assert data.startswith(b"HTTP/1.1 200"), data
+            rest = data.partition(b"\r\n\r\n")[2]
+            task_status.started()
+            while True:
+                for event in decoder.feed(unchunked(rest)):
+                    send.send_nowait((event.event, json.loads(event.data)))
+                rest = await stream.receive_some()
+                if not rest:
+                    send.close()
+                    return
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(read)
+            yield receive
+            nursery.cancel_scope.cancel()
+
+
+def unchunked(data):
+    """The data without the lines of its chunks; chunks here have line ends of their own only in pairs."""
+    return re.sub(rb"(?:\A|\r\n)[0-9a-f]+\r\n", b"", data).removesuffix(b"\r\n")
+
+
+async def hear(receive):
+    with trio.fail_after(WAIT_SECONDS):
+        return await receive.receive()
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_without_the_token_nobody_sees_anything(path):
+    async with listening() as here:
+        for headers in (
+            {},
+            {"authorization": "Bearer wrong"},
+            {"authorization": f"Basic {here.token}"},
+            {"authorization": "Bearer \xff"},
+            {"cookie": f"mcpmux-admin-{here.port}={here.token}"},
+            {"cookie": f"mcpmux-admin-{here.port}="},
+        ):
+            status, _, body = await ask(here, path, **headers)
+            assert status == 401
+            assert b"admin token" in body
+        assert (await ask(here, f"{path}?token=wrong"))[0] == 401
+
+
+async def test_the_token_opens_as_a_bearer_and_only_at_the_page_in_the_url():
+    async with listening() as here:
+        assert (await ask(here, "/api/upstreams", token=here.token))[0] == 200
+        assert (await ask(here, f"/api/upstreams?token={here.token}"))[0] == 401
+
+
+async def test_the_announced_url_is_exchanged_for_a_cookie():
+    async with listening() as here:
+        status, fields, body = await ask(here, here.announced.removeprefix(here.url))
+        assert (status, fields["location"], body) == (303, "/", b"")
+        cookie, *marks = fields["set-cookie"].split("; ")
+        assert set(marks) == {"Path=/", "HttpOnly", "SameSite=Strict"}
+        assert here.token not in cookie
+        status, fields, body = await ask(here, "/", cookie=f"other=1; {cookie}")
+        assert (status, fields["content-type"]) == (200, "text/html; charset=utf-8")
+        assert (await ask(here, "/api/exchanges", cookie=cookie))[0] == 200
+
+
+async def test_a_cookie_of_another_run_opens_nothing():
+    token = "a-token-of-the-users-own"
+    async with listening(token=Secret(token)) as here:
+        assert here.announced == f"{here.url}/"  # and the user's token is not shown
+        _, fields, _ = await ask(here, f"/?token={token}")
+        cookie = fields["set-cookie"].partition(";")[0].partition("=")[2]
+    async with listening(token=Secret(token)) as there:
+        assert (await ask(there, "/", cookie=f"mcpmux-admin-{there.port}={cookie}"))[0] == 401
+        assert (await ask(there, "/", token=token))[0] == 200
+
+
+FOREIGN = [
+    ({"host": "evil.example.com"}, b"Host"),
+    ({"host": "evil.example.com:80", "origin": "http://evil.example.com:80"}, b"Host"),
+    ({"origin": "http://evil.example.com"}, b"Origin"),
+    ({"origin": "null"}, b"Origin"),
+    ({"origin": "http://127.0.0.1:1"}, b"Origin"),  # another port of this machine is another site
+    ({"sec_fetch_site": "same-site", "sec_fetch_mode": "cors"}, b"another site"),
+    (
+        {"sec_fetch_site": "cross-site", "sec_fetch_mode": "no-cors", "sec_fetch_dest": "script"},
+        b"another site",
+    ),
+    (
+        {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "iframe"},
+        b"another site",
+    ),
+]
+
+
+@pytest.mark.parametrize(("headers", "word"), FOREIGN)
+async def test_pages_of_other_sites_are_refused_even_with_the_token(headers, word):
+    async with listening() as here:
+        status, _, body = await ask(here, "/api/exchanges", token=here.token, **headers)
+        assert status == 403
+        assert word in body
+
+
+async def test_a_followed_link_and_the_pages_own_requests_are_served():
+    async with listening() as here:
+        link = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+        assert (await ask(here, "/", token=here.token, **link))[0] == 200
+        own = {"origin": here.url, "sec_fetch_site": "same-origin", "sec_fetch_mode": "cors"}
+        assert (await ask(here, "/api/exchanges", token=here.token, **own))[0] == 200
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/api/exchanges?filter=nonsense~~~~("])
+async def test_every_answer_forbids_what_the_page_does_not_need(path):
+    async with listening() as here:
+        for token in (here.token, None):
+            _, fields, _ = await ask(here, path, token=token)
+            policy = fields["content-security-policy"]
+            assert "default-src 'self'" in policy
+            assert "unsafe" not in policy
+            assert "frame-ancestors 'none'" in policy
+            assert "require-trusted-types-for 'script'" in policy
+            assert fields["x-content-type-options"] == "nosniff"
+            assert fields["referrer-policy"] == "no-referrer"
+            assert "access-control-allow-origin" not in fields
+
+
+async def test_files_are_not_sent_twice():
+    async with listening() as here:
+        status, fields, body = await ask(here, "/main.js", token=here.token)
+        assert (status, fields["content-type"]) == (200, "text/javascript; charset=utf-8")
+        assert body
+        again = await ask(here, "/main.js", token=here.token, if_none_match=fields["etag"])
+        assert (again[0], again[2]) == (304, b"")
+        assert (await ask(here, "/main.js", method="HEAD", token=here.token))[2] == b""
+        assert (await ask(here, "/main.js", method="POST", token=here.token, content_length="0"))[0] == 405
+        assert (await ask(here, "/../admin.py", token=here.token))[0] == 404
+        assert (await ask(here, "/screenshot.png", token=here.token))[0] == 404
+
+
+async def test_the_list_is_paged_and_filtered():
+    traffic = Traffic()
+    for number in range(30):
+        traffic.exchange(upstream="search" if number % 3 == 0 else "docs")
+    async with listening(traffic) as here:
+        first = await get(here, "/api/exchanges?limit=20")
+        assert [row["row"] for row in first["rows"]] == list(range(30, 10, -1))
+        assert (first["first"], first["last"], first["before"]) == (1, 30, 11)
+        rest = await get(here, f"/api/exchanges?limit=20&before={first['before']}")
+        assert [row["row"] for row in rest["rows"]] == list(range(10, 0, -1))
+        assert rest["before"] is None
+        found = await get(here, "/api/exchanges?filter=upstream%3Dsearch")
+        assert [row["row"] for row in found["rows"]] == [28, 25, 22, 19, 16, 13, 10, 7, 4, 1]
+        assert found["before"] is None
+
+
+BAD = [
+    ("/api/exchanges?limit=0", "limit"),
+    ("/api/exchanges?limit=9999", "limit"),
+    ("/api/exchanges?before=-1", "before"),
+    ("/api/exchanges?filter=metod%3Dx", "method"),
+    ("/api/exchanges/stream?filter=%28", "filter"),
+    ("/api/exchanges/nothing", "row"),
+    ("/api/stats?window=0", "window"),
+    ("/api/stats?slots=100000", "slots"),
+]
+
+
+@pytest.mark.parametrize(("path", "word"), BAD)
+async def test_a_question_that_makes_no_sense_is_told_why(path, word):
+    async with listening() as here:
+        status, _, body = await ask(here, path, token=here.token)
+        assert status == 400
+        assert word in json.loads(body)["error"]
+
+
+async def test_an_exchange_has_its_messages_on_both_legs_redacted():
+    traffic = Traffic()
+    params = {"name": "docs__find", "arguments": {"password": SECRET}}
+    traffic.exchange(params=params, inside={"name": "find", "arguments": {"password": SECRET}})
+    async with listening(traffic) as here:
+        shown = await get(here, "/api/exchanges/1")
+        assert SECRET not in json.dumps(shown)
+        asked, passed_on, *_ = [message["record"] for message in shown["messages"]]
+        assert (asked["leg"], asked["message"]["params"]["name"]) == ("client", "docs__find")
+        assert (passed_on["leg"], passed_on["message"]["params"]["name"]) == ("upstream", "find")
+        assert asked["redacted"] == passed_on["redacted"] == 1
+        assert shown["row"]["status"] == "ok"
+        one = await get(here, f"/api/exchanges/1/{passed_on['seq']}")
+        assert one["record"] == passed_on
+        status, _, body = await ask(here, "/api/exchanges/2", token=here.token)
+        assert (status, list(json.loads(body))) == (404, ["error"])
+
+
+async def test_the_stream_of_rows_tells_what_changes():
+    traffic = Traffic()
+    traffic.exchange()
+    async with listening(traffic) as here, events(here, "/api/exchanges/stream") as receive:
+        kind, began = await hear(receive)
+        assert (kind, began["rows"], began["last"]) == ("rows", [], 1)
+        traffic.exchange()
+        _, told = await hear(receive)
+        assert [(row["row"], row["status"]) for row in told["rows"]] == [(2, "ok")]
+        request, _ = traffic.begin("tools/list", {})
+        assert (await hear(receive))[1]["rows"][0]["status"] == "open"
+        traffic.saw(traffic.client, "out", {"id": request, "result": {"tools": []}})
+        _, told = await hear(receive)
+        assert [(row["row"], row["status"]) for row in told["rows"]] == [(3, "ok")]
+
+
+async def test_the_stream_of_rows_says_which_fit_the_filter_no_more():
+    traffic = Traffic()
+    async with (
+        listening(traffic) as here,
+        events(here, "/api/exchanges/stream?filter=status%3Dopen") as receive,
+    ):
+        await hear(receive)
+        request, _ = traffic.begin("tools/list", {})
+        assert [row["row"] for row in (await hear(receive))[1]["rows"]] == [1]
+        traffic.saw(traffic.client, "out", {"id": request, "result": {"tools": []}})
+        _, told = await hear(receive)
+        assert (told["rows"], told["gone"]) == ([], [1])
+
+
+async def test_a_flood_is_told_in_part_and_counted():
+    traffic = Traffic()
+    async with listening(traffic) as here, events(here, "/api/exchanges/stream") as receive:
+        await hear(receive)
+        for _ in range(1000):
+            traffic.exchange()
+        _, told = await hear(receive)
+        assert (len(told["rows"]), told["skipped"], told["last"]) == (200, 800, 1000)
+        assert told["rows"][-1]["row"] == 1000
+
+
+async def test_the_stream_of_traffic_has_every_message_as_captures_have_it():
+    traffic = Traffic()
+    async with (
+        listening(traffic) as here,
+        events(here, "/api/traffic/stream?filter=leg%3Dupstream") as receive,
+    ):
+        traffic.exchange(inside={"name": "find", "token": SECRET})
+        records = [(await hear(receive))[1] for _ in range(2)]
+        assert [(record["seq"], record["direction"], record["kind"]) for record in records] == [
+            (2, "out", "request"),
+            (3, "in", "result"),
+        ]
+        assert records[0]["v"] == 1
+        assert SECRET not in json.dumps(records)
+
+
+async def test_the_command_line_follows_the_stream():
+    traffic = Traffic()
+    async with listening(traffic) as here, open_stream(here.announced, None) as records:
+        traffic.exchange()
+        found = []
+        with trio.fail_after(WAIT_SECONDS):
+            while len(found) < 4:
+                found += await anext(records)
+        assert [record.leg for record in found] == ["client", "upstream", "upstream", "client"]
+
+
+async def test_a_reader_that_reads_nothing_misses_messages_and_hears_how_many():
+    traffic = Traffic(recent=600)
+    async with (
+        listening(traffic) as here,
+        connection(here, "/api/traffic/stream", token=here.token) as stream,
+    ):
+        await stream.receive_some()
+        for _ in range(150):  # 12 MiB: more than all the buffers between us take
+            traffic.exchange(answer={"result": {"text": "x" * 40_000}})
+        await trio.sleep(0.5)
+        for _ in range(400):
+            traffic.exchange()
+        data = b""
+        with trio.fail_after(4 * WAIT_SECONDS):
+            while not re.search(rb'event: missed\ndata: \{"missed":[1-9]\d*\}\n', data):
+                data = data[-100:] + await stream.receive_some()
+
+
+async def test_streams_end_when_mcpmux_stops():
+    async with listening() as here, events(here, "/api/exchanges/stream") as receive:
+        await hear(receive)
+        here.stopping.set()
+        with trio.fail_after(WAIT_SECONDS):
+            async for _ in receive:
+                pass
+
+
+async def test_health_is_told_to_everybody_and_tells_nothing_else():
+    servers = {"docs": ScriptedServer(tools=[]), "search": None}
+    async with listening(servers=servers) as here:
+        with trio.fail_after(WAIT_SECONDS):
+            await here.world.mux.upstreams.settled(legacy=False)
+        for host in (f"127.0.0.1:{here.port}", "10.0.0.7:1"):
+            assert await ask(here, "/health/live", host=host) == await ask(here, "/health/live")
+            status, _, body = await ask(here, "/health/ready", host=host)
+            assert (status, json.loads(body)) == (200, {"ready": True})
+        assert (await ask(here, "/health/live", method="POST", content_length="0"))[0] == 401
+    async with listening(servers={"search": None}) as here:
+        with trio.fail_after(WAIT_SECONDS):
+            await here.world.mux.upstreams.settled(legacy=False)
+        status, _, body = await ask(here, "/health/ready")
+        assert (status, json.loads(body)) == (503, {"ready": False})
+
+
+async def test_upstreams_are_told_with_their_sessions_and_trouble():
+    async with listening() as here:
+        with trio.fail_after(WAIT_SECONDS):
+            await here.world.mux.upstreams.settled(legacy=False)
+        docs, search = (await get(here, "/api/upstreams"))["upstreams"]
+        assert (docs["name"], docs["state"], docs["revision"]) == ("docs", "ready", "2026-07-28")
+        assert (docs["trouble"], docs["capabilities"]) == (None, ["tools"])
+        assert [(session["key"], session["kind"]) for session in docs["sessions"]] == [("docs", "shared")]
+        assert (search["state"], search["trouble"]) == ("down", "nobody there")
+
+
+async def test_subscriptions_are_told_with_their_listeners():
+    server = ScriptedServer("2025-11-25", resources=[{"uri": "file:///a", "name": "a"}])
+    server.capabilities["resources"] = {"subscribe": True}
+
+    async def agree(*_):
+        return {}
+
+    server.handlers["resources/subscribe"] = agree
+    async with listening(servers={"docs": server}, tap=True) as here:
+        relay, upstream = here.world.mux.relay, here.world.mux.upstreams["docs"]
+        mailbox = relay.join(frozenset())
+        with trio.fail_after(WAIT_SECONDS):
+            await upstream.settled()
+            relay.subscriptions.add(mailbox, "docs", "file:///a")
+            await upstream.subscriber.ensure("file:///a")
+        (docs,) = (await get(here, "/api/upstreams"))["upstreams"]
+        assert docs["sessions"][0]["subscriptions"] == [{"uri": "file:///a", "agreed": True, "listeners": 1}]
+        rows = (await get(here, "/api/exchanges?filter=method%3Dresources/subscribe"))["rows"]
+        assert [(row["target"], row["status"], row["leg"]) for row in rows] == [
+            ("file:///a", "ok", "upstream")
+        ]
+
+
+async def test_stats_are_of_the_window_and_of_upstreams_and_whole_exchanges():
+    traffic = Traffic()
+    for ms in (10, 20, 30):
+        traffic.exchange(ms=ms)
+    traffic.begin("subscriptions/listen", {})
+    async with listening(traffic) as here:
+        stats = await get(here, "/api/stats?window=60&slots=6")
+        groups = {(group["upstream"], group["method"]): group for group in stats["groups"]}
+        assert set(groups) == {("", "tools/call"), ("docs", "tools/call")}
+        assert groups["", "tools/call"]["p50"] == pytest.approx(20)
+        assert groups["docs", "tools/call"]["p50"] == pytest.approx(16)
+        assert sum(slot["count"] for slot in stats["slots"]) == 6
+
+
+async def test_it_is_served_inside_tls(certificates):
+    tls = ServerTls(certificate=certificates.server, key=certificates.server_key)
+    async with listening(tls=tls) as here:
+        assert here.announced.startswith(f"https://127.0.0.1:{here.port}/?token=")
+        context = ssl.create_default_context(cafile=certificates.ca)
+        stream = await trio.open_ssl_over_tcp_stream("127.0.0.1", here.port, ssl_context=context)
+        host = f"host: 127.0.0.1:{here.port}\r\norigin: https://127.0.0.1:{here.port}\r\n"
+        with trio.fail_after(WAIT_SECONDS):
+            await stream.send_all(f"GET /?token={here.token} HTTP/1.1\r\n{host}\r\n".encode())
+            head = await stream.receive_some()
+        assert head.startswith(b"HTTP/1.1 303")
+        assert b"; SameSite=Strict; Secure" in head
+        await trio.aclose_forcefully(stream)
+    with pytest.raises(ConfigError, match=r"admin: .*missing\.pem"):
+        tls = ServerTls(certificate=certificates.missing)
+        await serve_admin(Admin(port=0, tls=tls), Traffic().view, None, trio.Event(), print)
+
+
+async def test_an_address_that_is_taken_is_named():
+    async with listening() as here:
+        with pytest.raises(TransportError, match=rf"admin: cannot listen on 127.0.0.1:{here.port}"):
+            await serve_admin(Admin(port=here.port), here.traffic.view, None, trio.Event(), print)
+
+
+def test_the_network_gets_no_listener_without_a_token_of_the_users_own():
+    for host in ("0.0.0.0", "192.0.2.1", "::", "admin.example.com"):
+        with pytest.raises(Unfit, match="token"):
+            Admin(host=host, port=1)
+        assert "0123456789" not in repr(Admin(host=host, port=1, token=Secret("0123456789abcdef")))
+    for host in ("127.0.0.1", "127.0.0.2", "::1", "localhost"):
+        assert Admin(host=host, port=1).token is None
+
+
+def test_routes_are_found_by_their_pattern():
+    async def nothing(visit):
+        del visit
+
+    routes = Routes(
+        [
+            Route("/a", nothing),
+            Route("/a", nothing, "POST"),
+            Route("/a/{x}/b", nothing),
+            Route("/a/c", nothing),
+        ]
+    )
+    assert [route.method for route, _ in routes.find("/a")] == ["GET", "POST"]
+    assert [arguments for _, arguments in routes.find("/a/1%2F2/b")] == [{"x": "1/2"}]
+    assert [arguments for _, arguments in routes.find("/a/c")] == [{}]
+    assert routes.find("/a/1") == []
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "11", "1.0", "٣", "9" * 40])
+def test_a_number_out_of_its_range_is_a_bad_question(text):
+    with pytest.raises(BadQuestion):
+        whole_number({"n": text}, "n", 1, 10, 5)
+    assert whole_number({}, "n", 1, 10, 5) == 5

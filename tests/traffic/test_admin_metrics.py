@@ -1,0 +1,49 @@
+"""`/metrics` on a real admin listener."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from mcpmux.config.admin import Admin
+from mcpmux.config.secret import Secret
+from mcpmux.traffic.admin import serve_admin
+from mcpmux.traffic.admin_metrics import metrics_route
+from mcpmux.traffic.admin_upstreams import UpstreamView
+from mcpmux.traffic.gauges import mux_gauges
+from mcpmux.transports.http_client import HttpPool
+from mcpmux.transports.http_connection import HttpOrigin
+from tests.runtime.scripted import ScriptedServer
+from tests.runtime.world import open_world
+from tests.traffic.admin_world import Traffic
+from tests.traffic.test_metrics import Play
+from tests.traffic.test_prometheus import parse
+
+TOKEN = "a-token-of-32-characters-or-more!"
+
+
+async def test_prometheus_reads_metrics_with_the_token_and_nobody_without():
+    play, traffic = Play(), Traffic()
+    await play.exchange("ping", {})
+    async with open_world({"docs": ScriptedServer(tools=[])}) as world, trio.open_nursery() as nursery:
+        await world.mux.upstreams.settled(legacy=False)
+        announced: list[str] = []
+        route = metrics_route(play.metrics, mux_gauges(world.mux.upstreams, world.mux.relay))
+        upstreams = UpstreamView(world.mux.upstreams, world.mux.relay.subscriptions, traffic.view.redactor)
+        admin = Admin(port=0, token=Secret(TOKEN))
+        serve = partial(serve_admin, admin, traffic.view, upstreams, trio.Event(), announced.append, [route])
+        await nursery.start(serve)
+        port = int(announced[0].rstrip("/").rpartition(":")[2])
+        with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool, trio.fail_after(5):
+            token = (("Authorization", f"Bearer {TOKEN}"),)
+            async with pool.request("GET", "/metrics", token, b"", idempotent=True) as response:
+                assert response.status == 200
+                assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+                found = parse(await response.read())
+            async with pool.request("GET", "/metrics", (), b"", idempotent=True) as response:
+                assert response.status == 401
+                assert b"mcpmux_" not in await response.read()
+        assert found["mcpmux_exchanges_total"]["ping", "(none)", "ok"] == 1
+        assert found["mcpmux_upstream_up"] == {("docs",): 1}
+        nursery.cancel_scope.cancel()

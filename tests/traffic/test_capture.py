@@ -1,0 +1,406 @@
+"""From the tap to the file: records, levels, a queue that is full, a disk that is, and the end."""
+
+from __future__ import annotations
+
+import errno
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import structlog
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcpmux.config import Capture, CaptureRule, Redaction
+from mcpmux.errors import ConfigError
+from mcpmux.protocol.call import Call
+from mcpmux.runtime.tap import Leg
+from mcpmux.traffic import capture as capture_module
+from mcpmux.traffic import capture_sink
+from mcpmux.traffic.capture import Capturing, Run, open_capture, to_record
+from mcpmux.traffic.capture_files import find_files, read_files
+from mcpmux.traffic.capture_writer import CaptureWriter
+from mcpmux.traffic.correlation import Correlator, Seen
+from mcpmux.traffic.record import Record, decode_record, encode_record
+from mcpmux.traffic.recorder import Recorder
+from mcpmux.traffic.redaction import Redactor
+
+RUN = Run("5f3a9c01", 100.0, 1_795_262_400.0)
+REDACTOR = Redactor(Redaction(paths=("params.uri",), keys=("ssn",)))
+FULL = Capture(level="full", compress=False)
+PREFIXES = {"docs": "docs"}
+
+
+def ask(client: Leg, correlator: Correlator, text: str = "", **params: Any) -> Seen:
+    message = {
+        "jsonrpc": "2.0",
+        "id": "a",
+        "method": "tools/call",
+        "params": {"name": "t", **params, "x": text},
+    }
+    return correlator.take(client, "in", json.dumps(message).encode(), 0, 101.25)[0]
+
+
+def record_of(data: bytes, level: str = "full", body_bytes: int = 4096) -> Record:
+    """The record that a reader gets of a message that a client sends."""
+    seen = Correlator().take(Leg("client", "c1", "http"), "in", data, 0, 101.25)[0]
+    line = encode_record(to_record(seen, RUN, 7, REDACTOR, level, body_bytes))
+    assert line.count(b"\n") == 1
+    json.loads(line)
+    return decode_record(line)
+
+
+def files_of(directory: Path) -> list[Record]:
+    return list(read_files(find_files(directory), lambda bad: pytest.fail(str(bad))))
+
+
+# ── Records ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_record_says_all_that_is_known():
+    leg = Leg("upstream", "docs#3", "http", "docs")
+    leg.revision, leg.session = "2025-11-25", "very-secret-session"
+    seen = Seen(
+        leg, "in", b'{"jsonrpc":"2.0","id":1,\n"result":{}}', 101.25, "result", 4, "tools/call", 1,
+        None, None, True, 12.34567, 200,
+    )  # fmt: skip
+    record = to_record(seen, RUN, 7, REDACTOR)
+    again = to_record(seen, RUN, 8, REDACTOR)
+    assert record.session == again.session
+    assert "secret" not in str(record.session)
+    assert record == Record(
+        v=1,
+        run="5f3a9c01",
+        seq=7,
+        time="2026-11-21T12:00:01.250000Z",
+        at=1.25,
+        kind="result",
+        leg="upstream",
+        direction="in",
+        exchange=4,
+        method="tools/call",
+        id=1,
+        peer="docs#3",
+        upstream="docs",
+        session=record.session,
+        transport="http",
+        revision="2025-11-25",
+        status=200,
+        size=37,
+        failed=True,
+        ms=12.346,
+        message=record.message,
+    )
+    assert bytes(record.message or b"") == b'{"jsonrpc":"2.0","id":1, "result":{}}'
+
+
+def test_levels_keep_all_the_beginning_or_nothing_of_a_body():
+    data = json.dumps(
+        {"jsonrpc": "2.0", "id": 1, "method": "m", "params": {"t": "é" * 50}}, ensure_ascii=False
+    )
+    assert bytes(record_of(data.encode()).message or b"").decode() == data
+    assert bytes(record_of(data.encode(), "truncated").message or b"").decode() == data
+    cut = record_of(data.encode(), "truncated", 62)
+    assert (cut.message, cut.text, cut.size) == (
+        None,
+        data.encode()[:62].decode("utf-8", "ignore"),
+        len(data) + 50,
+    )
+    nothing = record_of(data.encode(), "metadata")
+    assert (nothing.message, nothing.text, nothing.method, nothing.id) == (None, None, "m", 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "message", "text"),
+    [
+        (b"no json", None, "no json"),
+        (b"\xff{}", None, "\ufffd{}"),
+        (b'{"jsonrpc":"2.0"}', b'{"jsonrpc":"2.0"}', None),
+        (b'{"a":\n1}', b'{"a": 1}', None),
+        (b"[]", None, "[]"),
+        (b'{"a": NaN}', None, '{"a": NaN}'),
+        (b'{"a": "\\ud800"}', None, '{"a": "\\ud800"}'),
+        (b"", None, ""),
+    ],
+)
+def test_what_is_no_message_is_kept_as_it_can_be(data: bytes, message: bytes | None, text: str | None):
+    record = record_of(data)
+    assert record.kind == "invalid"
+    assert (bytes(record.message) if record.message is not None else None, record.text) == (message, text)
+
+
+def test_what_is_redacted_in_a_message_is_not_told_beside_it():
+    message = {
+        "jsonrpc": "2.0",
+        "id": "Bearer hunter2hunter2",
+        "method": "resources/read",
+        "params": {"uri": "x:1"},
+    }
+    record = record_of(json.dumps(message).encode(), "metadata")
+    assert record.target == "[redacted: params.uri]"
+    assert record.id == "Bearer [redacted: authorization]"
+    assert record.redacted == 2
+
+
+SECRET = "hunter2hunter2"
+PLACES: list[Callable[[str], dict[str, Any]]] = [
+    lambda secret: {"params": {"password": secret}},
+    lambda secret: {"params": {"uri": f"https://u:{secret}@h/"}},
+    lambda secret: {"params": {"name": f"token={secret}"}},
+    lambda secret: {"params": {"ref": {"uri": f"https://h/?token={secret}"}}},
+    lambda secret: {"params": {"arguments": {"ssn": secret}}},
+    lambda secret: {"params": {"uri": secret}},
+    lambda secret: {"method": f"Bearer {secret}"},
+    lambda secret: {"id": f"Bearer {secret}"},
+    lambda secret: {"jsonrpc": f"password: {secret}"},
+    lambda secret: {f"sk-{secret}{secret}": 1},
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(PLACES),
+    st.sampled_from(["metadata", "truncated", "full"]),
+    st.integers(1, 400),
+    st.text(max_size=100),
+    st.booleans(),
+)
+def test_a_planted_secret_is_in_no_record_of_any_level(place, level, body_bytes, filler, valid):
+    base = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "zz": filler}
+    data = json.dumps({**base, **place(SECRET)}).encode()
+    if not valid:
+        data += b"}"
+    record = record_of(data, level, body_bytes)
+    assert SECRET not in encode_record(record).decode()
+    assert SECRET not in str(record)
+
+
+def test_names_of_legs_are_redacted():
+    leg = Leg("client", "c1", "http")
+    leg.name, leg.revision = f"app (token={SECRET})", f"Bearer {SECRET}"
+    record = to_record(ask(leg, Correlator()), RUN, 1, REDACTOR)
+    assert record.client == "app (token=[redacted: token])"
+    assert SECRET not in str(record)
+
+
+# ── Files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what a thread does."""
+    with trio.fail_after(5):
+        while not condition():  # noqa: ASYNC110 - files and threads tell nobody
+            await trio.sleep(0.01)
+
+
+async def capture(config: Capture, directory: Path, use: Callable[[Capturing], Any]) -> list[Record]:
+    config = attrs.evolve(config, directory=str(directory))
+    async with open_capture(config, REDACTOR, RUN, PREFIXES, lambda: 101.25) as capturing:
+        await use(capturing)
+    return files_of(directory)
+
+
+async def test_messages_of_both_legs_are_in_the_files_in_their_order(tmp_path: Path):
+    async def use(capturing: Capturing) -> None:
+        recorder = Recorder(capturing.sinks, capturing.keepers, lambda: 101.25)
+        client, docs = recorder.client("http"), Leg("upstream", "docs", "stdio", "docs")
+        for leg, direction, message in [
+            (client, "in", {"id": "a", "method": "tools/list"}),
+            (docs, "out", {"id": 1, "method": "tools/list"}),
+            (docs, "in", {"id": 1, "result": {"tools": []}}),
+            (client, "out", {"id": "a", "result": {"tools": []}}),
+        ]:
+            recorder.saw(leg, direction, json.dumps({"jsonrpc": "2.0", **message}).encode())  # type: ignore[arg-type]
+
+    start, *records = await capture(FULL, tmp_path / "new", use)
+    assert start.kind == "start"
+    assert [(r.seq, r.leg, r.direction, r.kind, r.id) for r in records] == [
+        (1, "client", "in", "request", "a"),
+        (2, "upstream", "out", "request", 1),
+        (3, "upstream", "in", "result", 1),
+        (4, "client", "out", "result", "a"),
+    ]
+
+
+async def test_nothing_is_made_when_nothing_is_captured(tmp_path: Path):
+    async def use(capturing: Capturing) -> None:
+        assert capturing == Capturing((), ())
+
+    config = Capture(rules=(CaptureRule(method="x", level="off"),))
+    (tmp_path / "new").mkdir()
+    assert await capture(config, tmp_path / "new", use) == []
+
+
+async def test_messages_of_level_off_leave_no_gap(tmp_path: Path):
+    async def use(capturing: Capturing) -> None:
+        recorder = Recorder(capturing.sinks, (), lambda: 101.25)
+        client = recorder.client("http")
+        for method in ("ping", "tools/list", "ping", "tools/list"):
+            recorder.saw(client, "in", json.dumps({"jsonrpc": "2.0", "id": 1, "method": method}).encode())
+
+    config = attrs.evolve(FULL, level="off", rules=(CaptureRule(method="tools/*", level="full"),))
+    assert [(r.seq, r.method) for r in await capture(config, tmp_path, use)][1:] == [
+        (1, "tools/list"),
+        (2, "tools/list"),
+    ]
+
+
+async def test_a_full_queue_drops_and_says_how_many(tmp_path: Path):
+    client, correlator = Leg("client", "c1", "http"), Correlator()
+
+    async def use(capturing: Capturing) -> None:
+        assert capturing.sink is not None
+        assert capturing.keepers == ()
+        for _ in range(100):
+            capturing.sink.take(ask(client, correlator, "x" * 1000))
+        assert 30 < capturing.sink.dropped < 60
+        await until(lambda: not capturing.sink or not capturing.sink._bytes)
+        capturing.sink.take(ask(client, correlator))
+
+    with structlog.testing.capture_logs() as logs:
+        records = await capture(attrs.evolve(FULL, queue_bytes=65536), tmp_path, use)
+    numbers = [record.seq for record in records][1:]
+    assert numbers == [*range(1, len(numbers)), 101]
+    assert [(each["log_level"], each["dropped"]) for each in logs] == [("warning", 101 - len(numbers))]
+
+
+async def test_with_wait_requests_wait_for_room_and_nothing_is_dropped(tmp_path: Path):
+    client, correlator = Leg("client", "c1", "http"), Correlator()
+
+    async def use(capturing: Capturing) -> None:
+        assert capturing.sink is not None
+        recorder = Recorder(capturing.sinks, capturing.keepers, lambda: 101.25)
+        for number in range(300):
+            with trio.fail_after(5):
+                await recorder.admit(client, number, Call("tools/call", {}, {}))
+            capturing.sink.take(ask(client, correlator, "x" * 1000))
+        assert capturing.sink.dropped == 0
+
+    records = await capture(attrs.evolve(FULL, queue_bytes=65536, on_full="wait"), tmp_path, use)
+    assert [record.seq for record in records] == list(range(301))
+
+
+async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(capture_sink, "RETRY_SECONDS", 0.01)
+    client, correlator = Leg("client", "c1", "http"), Correlator()
+    append, full = CaptureWriter._append, [True]
+
+    def sometimes(self: CaptureWriter, data: bytes) -> None:
+        if full[0] and b'"start"' not in data:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(self, data)
+
+    monkeypatch.setattr(CaptureWriter, "_append", sometimes)
+
+    async def use(capturing: Capturing) -> None:
+        sink = capturing.sink
+        assert sink is not None
+        for _ in range(40):
+            sink.take(ask(client, correlator, "x" * 1000))
+        await until(lambda: sink.paused)
+        with trio.fail_after(5):
+            await sink.admit(None)  # type: ignore[arg-type]
+        for _ in range(50):
+            sink.take(ask(client, correlator, "x" * 1000))
+        assert sink.dropped
+        full[0] = False
+        await until(lambda: not sink.paused and not sink._bytes)
+        sink.take(ask(client, correlator))
+
+    with structlog.testing.capture_logs() as logs:
+        records = await capture(attrs.evolve(FULL, queue_bytes=65536, on_full="wait"), tmp_path, use)
+    assert [each["event"].partition(",")[0].partition(":")[0] for each in logs] == [
+        "capture pauses",
+        "capture goes on",
+        "messages are missing in the capture",
+    ]
+    assert (logs[0]["log_level"], logs[0]["reason"]) == ("error", "no space left on device")
+    assert [record.seq for record in records][1:41] == list(range(1, 41))
+    assert records[-1].seq == 91
+
+
+async def test_a_disk_that_stays_full_does_not_hold_up_the_end(tmp_path: Path, monkeypatch):
+    def full(self: CaptureWriter, lines: Any, now: float) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(CaptureWriter, "write", full)
+
+    async def use(capturing: Capturing) -> None:
+        assert capturing.sink is not None
+        capturing.sink.take(ask(Leg("client", "c1", "http"), Correlator()))
+
+    with structlog.testing.capture_logs() as logs, trio.fail_after(5):
+        await capture(FULL, tmp_path, use)
+    assert {"event": "the capture is incomplete", "log_level": "error", "not_written": 1} in logs
+
+
+async def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch):
+    release = threading.Event()
+
+    def hang(self: CaptureWriter, lines: Any, now: float) -> int:
+        release.wait(30)
+        return len(lines)
+
+    monkeypatch.setattr(CaptureWriter, "write", hang)
+    monkeypatch.setattr(capture_module, "CLOSE_SECONDS", 0.05)
+
+    async def use(capturing: Capturing) -> None:
+        assert capturing.sink is not None
+        capturing.sink.take(ask(Leg("client", "c1", "http"), Correlator()))
+        scope.cancel()
+
+    with structlog.testing.capture_logs() as logs, trio.fail_after(5), trio.CancelScope() as scope:
+        await capture(FULL, tmp_path, use)
+    release.set()
+    assert [each["event"].partition(",")[0] for each in logs] == ["the capture is incomplete"]
+
+
+async def test_what_was_taken_is_written_also_when_all_is_cancelled(tmp_path: Path):
+    with trio.CancelScope() as scope:
+
+        async def use(capturing: Capturing) -> None:
+            assert capturing.sink is not None
+            scope.cancel()
+            for _ in range(100):
+                capturing.sink.take(ask(Leg("client", "c1", "http"), Correlator()))
+            await trio.sleep_forever()
+
+        await capture(FULL, tmp_path, use)
+    assert [record.seq for record in files_of(tmp_path)] == list(range(101))
+
+
+async def test_large_messages_keep_their_place(tmp_path: Path):
+    client, correlator = Leg("client", "c1", "http"), Correlator()
+
+    async def use(capturing: Capturing) -> None:
+        assert capturing.sink is not None
+        for number in range(9):
+            capturing.sink.take(ask(client, correlator, "x" * (500_000 if number % 3 == 1 else 10)))
+
+    records = await capture(FULL, tmp_path, use)
+    assert [record.seq for record in records] == list(range(10))
+    assert records[2].size > 500_000
+
+
+async def test_files_are_begun_compressed_and_removed_while_it_runs(tmp_path: Path):
+    client, correlator = Leg("client", "c1", "http"), Correlator()
+
+    async def use(capturing: Capturing) -> None:
+        assert capturing.sink is not None
+        for _ in range(20):
+            capturing.sink.take(ask(client, correlator, "x" * 1000))
+        await until(lambda: [path.suffix for path in find_files(tmp_path)] == [".gz", ".gz"])
+
+    config = attrs.evolve(FULL, rotate_size=4096, compress=True, keep_files=2)
+    assert [record.seq for record in await capture(config, tmp_path, use)][-1] == 20
+
+
+async def test_a_folder_that_cannot_be_written_is_told_at_the_start(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"capture\.directory: cannot write in .*/file/x: not a directory"):
+        await capture(FULL, tmp_path / "file" / "x", trio.sleep_forever)  # type: ignore[arg-type]

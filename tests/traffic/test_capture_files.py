@@ -1,0 +1,337 @@
+"""The files: their names, what writes them, what tidies them up, and reading whatever became of them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gzip
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from mcpmux.config import Capture
+from mcpmux.traffic import capture_files
+from mcpmux.traffic.capture_files import BadLine, expand_paths, file_name, find_files, read_files
+from mcpmux.traffic.capture_record import Run
+from mcpmux.traffic.capture_sweep import Stopped, compress, remove_surplus, sweep
+from mcpmux.traffic.capture_writer import CaptureWriter
+from mcpmux.traffic.record import Record, encode_record
+
+RUN = Run("5f3a9c01", 100.0, 1_795_262_400.0)
+
+
+def line(seq: int, size: int = 0) -> bytes:
+    return encode_record(
+        Record(v=1, run=RUN.name, seq=seq, time="t", kind="request", text="x" * size or None)
+    )
+
+
+def writer(directory: Path, size: int = 2**20, age: float = 3600.0, run: Run = RUN) -> CaptureWriter:
+    return CaptureWriter(directory, run, size, age)
+
+
+def read(*paths: Path) -> tuple[list[int], list[BadLine]]:
+    bad: list[BadLine] = []
+    return [record.seq for record in read_files(expand_paths(paths), bad.append)], bad
+
+
+def tidy(directory: Path, config: Capture, now: float = 2e9) -> list[str]:
+    sweep(directory, config, threading.Event(), now)
+    return sorted(path.name for path in directory.iterdir())
+
+
+# ── Names ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_names_sort_by_time_and_say_whose_they_are():
+    assert file_name(1_795_262_400.9, "5f3a9c01", 1) == "mcpmux-20261121T120000Z-5f3a9c01-0001.jsonl"
+    assert file_name(1e9, "ff", 2) < file_name(1e9 + 1, "00", 1)
+
+
+def test_only_capture_files_are_found_and_of_two_forms_the_file_itself(tmp_path: Path):
+    first, second = file_name(1e9, "aa", 1), file_name(1e9, "aa", 2)
+    for name in (
+        second + ".gz",
+        first,
+        first + ".gz",
+        first + ".gz.part",
+        "notes.jsonl",
+        "audit-000001.jsonl",
+    ):
+        (tmp_path / name).touch()
+    assert [path.name for path in find_files(tmp_path)] == [first, second + ".gz"]
+
+
+# ── Writing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_file_begins_with_a_start_record_and_is_for_its_user_alone(tmp_path: Path):
+    directory = tmp_path / "a" / "b"
+    one = writer(directory)
+    assert one.write([line(1), line(2)], 101.5) == 2
+    (path,) = find_files(directory)
+    assert path.name == "mcpmux-20261121T120001Z-5f3a9c01-0001.jsonl"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    start, *_ = read_files([path], lambda bad: pytest.fail(str(bad)))
+    assert (start.kind, start.run, start.at, start.time) == (
+        "start",
+        RUN.name,
+        1.5,
+        "2026-11-21T12:00:01.500000Z",
+    )
+    assert start.version
+    assert read(path) == ([0, 1, 2], [])
+
+
+def test_a_new_file_is_begun_by_size_and_by_age(tmp_path: Path):
+    one = writer(tmp_path, size=1000, age=60)
+    assert one.write([line(n, 300) for n in range(1, 8)], 100) == 7
+    assert [read(path)[0] for path in find_files(tmp_path)] == [[0, 1, 2, 3], [0, 4, 5, 6], [0, 7]]
+    assert one.take_rotated()
+    assert not one.take_rotated()
+    one.write([line(8)], 159)
+    one.write([line(9)], 161)
+    assert [read(path)[0] for path in find_files(tmp_path)][2:] == [[0, 7, 8], [0, 9]]
+    assert read(tmp_path)[0] == [0, 1, 2, 3, 0, 4, 5, 6, 0, 7, 8, 0, 9]
+
+
+def test_processes_never_share_a_file(tmp_path: Path):
+    writers = [writer(tmp_path) for _ in range(3)]  # even with the same name for their runs
+    for number, one in enumerate(writers, 1):
+        one.write([line(number)], 100)
+    assert [read(path)[0] for path in find_files(tmp_path)] == [[0, 1], [0, 2], [0, 3]]
+
+
+def test_a_write_that_fails_halfway_is_taken_back_and_can_be_done_again(tmp_path: Path, monkeypatch):
+    one = writer(tmp_path)
+    one.write([line(1)], 100)
+    write, room = os.write, [10, 0]
+
+    def full(fd: int, data: memoryview) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(fd, data[: room.pop(0)])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            one.write([line(2), line(3)], 100)
+    assert read(tmp_path) == ([0, 1], [])
+    assert one.write([line(2), line(3)], 100) == 2
+    assert read(tmp_path) == ([0, 1, 2, 3], [])
+
+
+def test_a_line_that_cannot_even_be_taken_back_is_left_and_a_new_file_begun(tmp_path: Path, monkeypatch):
+    one = writer(tmp_path)
+    one.write([line(1)], 100)
+    write, room = os.write, [10, 0]
+
+    def broken(fd: int, data: memoryview) -> int:
+        if not room[0]:
+            raise OSError(errno.EIO, "Input/output error")
+        return write(fd, data[: room.pop(0)])
+
+    def unable(fd: int, size: int) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", broken)
+        patched.setattr(os, "ftruncate", unable)
+        with pytest.raises(OSError, match="Input/output"):
+            one.write([line(2)], 100)
+    one.write([line(2)], 100)
+    seqs, bad = read(tmp_path)
+    assert seqs == [0, 1, 0, 2]
+    assert [each.problem for each in bad] == ["the file was cut in the middle of this line"]
+
+
+def test_a_file_that_cannot_be_begun_is_not_left_behind(tmp_path: Path):
+    """A limit on the size of files stands for a disk that is full."""
+    code = f"""
+import resource, signal
+from pathlib import Path
+from mcpmux.traffic.capture_record import Run
+from mcpmux.traffic.capture_writer import CaptureWriter
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+one = CaptureWriter(Path({str(tmp_path)!r}), Run("aa", 0.0, 1e9), 2**20, 60.0)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))
+try:
+    one.open(0.0)
+except OSError as error:
+    print(error.strerror)
+print(len(list(Path({str(tmp_path)!r}).iterdir())))
+resource.setrlimit(resource.RLIMIT_FSIZE, (400, resource.RLIM_INFINITY))
+lines = [b'{{"v":1,"run":"aa","time":"t","kind":"request","text":"' + b"x" * 100 + b'"}}' + bytes([10])] * 9
+try:
+    one.write(lines, 0.0)
+except OSError as error:
+    print(error.strerror)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ["File too large", "0", "File too large"]
+    assert read(tmp_path) == ([0], [])
+
+
+def test_after_kill_9_what_was_written_is_readable(tmp_path: Path):
+    """The writer is killed somewhere in its work, five times."""
+    code = f"""
+from pathlib import Path
+from secrets import token_hex
+from mcpmux.traffic.capture_record import Run
+from mcpmux.traffic.capture_writer import CaptureWriter
+one = CaptureWriter(Path({str(tmp_path)!r}), Run(token_hex(4), 0.0, 1e9), 300_000, 60.0)
+one.open(0.0)
+print("ready", flush=True)
+line = b'{{"v":1,"run":"aa","time":"t","kind":"request","text":"' + b"x" * 50_000 + b'"}}' + bytes([10])
+lines = [line] * 9
+while True:
+    one.write(lines, 0.0)
+"""
+    for _ in range(5):
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            child.send_signal(signal.SIGKILL)
+    config = Capture(keep_bytes=2**40)
+    _, bad = read(tmp_path)
+    assert {each.problem for each in bad} <= {"the file was cut in the middle of this line"}
+    assert all(name.endswith(".gz") for name in tidy(tmp_path, config))
+    assert read(tmp_path)[1] == [
+        each._replace(path=each.path.with_name(each.path.name + ".gz")) for each in bad
+    ]
+
+
+# ── Tidying up ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_complete_files_are_compressed_and_the_one_being_written_is_not(tmp_path: Path):
+    one = writer(tmp_path, size=1000)
+    one.write([line(n, 300) for n in range(1, 6)], 100)
+    first, second = find_files(tmp_path)
+    os.utime(first, (5, 5))
+    assert tidy(tmp_path, Capture()) == [first.name + ".gz", second.name]
+    whole = first.with_name(first.name + ".gz")
+    assert stat.S_IMODE(whole.stat().st_mode) == 0o600
+    assert whole.stat().st_mtime == 5
+    assert read(tmp_path) == ([0, 1, 2, 3, 0, 4, 5], [])
+
+
+def test_compressing_can_be_stopped_and_leaves_the_file(tmp_path: Path):
+    path = tmp_path / file_name(1e9, "aa", 1)
+    path.write_bytes(line(1) * 20_000)
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Stopped):
+        compress(path, stop)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_what_a_killed_process_left_of_its_compressing_is_done_again(tmp_path: Path):
+    path = tmp_path / file_name(1e9, "aa", 1)
+    path.write_bytes(line(1))
+    path.with_name(path.name + ".gz.part").write_bytes(b"half")
+    path.with_name(path.name + ".gz").write_bytes(gzip.compress(line(1)))  # killed before it was removed
+    assert read(tmp_path) == ([1], [])
+    assert tidy(tmp_path, Capture()) == [path.name + ".gz"]
+    assert read(tmp_path) == ([1], [])
+
+
+def old_files(directory: Path) -> list[str]:
+    """Four files of 1000 bytes, a day apart."""
+    names = []
+    for day in range(4):
+        path = directory / file_name(day * 86400, "aa", 1)
+        path.write_bytes(b"x" * 1000)
+        os.utime(path, (day * 86400, day * 86400))
+        names.append(path.name)
+    (directory / "notes.txt").write_text("mine")
+    return names
+
+
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        ({}, 4),
+        ({"keep_files": 3}, 3),
+        ({"keep_bytes": 2500}, 2),
+        ({"keep_age": 86400.0 * 1.5}, 1),
+        ({"keep_files": 1, "keep_age": 1e9}, 1),
+    ],
+)
+def test_the_oldest_files_go_first(tmp_path: Path, limits: dict[str, float], kept: int):
+    names = old_files(tmp_path)
+    left = tidy(tmp_path, Capture(compress=False, **limits), now=4 * 86400)  # type: ignore[arg-type]
+    assert left == [*names[4 - kept :], "notes.txt"]
+
+
+def test_what_another_process_is_writing_is_left_alone(tmp_path: Path):
+    names = old_files(tmp_path)
+    with (tmp_path / names[0]).open("rb") as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        remove_surplus(tmp_path, Capture(keep_files=1), 0)
+        assert sorted(path.name for path in find_files(tmp_path)) == [names[0]]
+        assert tidy(tmp_path, Capture()) == [names[0], "notes.txt"]
+
+
+# ── Reading ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_damaged_lines_are_reported_with_their_place_and_the_rest_is_read(tmp_path: Path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(
+        line(1)
+        + b"garbage\n"
+        + line(2)
+        + b'{"v":2,"run":"a","time":"t","kind":"x"}\n\n'
+        + b"\xff\n"
+        + line(3)[:9]
+    )
+    seqs, bad = read(path, tmp_path / "missing.jsonl")
+    assert seqs == [1, 2]
+    assert [(each.path.name, each.line) for each in bad] == [
+        ("a.jsonl", 2),
+        ("a.jsonl", 4),
+        ("a.jsonl", 6),
+        ("a.jsonl", 7),
+        ("missing.jsonl", 0),
+    ]
+    assert bad[1].problem == "capture format version 2; this mcpmux reads version 1"
+    assert str(bad[3]) == f"{path}:7: the file was cut in the middle of this line"
+    assert str(bad[4]).endswith("missing.jsonl: cannot read the file: no such file or directory")
+
+
+def test_a_compressed_file_is_read_up_to_where_it_was_cut_or_damaged(tmp_path: Path):
+    whole = gzip.compress(b"".join(line(n, 40) for n in range(1, 2001)), mtime=0)
+    cut, broken = tmp_path / "cut.jsonl.gz", tmp_path / "broken.jsonl.gz"
+    cut.write_bytes(whole[: len(whole) // 2])
+    broken.write_bytes(whole[:-8] + b"\x00" * 8)  # its checksum
+    for path, problem in ((cut, "the compressed file was cut here"), (broken, "damaged")):
+        seqs, bad = read(path)
+        assert seqs == list(range(1, len(seqs) + 1))
+        assert any(problem in each.problem for each in bad)
+    assert 100 < len(read(cut)[0]) < 2000
+    assert len(read(broken)[0]) == 2000
+
+
+def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(capture_files, "LINE_LIMIT", 1000)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line(1) + b"x" * 5_000_000 + b"\n" + line(2))
+    seqs, bad = read(path)
+    assert seqs == [1, 2]
+    assert [(each.line, each.problem) for each in bad] == [(2, "the line is longer than 1000 bytes")]
+
+
+def test_a_folder_cannot_be_read_as_a_file(tmp_path: Path):
+    bad: list[BadLine] = []
+    assert list(read_files([tmp_path], bad.append)) == []
+    assert "is a directory" in bad[0].problem

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcpmux.traffic.filter_terms import OPERATORS, FilterError, Term, print_terms, split_terms
+
+KEYS = st.from_regex(r"[a-z][a-z-]{0,10}", fullmatch=True)
+PIECES = st.text(st.sampled_from('ab"\\|*! =~<>\t\n\u00e9\U0001f600'), max_size=6)
+
+
+@st.composite
+def globs(draw: st.DrawFn) -> tuple[str, ...]:
+    ends = (draw(PIECES), draw(PIECES))
+    middle = draw(st.lists(PIECES.filter(bool), max_size=2))
+    return draw(st.sampled_from([(ends[0],), (ends[0], *middle, ends[1])]))
+
+
+TERMS = st.one_of(
+    st.builds(Term, KEYS, st.just(None), st.just(()), st.booleans()),
+    st.builds(
+        Term,
+        KEYS,
+        st.sampled_from(OPERATORS),
+        st.lists(globs(), min_size=1, max_size=3).map(tuple),
+        st.booleans(),
+    ),
+)
+
+
+@given(st.lists(TERMS, max_size=4).map(tuple))
+def test_what_is_printed_reads_as_the_same(terms: tuple[Term, ...]):
+    text = print_terms(terms)
+    placed = split_terms(text)
+    assert tuple(each.term for each in placed) == terms
+    assert [text[each.start : each.end] for each in placed] == [str(term) for term in terms]
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_read_or_refused_at_a_place_in_it(text: str):
+    try:
+        split_terms(text)
+    except FilterError as error:
+        assert 0 <= error.start < error.end <= len(text) + 1
+        assert error.text == text
+
+
+SPELLINGS = {
+    "": [],
+    "  a=1\tb!=2\n": [Term("a", "=", (("1",),)), Term("b", "!=", (("2",),))],
+    "a==1": [Term("a", "=", (("1",),))],
+    "a=*.md": [Term("a", "=", (("", ".md"),))],
+    "a=x**y": [Term("a", "=", (("x", "y"),))],
+    'a="x*y"*': [Term("a", "=", (("x*y", ""),))],
+    'a=b"c d"e': [Term("a", "=", (("bc de",),))],
+    'a="\\"\\\\"': [Term("a", "=", (('"\\',),))],
+    "a=1|2|": [Term("a", "=", (("1",), ("2",), ("",)))],
+    "a=": [Term("a", "=", (("",),))],
+    "!a": [Term("a", opposite=True)],
+    "!a!~b": [Term("a", "!~", (("b",),), True)],
+    "a>=200ms": [Term("a", ">=", (("200ms",),))],
+    "a=b=c": [Term("a", "=", (("b=c",),))],
+    "uri=https://h/?a=1&b=<2>": [Term("uri", "=", (("https://h/?a=1&b=<2>",),))],
+}
+
+
+@pytest.mark.parametrize(("text", "terms"), SPELLINGS.items())
+def test_spellings(text: str, terms: list[Term]):
+    assert [placed.term for placed in split_terms(text)] == terms
+
+
+MISTAKES = {
+    'a="x': ("no second one", '"'),
+    "a=1 =2": ("expected a key before =", "=2"),
+    "x |y": ("expected key=value", "|y"),
+    "a|b=1": ("expected key=value", "a|b=1"),
+    "*": ("expected key=value", "*"),
+    "!": ("expected key=value", "!"),
+    '"a b"': ("expected key=value", '"a'),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), MISTAKES.items())
+def test_mistakes_have_a_place(text: str, expected: tuple[str, str]):
+    with pytest.raises(FilterError) as caught:
+        split_terms(text)
+    assert expected[0] in caught.value.problem
+    assert text[caught.value.start : caught.value.end] == expected[1]
+
+
+def test_a_filter_has_a_length():
+    with pytest.raises(FilterError, match="longer than"):
+        split_terms("a=1 " * 10_000)

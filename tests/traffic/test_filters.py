@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcpmux.traffic.filter_keys import KEYS, SORTS
+from mcpmux.traffic.filter_terms import FilterError
+from mcpmux.traffic.filters import Filter, parse_filter
+from mcpmux.traffic.record import Record
+from mcpmux.traffic.summary import Summarizer
+from tests.traffic.made import Play, record
+
+NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
+
+ANSWER = record(
+    seq=4,
+    at=600,
+    kind="result",
+    leg="upstream",
+    method="resources/read",
+    target="file:///Notes/A.md",
+    exchange=17,
+    ms=250.0,
+    size=2048,
+    id=5,
+    revision="2025-11-25",
+    body={"id": 5, "result": {"contents": [{"text": "Caf\u00e9 \U0001f600\nsecond line"}]}},
+)
+ERROR = record(kind="error", leg="client", direction="out", code=-32602, status=400, ms=1.5, redacted=2)
+TOOL = record(kind="result", direction="out", method="tools/call", failed=True, ms=90_000.0, status=200)
+REQUEST = record(method="tools/call", target="docs__find", client="claude-ai", text="cut off at the", size=10)
+NOTE = record(kind="notification", method="notifications/message", direction="out")
+GARBAGE = record(kind="invalid", text="<html>", status=502)
+ALL = {
+    "answer": ANSWER,
+    "error": ERROR,
+    "tool": TOOL,
+    "request": REQUEST,
+    "note": NOTE,
+    "garbage": GARBAGE,
+}
+
+
+def parse(text: str) -> Filter:
+    return parse_filter(text, NOW)
+
+
+WANTED = {
+    "": "answer error tool request note garbage",
+    "method=resources/read upstream=docs status=ok duration>200ms uri~*.md": "answer",
+    "method=tools/call": "tool request",
+    "method=tools/*|resources/*": "answer tool request",
+    'method="tools/*"': "",
+    "method!=tools/call": "answer note",
+    "method=": "error garbage",
+    "method!=": "answer tool request note",
+    "!method=tools/call": "answer error note garbage",
+    "METHOD=tools/call": "tool request",
+    "status!=ok": "error tool garbage",
+    "status=": "request note",
+    "status=error": "error",
+    "status=tool-error|invalid": "tool garbage",
+    "status=400": "error",
+    "status=http-4xx|5xx": "error garbage",
+    "failed": "error tool garbage",
+    "!failed": "answer request note",
+    "redacted": "error",
+    "duration>=250": "answer tool",
+    "ms<2ms": "error",
+    "latency>1m": "tool",
+    "duration=1.5|250ms": "answer error",
+    "duration!=250ms": "error tool",
+    "size>1KiB": "answer",
+    "size>=2k size<=2KiB": "answer",
+    "bytes=10": "request",
+    "code=-32602": "error",
+    "code<0": "error",
+    "exchange=17|18": "answer",
+    "id=5": "answer",
+    "uri~notes": "answer",
+    "uri~*.MD|docs__*": "answer request",
+    "uri!~.md": "request",
+    "name=docs__find": "request",
+    "client=claude-ai leg=client kind=request": "request",
+    "leg=upstream": "answer",
+    "dir=out kind=notification|error": "error note",
+    "peer=c1 transport=http kind=invalid": "garbage",
+    "revision~2025": "answer",
+    "since=20m": "answer",
+    "since=12:05": "answer",
+    "until=12:05 kind=invalid": "garbage",
+    "time>2026-11-21T12:09:59.5Z": "answer",
+    "time>2026-11-21T14:09:00+02:00": "answer",
+    "time>=2026-11-21 time<2026-11-21T12:00:01 kind=invalid": "garbage",
+    "text~caf\u00c9": "answer",
+    "text~'second": "",
+    'text~"\n"': "answer",
+    'text~"cut off"': "request",
+    "text~html|second": "answer garbage",
+    "text~cut*the": "request",
+    "text!~html": "answer request",
+    "!text~html": "answer error tool request note",
+    "run=5f3a9c01 seq>3": "answer",
+}
+
+
+@pytest.mark.parametrize(("text", "names"), WANTED.items())
+def test_what_is_wanted(text: str, names: str):
+    found = parse(text)
+    assert [name for name, each in ALL.items() if found.matches(each)] == names.split()
+
+
+def _examples() -> list[str]:
+    """A term for every key and operator."""
+    values = {
+        "status": "ok",
+        "number": "17",
+        "duration": "2ms",
+        "size": "2KiB",
+        "time": "10m",
+        "since": "10m",
+    }
+    examples = []
+    for key in KEYS.values():
+        value = values.get(key.sort, key.words[0] if key.words else "docs*")
+        examples += [f"{key.name}{operator}{value}" for operator in SORTS[key.sort].operators] or [key.name]
+    return examples
+
+
+RECORDS = st.sampled_from(list(ALL.values()))
+EXAMPLES = st.sampled_from(_examples())
+
+
+@given(EXAMPLES, RECORDS)
+def test_a_mark_in_front_is_the_exact_opposite(text: str, subject: Record):
+    assert parse(f"!{text}").matches(subject) is not parse(text).matches(subject)
+
+
+@given(st.sampled_from([text for text in _examples() if "!=" in text or "!~" in text]), RECORDS)
+def test_not_equal_is_there_and_not_equal(text: str, subject: Record):
+    is_there = parse(text).matches(subject) or parse(text.replace("!", "", 1)).matches(subject)
+    assert parse(text).matches(subject) == (is_there and not parse(text.replace("!", "", 1)).matches(subject))
+    assert not (parse(text).matches(subject) and parse(text.replace("!", "", 1)).matches(subject))
+
+
+@given(EXAMPLES, EXAMPLES, RECORDS)
+def test_all_terms_must_hold(one: str, other: str, subject: Record):
+    both = parse(f"{one} {other}").matches(subject)
+    assert both == (parse(one).matches(subject) and parse(other).matches(subject))
+
+
+@given(st.lists(EXAMPLES, max_size=4), RECORDS)
+def test_a_filter_prints_as_what_it_is(texts: list[str], subject: Record):
+    found = parse(" ".join(texts))
+    again = parse(str(found))
+    assert again.terms == found.terms
+    assert again.matches(subject) == found.matches(subject)
+
+
+MISTAKES = {
+    "upstrem=docs": ("did you mean `upstream`?", "upstrem"),
+    "method=x !duratoin>1": ("did you mean `duration`?", "duratoin"),
+    "colour=red": ("there are body, bytes, client", "colour"),
+    "faild": ("did you mean `failed`?", "faild"),
+    "metod": ("did you mean `method=…`?", "metod"),
+    "hello": ("text~hello", "hello"),
+    "method": ("expected a value: method=…", "method"),
+    "failed=yes": ("`failed` is a flag", "failed=yes"),
+    "upstream>docs": ("`upstream` knows =  !=  ~  !~", ">"),
+    "!duration~2": ("`duration` knows", "~"),
+    "text=x": ("`text` knows ~  !~", "="),
+    "duration>fast": ("expected a duration such as 200ms", "fast"),
+    "duration>1|2": ("expected one value", "1|2"),
+    "size>3ms": ("expected a size", "3ms"),
+    "since=yesterday": ("expected 10m (ago), 12:30", "yesterday"),
+    "since=10": ("expected 10m (ago)", "10"),
+    "since=999999999h": ("expected 10m (ago)", "999999999h"),
+    "code=x": ("expected a whole number", "x"),
+    "status=good": ("expected one of ok, error", "good"),
+    "leg=middle": ("expected one of client, upstream", "middle"),
+    "kind=a*": ("expected one of request", "a*"),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), MISTAKES.items())
+def test_a_mistake_tells_what_to_write_and_where(text: str, expected: tuple[str, str]):
+    with pytest.raises(FilterError) as caught:
+        parse(text)
+    assert expected[0] in caught.value.problem
+    assert text[caught.value.start : caught.value.end] == expected[1]
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_filter_or_a_mistake(text: str):
+    try:
+        found = parse(text)
+    except FilterError as error:
+        assert 0 <= error.start < error.end
+    else:
+        for subject in ALL.values():
+            found.matches(subject)
+
+
+def test_an_exchange_is_judged_by_both_legs():
+    play = Play()
+    play.read("file:///a.md", seconds=0.3, text="needle")
+    play.read("file:///b.md", upstream="git", error=-32602)
+    play.call(failed=True)
+
+    def numbers(text: str) -> list[int | None]:
+        found = parse(text)
+        summarizer = Summarizer(found.watches)
+        ended = [each for record in play.records for each in summarizer.add(record)]
+        return [each.exchange for each in ended if found.matches(each)]
+
+    assert numbers("") == [1, 2, 3]
+    assert numbers("upstream=docs client=claude-ai status=ok duration>200ms uri~*.md") == [1]
+    assert numbers("uri=file:///b.md") == numbers("uri=git+file:///b.md") == [2]
+    assert numbers("upstream=") == [3]
+    assert numbers("status!=ok") == [2, 3]
+    assert numbers("upstream!=docs") == [2]
+    assert numbers("text~needle") == [1]
+    assert numbers("!text~needle") == [2, 3]
+    assert numbers("text~needle text~b.md") == []

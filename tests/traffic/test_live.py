@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcpmux.config.redaction import Redaction
+from mcpmux.runtime.tap import EXCHANGE
+from mcpmux.traffic.filter_terms import FilterError
+from mcpmux.traffic.live import MESSAGE_BYTES, RECENT, ROW_MESSAGES, SHARE
+from mcpmux.traffic.live_filter import RowFilter, read_filter
+from mcpmux.traffic.live_stats import EDGES, GROUPS, REST, Timed, measure, percentile
+from mcpmux.traffic.live_view import BODY_BYTES, CUT_BYTES, LiveView
+from mcpmux.traffic.redaction import Redactor
+from tests.traffic.admin_world import Traffic
+
+SECRET = "sk-live-4242424242424242abcdef"
+MIB = 2**20
+
+
+def rows(traffic):
+    return list(traffic.ring.before(traffic.ring.last + 1))
+
+
+def test_an_exchange_is_one_row_with_its_messages_on_both_legs():
+    traffic = Traffic()
+    exchange = traffic.exchange(ms=20)
+    (row,) = rows(traffic)
+    assert (row.exchange, row.status, row.upstreams, row.count) == (exchange, "ok", ("docs",), 4)
+    assert row.ms == pytest.approx(20)
+    assert [(kept.seen.leg.side, kept.seen.direction) for kept in row.messages] == [
+        ("client", "in"),
+        ("upstream", "out"),
+        ("upstream", "in"),
+        ("client", "out"),
+    ]
+
+
+ENDS = [
+    ({"result": {}}, "ok", None),
+    ({"result": {"isError": True}}, "tool-error", None),
+    ({"error": {"code": -32602, "message": "no"}}, "error", -32602),
+]
+
+
+@pytest.mark.parametrize(("answer", "status", "code"), ENDS)
+def test_a_row_says_how_its_exchange_went(answer, status, code):
+    traffic = Traffic()
+    traffic.exchange(answer=answer)
+    (row,) = rows(traffic)
+    assert (row.status, row.code) == (status, code)
+
+
+def test_an_exchange_is_open_until_its_client_has_the_answer():
+    traffic = Traffic()
+    request, exchange = traffic.begin("tools/call", {"name": "docs__find"})
+    EXCHANGE.set(exchange)
+    traffic.saw(
+        traffic.upstreams["docs"], "out", {"id": 9, "method": "tools/call", "params": {"name": "find"}}
+    )
+    traffic.saw(traffic.upstreams["docs"], "in", {"id": 9, "result": {}})
+    assert rows(traffic)[0].status == "open"
+    traffic.saw(traffic.client, "out", {"id": request, "result": {}})
+    EXCHANGE.set(0)
+    assert rows(traffic)[0].status == "ok"
+
+
+def test_what_belongs_to_no_exchange_has_rows_of_its_own():
+    traffic = Traffic()
+    docs = traffic.upstreams["docs"]
+    traffic.saw(docs, "out", {"id": 1, "method": "server/discover", "params": {}})
+    traffic.saw(docs, "in", {"method": "notifications/tools/list_changed"})
+    traffic.saw(docs, "in", {"id": 1, "result": {}})
+    traffic.recorder.saw(docs, "in", b"no JSON")
+    assert [(row.first.method, row.status, row.count) for row in reversed(rows(traffic))] == [
+        ("server/discover", "ok", 2),
+        ("notifications/tools/list_changed", "note", 1),
+        (None, "invalid", 1),
+    ]
+
+
+async def test_an_exchange_that_was_cut_off_is_cancelled():
+    traffic = Traffic()
+    _, exchange = traffic.begin("tools/call", {"name": "docs__find"})
+    before = traffic.ring.seq
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled as cancelled:
+            known = type("Known", (), {"number": exchange})
+            await traffic.ring.ended(known, cancelled, 0.1)
+            raise
+    (row,) = rows(traffic)
+    assert row.status == "cancelled"
+    assert traffic.ring.touched_since(before)[0] == [row]
+
+
+def test_a_client_that_takes_its_request_back_cancels_the_row():
+    traffic = Traffic()
+    request, _ = traffic.begin("tools/call", {"name": "docs__find"})
+    traffic.saw(traffic.client, "in", {"method": "notifications/cancelled", "params": {"requestId": request}})
+    assert [(row.status, row.count) for row in rows(traffic)] == [("cancelled", 2)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3000)), max_size=120),
+    st.integers(1, 12),
+    st.integers(4_000, 60_000),
+)
+def test_the_ring_stays_within_its_bounds_and_its_rows_have_consecutive_numbers(
+    messages, most_rows, most_bytes
+):
+    traffic = Traffic(most_rows, most_bytes)
+    ring = traffic.ring
+    waiting = []
+    for sort, size in messages:
+        padding = "x" * size
+        if sort == 0:
+            waiting.append(traffic.begin("tools/call", {"name": padding}))
+        elif sort == 1 and waiting:
+            traffic.saw(traffic.client, "out", {"id": waiting.pop(0)[0], "result": {"x": padding}})
+        elif sort == 2:
+            traffic.saw(
+                traffic.upstreams["docs"], "in", {"method": "notifications/message", "params": {"x": padding}}
+            )
+        else:
+            traffic.saw(traffic.upstreams["docs"], "out", {"id": size, "method": "ping"})
+        kept = [ring.row(number) for number in range(ring.first, ring.last + 1)]
+        assert None not in kept
+        assert len(kept) <= most_rows
+        weight = sum(row.weight for row in kept)
+        assert ring._bytes == weight
+        assert weight <= most_bytes or len(kept) == 1
+        assert ring.row(ring.first - 1) is None
+        for row in kept:
+            assert row.weight == 600 + sum(MESSAGE_BYTES + len(each.seen.data) for each in row.messages)
+            assert [each.seq for each in row.messages] == sorted(each.seq for each in row.messages)
+    live = {row.exchange for row in kept if row.exchange} if messages else set()
+    assert set(ring._by_exchange) == live
+    assert all(row.number >= ring.first for row in ring._unanswered.values())
+
+
+def test_a_reader_is_told_of_each_message_once_and_how_many_it_missed():
+    traffic = Traffic()
+    traffic.exchange()
+    ring = traffic.ring
+    first, position, missed = ring.messages_since(0, 3)
+    rest, position, more_missed = ring.messages_since(position, 3)
+    assert [kept.seq for kept in first + rest] == [1, 2, 3, 4]
+    assert (position, missed + more_missed) == (4, 0)
+    for _ in range(RECENT // 4 + 10):
+        traffic.exchange()
+    found, position, missed = ring.messages_since(position, 5)
+    assert missed == 40
+    assert [kept.seq for kept in found] == [45, 46, 47, 48, 49]
+    assert position == 49
+    assert ring.touched_since(4)[1] == 40
+
+
+def test_a_listen_that_lasts_does_not_grow_without_bound():
+    traffic = Traffic(size=64 * MIB)
+    _, exchange = traffic.begin("subscriptions/listen", {})
+    EXCHANGE.set(exchange)
+    for number in range(2 * ROW_MESSAGES):
+        traffic.saw(
+            traffic.client,
+            "out",
+            {"method": "notifications/resources/updated", "params": {"uri": f"u:{number}"}},
+        )
+    EXCHANGE.set(0)
+    (row,) = rows(traffic)
+    assert len(row.messages) <= ROW_MESSAGES
+    assert row.messages[0].seen.method == "subscriptions/listen"
+    assert row.count == 2 * ROW_MESSAGES + 1
+    assert row.messages[-1].seen.target == f"u:{2 * ROW_MESSAGES - 1}"
+
+
+async def test_a_message_that_is_too_large_leaves_its_size():
+    traffic = Traffic(size=MIB)
+    traffic.exchange(answer={"result": {"text": "x" * (MIB // SHARE)}})
+    messages = await traffic.view.messages(rows(traffic)[0])
+    assert [message.gone for message in messages] == [False, False, True, True]
+    assert messages[2].record.size > MIB // SHARE
+    assert messages[2].record.message is None
+    assert messages[2].record.text is None
+
+
+async def test_long_messages_are_cut_beside_others_and_whole_by_themselves():
+    traffic = Traffic()
+    traffic.exchange(answer={"result": {"text": "x" * (BODY_BYTES + 1)}})
+    row = rows(traffic)[0]
+    answer = (await traffic.view.messages(row))[2]
+    assert answer.cut
+    assert len(answer.record.text) == CUT_BYTES
+    whole = await traffic.view.whole(row, answer.record.seq)
+    assert not whole.cut
+    assert len(json.loads(bytes(whole.record.message))["result"]["text"]) == BODY_BYTES + 1
+    assert await traffic.view.whole(row, 99) is None
+
+
+async def test_nothing_is_shown_but_redacted():
+    traffic = Traffic()
+    traffic.client.name = f"client {SECRET}"
+    traffic.exchange(
+        "resources/read", {"uri": f"docs+file:///{SECRET}", "name": "", "api_key": "hunter2hunter2"}
+    )
+    row = rows(traffic)[0]
+    shown = repr(traffic.view.summary(row)) + repr(await traffic.view.messages(row))
+    assert "[redacted" in shown
+    assert SECRET not in shown
+    assert "hunter2" not in shown
+    assert SECRET.encode() in row.first.data
+
+
+async def test_what_a_users_path_takes_out_is_not_told_beside_the_message_either():
+    traffic = Traffic()
+    redactor = Redactor(Redaction(paths=("params.uri",)))
+    view = LiveView(traffic.ring, redactor, traffic.run)
+    traffic.exchange("resources/read", {"uri": "docs+file:///private", "name": ""})
+    assert "private" not in repr(view.summary(rows(traffic)[0]))
+
+
+async def test_what_is_no_json_inside_is_shown_as_text():
+    traffic = Traffic()
+    bad = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"x":"\xff\xfe"}}'
+    traffic.recorder.saw(traffic.upstreams["docs"], "in", bad)
+    (message,) = await traffic.view.messages(rows(traffic)[0])
+    assert message.record.message is None
+    assert "\ufffd" in message.record.text
+
+
+FILTERS = [
+    ("method=tools/call", [1, 3]),
+    ("upstream=search", [2]),
+    ("status!=ok", [2, 3]),
+    ("status=error|tool-error", [2, 3]),
+    ("duration>200ms", [1]),
+    ("uri~*.md", [2]),
+    ("client=example-client", [1, 2, 3]),
+    ("leg=upstream kind=notification", [4]),
+    ("text~needle", [3]),
+    ("exchange=2", [2]),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), FILTERS)
+async def test_the_filter_language_finds_rows(text, expected):
+    traffic = Traffic()
+    traffic.exchange(ms=300)
+    missing = {"error": {"code": -32602, "message": "no"}}
+    traffic.exchange("resources/read", {"uri": "search+file:///a.md", "name": ""}, "search", answer=missing)
+    traffic.exchange(answer={"result": {"isError": True, "content": [{"type": "text", "text": "a NEEDLE"}]}})
+    traffic.saw(traffic.upstreams["docs"], "in", {"method": "notifications/tools/list_changed"})
+    wanted = RowFilter(traffic.view, read_filter(text, 0))
+    found = await traffic.view.find(wanted.matches, None, 100)
+    assert sorted(row.row for row in found.rows) == expected
+
+
+async def test_a_filter_finds_no_secret():
+    traffic = Traffic()
+    traffic.exchange(params={"name": "docs__x", "password": "hunter2hunter2"})
+    wanted = RowFilter(traffic.view, read_filter("text~hunter2", 0))
+    assert (await traffic.view.find(wanted.matches, None, 100)).rows == []
+
+
+def test_a_filter_that_asks_for_nothing_is_none_and_a_wrong_one_says_why():
+    assert read_filter("  ", 0) is None
+    with pytest.raises(FilterError, match="method"):
+        read_filter("metod=x", 0)
+
+
+async def test_walking_the_pages_shows_every_row_once():
+    traffic = Traffic()
+    for _ in range(25):
+        traffic.exchange()
+    seen, before = [], None
+    while True:
+        found = await traffic.view.find(None, before, 7)
+        seen += [row.row for row in found.rows]
+        before = found.before
+        if before is None:
+            break
+    assert seen == list(range(25, 0, -1))
+    assert (await traffic.view.find(None, 1, 7)).before is None
+
+
+def test_percentiles_are_durations_that_there_were():
+    assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.0
+    assert percentile([1.0, 2.0, 3.0, 4.0], 0.99) == 4.0
+    assert percentile([5.0], 0.01) == 5.0
+
+
+def test_durations_are_counted_where_they_belong():
+    timed = [Timed(1000 + i, "docs", "tools/call", float(i), i % 10 == 0) for i in range(100)]
+    older = Timed(999, "docs", "tools/call", 5.0, False)
+    stats = measure([older, *timed], 2000, 1000, 4)
+    (group,) = stats.groups
+    assert (group.count, group.errors, group.p50, group.p90, group.most) == (100, 10, 49.0, 89.0, 99.0)
+    assert sum(group.buckets) == 100
+    assert group.buckets[EDGES.index(1.0)] == 1  # 1 ms is in the bucket that ends with it
+    assert [slot.count for slot in stats.slots] == [100, 0, 0, 0]
+    assert stats.slots[1].p50 is None
+
+
+def test_groups_are_bounded():
+    stats = measure([Timed(1, "docs", f"vendor/{i}", 1.0, False) for i in range(2 * GROUPS)], 2, 2, 1)
+    assert len(stats.groups) == GROUPS + 1
+    assert stats.groups[0].method == REST

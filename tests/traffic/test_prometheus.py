@@ -1,0 +1,111 @@
+"""The text format, read back by the parser of the Prometheus client library."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from mcpmux import __version__
+from mcpmux.traffic.gauges import mux_gauges, single
+from mcpmux.traffic.metrics import SECONDS, Metrics
+from mcpmux.traffic.prometheus import Gauge, render
+from tests.runtime.scripted import ScriptedServer
+from tests.runtime.world import open_world
+from tests.traffic.test_metrics import Play
+
+
+def parse(text: bytes) -> dict[str, dict[tuple[str, ...], float]]:
+    """Sample name → values of its labels (`le` included) → value, as the oracle reads it."""
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(text.decode()):
+        assert family.documentation, family.name
+        assert family.type in ("counter", "gauge", "histogram")
+        for sample in family.samples:
+            labels = tuple(sample.labels.values())
+            assert labels not in found.setdefault(sample.name, {}), "a sample is there twice"
+            found[sample.name][labels] = sample.value
+    return found
+
+
+def test_nothing_counted_is_valid_text():
+    assert parse(render(Metrics())) == {"mcpmux_build_info": {(__version__,): 1.0}}
+
+
+async def test_counts_are_read_back():
+    play = Play()
+    await play.exchange("resources/read", {}, "docs")
+    length = play.say(play.client, "out", method="notifications/message")
+    found = parse(render(play.metrics))
+    assert found["mcpmux_messages_total"]["client", "in", "http", "request"] == 1
+    assert found["mcpmux_message_bytes_total"]["client", "out", "http", "notification"] == length
+    assert found["mcpmux_notifications_total"]["client", "out", "notifications/message"] == 1
+    assert found["mcpmux_exchanges_total"]["resources/read", "docs", "ok"] == 1
+    assert found["mcpmux_exchanges_in_flight"][("resources/read",)] == 0
+
+
+async def test_buckets_are_cumulative_and_end_with_the_count():
+    play = Play()
+    for seconds in (0.0, 0.003, 0.003, 7.0, 1000.0):
+        await play.exchange("tools/call", {}, "docs")
+        play.metrics.durations["tools/call", "docs"].total -= 1
+        play.metrics.durations["tools/call", "docs"].counts[SECONDS.index(1.0)] -= 1
+        play.metrics.durations["tools/call", "docs"].add(seconds)
+    found = parse(render(play.metrics))
+    name = "mcpmux_exchange_duration_seconds"
+    buckets = {float(labels[-1]): value for labels, value in found[f"{name}_bucket"].items()}
+    assert list(buckets) == [*SECONDS, math.inf]
+    assert buckets[0.001] == 1 and buckets[0.0025] == 1 and buckets[0.005] == 3
+    assert buckets[5.0] == 3 and buckets[10.0] == 4 and buckets[60.0] == 4 and buckets[math.inf] == 5
+    assert found[f"{name}_count"]["tools/call", "docs"] == 5
+    assert found[f"{name}_sum"]["tools/call", "docs"] == pytest.approx(1007.006)
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=40))
+def test_any_label_value_comes_back_as_it_was(text: str):
+    gauge = Gauge(
+        "mcpmux_x", 'help with a \\ and a "quote"\nand a line', "gauge", ("a",), lambda: [((text,), 2)]
+    )
+    assert parse(render(Metrics(), [gauge]))["mcpmux_x"] == {(text,): 2.0}
+
+
+@given(st.floats(allow_nan=False))
+def test_any_number_comes_back_as_it_was(value: float):
+    found = parse(render(Metrics(), [single("mcpmux_x", "x", "gauge", lambda: value)]))
+    assert found["mcpmux_x"] == {(): value}
+
+
+def test_callbacks_are_asked_at_each_rendering():
+    dropped = 0
+    gauge = single("mcpmux_capture_dropped_total", "Messages that were not kept.", "counter", lambda: dropped)
+    assert parse(render(Metrics(), [gauge]))["mcpmux_capture_dropped_total"] == {(): 0}
+    dropped = 3
+    assert parse(render(Metrics(), [gauge]))["mcpmux_capture_dropped_total"] == {(): 3}
+
+
+async def test_upstreams_and_clients_are_gauges(autojump_clock: object):
+    servers: dict[str, ScriptedServer | None] = {
+        "docs": ScriptedServer(resources=[{"uri": "memo:1", "name": "1"}]),
+        "gone": None,
+    }
+    async with open_world(servers) as world:
+        await world.mux.upstreams.settled(legacy=False)
+        gauges = mux_gauges(world.mux.upstreams, world.mux.relay)
+        found = parse(render(Metrics(), gauges))
+        assert found["mcpmux_upstream_up"] == {("docs",): 1, ("gone",): 0}
+        assert found["mcpmux_upstream_connects_total"] == {("docs",): 1, ("gone",): 0}
+        assert found["mcpmux_upstream_reconnects_total"] == {("docs",): 0, ("gone",): 0}
+        assert found["mcpmux_upstream_sessions"] == {("docs",): 1, ("gone",): 0}
+        assert found["mcpmux_client_sessions"] == {(): 0}
+        client = world.client()
+        await client.initialize("2025-06-18")
+        await world.kill("docs")
+        await client.request("resources/list")
+        found = parse(render(Metrics(), gauges))
+        assert found["mcpmux_upstream_connects_total"]["docs",] == 2
+        assert found["mcpmux_upstream_reconnects_total"]["docs",] == 1
+        assert found["mcpmux_client_sessions"] == {(): 1}
+        assert found["mcpmux_listening_clients"] == {(): 1}

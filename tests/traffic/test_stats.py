@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mcpmux.traffic import stats
+from mcpmux.traffic.record import Record
+from mcpmux.traffic.stats import CLIENTS, OTHERS, Stats
+from tests.traffic.made import Play, record
+
+
+def counted(records: list[Record]) -> Stats:
+    found = Stats()
+    for each in records:
+        found.add(each)
+    return found
+
+
+def test_each_leg_and_method_is_counted():
+    play = Play()
+    for number in range(10):
+        play.read(seconds=0.1, error=-32602 if number == 0 else None)
+    play.read(upstream="git", seconds=0.2)
+    play.read(answered=False)
+    play.call(failed=True)
+    play.say(exchange=1, direction="out")
+    found = counted(play.records)
+    rows = {(group.upstream, group.method): group for group in found.groups()}
+    assert list(rows) == [
+        (CLIENTS, "resources/read"),
+        (CLIENTS, "notifications/progress"),
+        (CLIENTS, "tools/call"),
+        ("docs", "resources/read"),
+        ("git", "resources/read"),
+    ]
+    docs = rows["docs", "resources/read"]
+    assert (docs.requests, docs.answers, docs.open, docs.errors, docs.failures) == (11, 10, 1, 1, 1)
+    assert docs.error_rate == 0.1
+    assert docs.latency.percentile(0.5) == pytest.approx(100, rel=0.01)
+    assert docs.latency.most == 100
+    assert rows[CLIENTS, "resources/read"].answers == 11
+    assert rows[CLIENTS, "tools/call"].tool_errors == 1
+    assert rows[CLIENTS, "notifications/progress"].notifications == 1
+    assert found.messages == len(play.records)
+    assert found.latency("git").count == 1
+    assert found.latency(CLIENTS).count == 12
+    assert found.bytes == sum(each.size for each in play.records)
+
+
+def test_answers_to_clients_make_the_timeline():
+    play = Play()
+    for _ in range(5):
+        play.read(seconds=1.0, error=-1)
+    found = counted(play.records)
+    assert sum(slot.answers for slot in found.timeline.slots()) == 5
+    assert sum(slot.failed for slot in found.timeline.slots()) == 5
+    upstream = counted([each for each in play.records if each.leg == "upstream"])
+    assert sum(slot.answers for slot in upstream.timeline.slots()) == 5
+
+
+def test_statuses_of_http_are_failures_and_answers_without_requests_are_not_open():
+    found = counted([record(kind="result", direction="out", method="ping", status=500)])
+    (group,) = found.groups()
+    assert (group.http_errors, group.failures, group.open, group.error_rate) == (1, 1, 0, 1.0)
+
+
+def test_what_is_no_message_is_counted_apart():
+    found = counted([record(kind="start", leg=None), record(kind="invalid", size=7), record(kind="new kind")])
+    assert (found.messages, found.invalid, found.bytes) == (2, 2, 7)
+    assert found.groups() == []
+
+
+def test_strangers_methods_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stats, "GROUPS_LIMIT", 3)
+    found = counted([record(method=f"m{number}") for number in range(10)])
+    assert [group.method for group in found.groups()] == ["m0", "m1", "m2", OTHERS]
+    assert found.groups()[-1].requests == 7
+
+
+def test_times_that_are_none_do_no_harm():
+    made = record(kind="result", direction="out")
+    odd = Record(v=1, run="r", time="noon", kind="result", leg="client", direction="out")
+    found = counted([made, odd])
+    assert sum(slot.answers for slot in found.timeline.slots()) == 1
+    assert found.messages == 2
+
+
+def test_machines_get_the_same():
+    play = Play()
+    play.read(seconds=0.5)
+    told = json.loads(json.dumps(counted(play.records).as_json()))
+    assert told["messages"] == 4
+    assert told["groups"][0]["upstream"] is None
+    assert told["groups"][1]["latencyMs"] == {"p50": 500, "p90": 500, "p99": 500, "max": 500, "mean": 500}
+    assert told["timeline"]["slots"] == [{"start": 1795262400, "answers": 1, "failed": 0}]
+    assert json.loads(json.dumps(Stats().as_json()))["from"] is None

@@ -1,0 +1,161 @@
+"""mcpmux with tracing on, its spans kept in memory: with scripted peers in memory, and on real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import trio
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, format_span_id, format_trace_id
+
+from mcpmux import app
+from mcpmux.config import Config, Http, Redaction, Upstream
+from mcpmux.mux.replay import ReplayBounds
+from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.runtime.http_answer import refuse
+from mcpmux.runtime.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.traffic.recorder import Recorder
+from mcpmux.traffic.redaction import Redactor
+from mcpmux.traffic.spans import Server, Spans
+from mcpmux.transports.http_client import HttpPool
+from mcpmux.transports.http_connection import HttpOrigin
+from mcpmux.transports.http_message import HttpRequest
+from mcpmux.transports.http_reply import HttpReply
+from mcpmux.transports.http_server import serve_http
+from tests.runtime.scripted import ScriptedServer
+from tests.runtime.scripted_http import HttpFace, open_http_face
+from tests.runtime.test_http_endpoint import HttpClient
+from tests.runtime.world import World, open_world
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+CALLER = "b7ad6b7169203331"
+TRACEPARENT = f"00-{TRACE}-{CALLER}-01"
+OTHER_TRACE = "11111111111111111111111111111111"
+OTHER_TRACEPARENT = f"00-{OTHER_TRACE}-2222222222222222-01"
+TRACESTATE = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"
+BAGGAGE = "userId=alice,serverNode=DF%2028"
+
+
+class Memory:
+    """Where spans and metrics end up."""
+
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        self._reader = InMemoryMetricReader()
+        self.traces = TracerProvider(shutdown_on_exit=False)
+        self.traces.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.meters = MeterProvider([self._reader], shutdown_on_exit=False)
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        """Those that have ended, in this order."""
+        return list(self._exporter.get_finished_spans())
+
+    def clear(self) -> None:
+        self._exporter.clear()
+
+    def of_kind(self, kind: SpanKind) -> list[ReadableSpan]:
+        return [span for span in self.spans if span.kind is kind]
+
+    def pair(self) -> tuple[ReadableSpan, ReadableSpan]:
+        """The only span of the client's leg and the only one of an upstream's."""
+        (server,), (client,) = self.of_kind(SpanKind.SERVER), self.of_kind(SpanKind.CLIENT)
+        return server, client
+
+    def points(self, name: str) -> list[tuple[dict[str, Any], int]]:
+        """The points of a histogram: (attributes, count)."""
+        data = self._reader.get_metrics_data()
+        metrics = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics]
+        return [(dict(p.attributes), p.count) for m in metrics if m.name == name for p in m.data.data_points]
+
+
+class Traced(NamedTuple):
+    world: World
+    memory: Memory
+
+
+def make_spans(memory: Memory, *, propagate: bool = True, keys: tuple[str, ...] = ()) -> Spans:
+    redactor = Redactor(Redaction(keys=keys))
+    return Spans(
+        memory.traces.get_tracer("test"),
+        memory.meters.get_meter("test"),
+        lambda text: redactor.redact_text(text)[0],
+        {"docs": Server("docs.example.com", 8443)},
+        trio.current_time,
+        propagate=propagate,
+    )
+
+
+def recorder_of(spans: Spans) -> Recorder:
+    return Recorder([spans], [spans], trio.current_time)
+
+
+@asynccontextmanager
+async def open_traced(
+    servers: dict[str, ScriptedServer | None], *, propagate: bool = True, **settings: Any
+) -> AsyncIterator[Traced]:
+    """Scripted servers and clients in memory."""
+    memory = Memory()
+    spans = make_spans(memory, propagate=propagate)
+    async with open_world(servers, tap=recorder_of(spans), trace=spans.trace, **settings) as world:
+        yield Traced(world, memory)
+        assert not spans._open
+
+
+def context_of(span: ReadableSpan) -> tuple[str, str]:
+    """Trace id and span id."""
+    return format_trace_id(span.context.trace_id), format_span_id(span.context.span_id)
+
+
+def parent_of(span: ReadableSpan) -> tuple[str, str] | None:
+    if span.parent is None:
+        return None
+    return format_trace_id(span.parent.trace_id), format_span_id(span.parent.span_id)
+
+
+def traceparent_of(span: ReadableSpan) -> str:
+    """What the peer is told of it; flags with the bit that says that the trace id is random, when it is."""
+    return "00-{}-{}-{:02x}".format(*context_of(span), span.context.trace_flags)
+
+
+class HeardFace(HttpFace):
+    """Keeps the headers of every request by its JSON-RPC method."""
+
+    def __init__(self, server: ScriptedServer) -> None:
+        super().__init__(server)
+        self.headers: dict[str, Mapping[str, str]] = {}
+
+    async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
+        before = len(self._server.seen)
+        await super().handle(request, reply)
+        if len(self._server.seen) > before:
+            self.headers[self._server.seen[before].get("method", "")] = request.headers
+
+
+@asynccontextmanager
+async def open_over_http(
+    server: ScriptedServer, spans: Spans | None
+) -> AsyncIterator[tuple[HttpClient, HeardFace]]:
+    """mcpmux between an HTTP client and an HTTP server, on real sockets."""
+    async with open_http_face(server, HeardFace) as face, trio.open_nursery() as nursery:
+        assert isinstance(face, HeardFace)
+        config = Config(upstreams=(Upstream(name="docs", target=Http(url=face.url), era="newest"),))
+        watching = {} if spans is None else {"tap": recorder_of(spans), "trace": spans.trace}
+        async with app.open_mux(config, **watching) as mux:
+            limits = SessionLimits(10, 300, ReplayBounds())
+            endpoint = HttpEndpoint(mux.front, "/mcp", OriginPolicy("127.0.0.1", (), ()), limits)
+            await nursery.start(endpoint.run)
+            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            port = listeners[0].socket.getsockname()[1]
+            serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
+            await nursery.start(serve, listeners, endpoint.handle)
+            with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool:
+                yield HttpClient(pool), face
+            nursery.cancel_scope.cancel()
