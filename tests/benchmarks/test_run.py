@@ -23,6 +23,8 @@ MEASURES = (
     "list 5 × 1,000 resources, pages of 100 at 0 ms, cold",
     "list 5 × 1,000 resources, pages of 100 at 10 ms, cold",
     "read 1 KB from a stdio upstream, 64 at a time",
+    "read 1 KB, 64 connections, modern, full capture (direct: without)",
+    "read 1 KB, 64 connections, modern, audit log (direct: without)",
     "start to first answer, 5 upstreams",
     "resident memory, idle, 10 upstreams",
 )

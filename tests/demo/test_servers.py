@@ -29,7 +29,7 @@ LISTS = {
 @asynccontextmanager
 async def open_client(server: DemoServer, revision: str) -> AsyncIterator[ScriptedClient]:
     ours, theirs = open_memory_pipes()
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve, theirs)
             client = ScriptedClient(ours)

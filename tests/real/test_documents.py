@@ -183,7 +183,7 @@ def test_what_is_listed_can_be_read(merged: Json) -> None:
     assert not [uri for uri, result in merged["contents"].items() if "error" in result]
 
 
-OFFERED = {
+CAPABILITIES = {
     "completions": {},
     "logging": {},
     "prompts": {"listChanged": True},
@@ -204,7 +204,7 @@ def test_mcpmux_introduces_itself_and_its_servers(
     told = {name: text for name, seen in direct.items() if (text := seen["instructions"])}
     assert len(told) == 4
     assert merged["instructions"] == "\n\n".join(f"## {name}\n\n{text}" for name, text in told.items())
-    assert merged["capabilities"] == OFFERED | TASKS.get(client.revision, {})
+    assert merged["capabilities"] == CAPABILITIES | TASKS.get(client.revision, {})
 
 
 @pytest.fixture(scope="module")
