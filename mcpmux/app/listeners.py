@@ -12,8 +12,8 @@ import trio
 from trio.abc import Listener, Stream
 
 from mcpmux.config import (
-    Config,
     HttpListener,
+    Limits,
     TcpListener,
     UnixListener,
     WebSocketListener,
@@ -42,7 +42,7 @@ StreamListener = WebSocketListener | TcpListener | UnixListener
 class Serving:
     """What every listener serves: `announce` is called with its URL when it is ready."""
 
-    config: Config
+    limits: Limits
     front: Service
     stopping: trio.Event
     announce: Announce
@@ -50,7 +50,7 @@ class Serving:
 
 async def serve_stdio(serving: Serving) -> None:
     """Serve the client on standard input and output; when it has gone we stop."""
-    limits, stopping = serving.config.limits, serving.stopping
+    limits, stopping = serving.limits, serving.stopping
     async with open_stdio_pipe(limits.max_message_bytes) as pipe:
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
@@ -74,7 +74,7 @@ async def serve_http_listener(
     sockets = await _listen(listener)
     port = sockets[0].socket.getsockname()[1]
     policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
-    settings, stopping = serving.config.limits, serving.stopping
+    settings, stopping = serving.limits, serving.stopping
     sessions = SessionLimits(settings.max_sessions, settings.session_idle, ReplayBounds())
     stall = settings.client_stall
     endpoint = HttpEndpoint(serving.front, listener.path, policy, sessions, listener.sse_path, stall)
@@ -103,7 +103,7 @@ async def serve_stream_listener(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve WebSocket or lines of JSON until we stop. Raises TransportError as `serve_http_listener`."""
-    limits, stopping = serving.config.limits, serving.stopping
+    limits, stopping = serving.limits, serving.stopping
     door = None
     if isinstance(listener, WebSocketListener):
         policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)

@@ -36,7 +36,7 @@ async def serve(config: Config, announce: Announce) -> None:
             open_mux(config, tap=watching.tap, trace=watching.trace) as mux,
             trio.open_nursery() as clients,
         ):
-            serving = Serving(config, mux.front, stopping, announce)
+            serving = Serving(config.limits, mux.front, stopping, announce)
             for listener in config.listeners.http:
                 await clients.start(serve_http_listener, listener, serving)
             for each in config.listeners.streams:

@@ -113,6 +113,11 @@ class Connection:
         return f"<Connection {self.facts.revision}{' closed' if self.closed.is_set() else ''}>"
 
     @property
+    def channel(self) -> Channel:
+        """What carries it; another one than was tried first when the server was found to be older."""
+        return self._channel
+
+    @property
     def close_reason(self) -> TransportError:
         """Why it ended, once `closed` is set."""
         return self._channel.close_reason

@@ -44,7 +44,7 @@ from mcpmux.protocol.tasks import related_task
 from mcpmux.runtime.calls import Calls, FindClient, Hear, result_of
 from mcpmux.runtime.carried import CarriedCalls
 from mcpmux.runtime.http_events import batch_in, continued, is_event_stream, message_in, retry_seconds
-from mcpmux.runtime.http_peer import FAREWELL_SECONDS, HttpPeer, SessionExpired, nonsense
+from mcpmux.runtime.http_peer import FAREWELL_SECONDS, Headers, HttpPeer, SessionExpired, nonsense
 from mcpmux.runtime.link import Answer, Link
 from mcpmux.runtime.tap import Watch
 from mcpmux.transports.http_client import HttpPool, HttpResponse
@@ -131,6 +131,10 @@ class HttpChannel:
         if link is not None:
             link.ask_clients_by(self._calls.find_client)
         return link
+
+    def head_of(self, call: Call) -> tuple[str, Headers]:
+        """Path, query and headers with which a call is POSTed, for who sends it without us."""
+        return self._peer.head_of(call)
 
     def settle(self, facts: ServerFacts) -> None:
         """From now on every request carries what the agreed revision asks for."""

@@ -142,6 +142,10 @@ class HttpPeer:
         headers = (*self._fixed, *request_headers(call.method, call.params, NEWEST))
         return (*headers, *self.tools.headers_of(call)) if call.method == m.TOOLS_CALL else headers
 
+    def head_of(self, call: Call) -> tuple[str, Headers]:
+        """Where a call is POSTed to, and with which headers, for who sends it without us."""
+        return self._target, self._headers(call)
+
     @asynccontextmanager
     async def ask(self, call: Call, body: bytes) -> AsyncIterator[HttpResponse]:
         """POST a call that was encoded as `body`; leaving early is how HTTP says "cancelled".

@@ -11,6 +11,10 @@ from mcpmux import __version__
 from tests.cli.conftest import Invoke
 
 COMMANDS = [["serve"], ["demo"], ["check"], ["ls"], ["read"], ["call"], ["config"], ["config", "schema"]]
+TRAFFIC = ["tail", "show", "grep", "stats", "export", "replay", "mock"]
+COMMANDS += [["traffic"], *(["traffic", name] for name in TRAFFIC)]
+COMMANDS += [["bench"]]
+COMMANDS += [["audit"], ["audit", "verify"], ["audit", "show"], ["audit", "head"]]
 
 
 @pytest.mark.parametrize("command", [[], *COMMANDS], ids=" ".join)

@@ -258,7 +258,7 @@ class StreamWorld:
         announced: list[str] = []
 
         async def serve(task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
-            serving = Serving(config, self.mux.front, self.stopping, announced.append)
+            serving = Serving(config.limits, self.mux.front, self.stopping, announced.append)
             await serve_stream_listener(listener, serving, task_status)
             self.served.set()
 

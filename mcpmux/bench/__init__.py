@@ -1,0 +1,1 @@
+"""Load benchmarking of MCP servers: what is driven, and what is told of it."""

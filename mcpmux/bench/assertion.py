@@ -1,0 +1,211 @@
+"""Conditions on results: `p99<20ms`, `errors<0.1%`, `rate>500/s`, `read.p50<=5ms`. Pure.
+
+A condition is `[PART.]MEASURE COMPARISON VALUE`, blanks allowed between them.
+
+    PART        an operation's name; `service` for the times from the actual send; `connect` for the
+                times that connections took; `delivery` for the delays of pushes. None: all operations.
+    MEASURE     p0 … p100 (p99.9), mean, min, max   a duration:  us, µs, ms, s, min
+                errors                              a share in %, or a count without a unit
+                rate                                answers without error: /s or /min
+                requests                            a count
+                lost, duplicates                    of pushes: a count
+                generator                           CPU share of the load generator: %
+    COMPARISON  <  <=  >  >=
+
+What cannot hold, or cannot fail, is refused when it is read: it would say nothing about the server.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from operator import ge, gt, le, lt
+
+import msgspec
+
+from mcpmux.errors import McpmuxError
+
+Compare = Callable[[float, float], bool]
+COMPARISONS: Mapping[str, Compare] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+
+TIME_UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+RATE_UNITS = {"/s": 1.0, "/min": 1 / 60}
+SHARE_UNITS = {"%": 0.01}
+COUNT_UNITS = {"": 1.0}
+
+TIMES = ("mean", "min", "max")
+OF_OPERATION = (*TIMES, "errors", "rate", "requests")
+OF_RUN = ("lost", "duplicates", "generator")
+SERVICE, CONNECT, DELIVERY = "service", "connect", "delivery"
+ONLY_TIMES = frozenset({SERVICE, CONNECT, DELIVERY})
+EXAMPLES = "such as 'p99<20ms', 'errors<0.1%', 'rate>500/s' or 'read.p50<=5ms'"
+
+_PERCENTILE = re.compile(r"p(\d+(?:\.\d+)?)$")
+_MEASURE = re.compile(r"(?:^|\.)(?P<measure>p\d+(?:\.\d+)?|[^.]*)$")  # the leftmost match: p99.9, not 9
+_RIGHT = re.compile(r"\s*(?P<value>[-+]?(?:\d+(?:\.\d*)?|\.\d+))?\s*(?P<unit>.*?)\s*$", re.DOTALL)
+
+
+class BadAssertion(McpmuxError):
+    """A condition that cannot be read, or cannot mean anything. The text points at the place."""
+
+    def __init__(self, text: str, place: int, problem: str) -> None:
+        super().__init__(f"{problem}\n  {text}\n  {' ' * place}^")
+        self.place = place
+        self.problem = problem
+
+
+class Assertion(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition. `limit` is in seconds, shares (0 to 1), per second, or a count; `kind` says which."""
+
+    text: str
+    part: str | None
+    measure: str
+    comparison: str
+    limit: float
+    kind: str
+
+    @property
+    def percent(self) -> float | None:
+        """Which percentile it is about, or None."""
+        found = _PERCENTILE.match(self.measure)
+        return float(found[1]) if found else None
+
+    def holds(self, value: float) -> bool:
+        """Whether a value meets it. The value is in the units of `limit`."""
+        return COMPARISONS[self.comparison](value, self.limit)
+
+
+def parse_assertion(text: str) -> Assertion:
+    """Read a condition. Raises BadAssertion, which says where it is wrong and what to write."""
+    text = " ".join(text.split())
+    found = re.search(r"<=|>=|==|!=|=<|=>|=|<|>", text)
+    if found is None:
+        raise BadAssertion(text, len(text), f"an assertion needs a comparison (< <= > >=), {EXAMPLES}")
+    if found[0] not in COMPARISONS:
+        meant = {"=<": "<=", "=>": ">="}.get(found[0], "<= or >=")
+        raise BadAssertion(text, found.start(), f"{found[0]!r} is no comparison here: write {meant}")
+    part, measure = _parse_left(text, found.start())
+    value, unit, place = _parse_right(text, found.end())
+    kind, factor = _unit_of(text, measure, unit, place)
+    assertion = Assertion(
+        text=text,
+        part=part,
+        measure=measure,
+        comparison=found[0],
+        limit=value * factor,
+        kind=kind,
+    )
+    _check_sense(assertion, found.end())
+    return assertion
+
+
+def check_together(assertions: Iterable[Assertion]) -> None:
+    """Refuse conditions that cannot hold at the same time. Raises BadAssertion."""
+    least: dict[tuple[str | None, str, str], Assertion] = {}
+    most: dict[tuple[str | None, str, str], Assertion] = {}
+    for one in assertions:
+        key = (one.part, one.measure, one.kind)
+        held, opposite = (most, least) if one.comparison.startswith("<") else (least, most)
+        other = opposite.get(key)
+        if other is not None and not _both(one, other):
+            raise BadAssertion(one.text, 0, f"this and {other.text!r} cannot both hold")
+        if key not in held or _stricter(one, held[key]):
+            held[key] = one
+
+
+def check_parts(assertions: Iterable[Assertion], operations: Iterable[str]) -> None:
+    """Refuse conditions on operations that a run does not have. Raises BadAssertion."""
+    known = [*operations, *sorted(ONLY_TIMES)]
+    for one in assertions:
+        if one.part is not None and one.part not in known:
+            raise BadAssertion(one.text, 0, unknown_part(one.part, known))
+
+
+def unknown_part(part: str, known: Iterable[str]) -> str:
+    """Says that there is no such operation, and what there is."""
+    names = sorted(known)
+    near = difflib.get_close_matches(part, names, 1)
+    guess = f"; did you mean {near[0]!r}?" if near else ""
+    return f"there is no operation {part!r} in this run; there are {', '.join(names)}{guess}"
+
+
+def _both(one: Assertion, other: Assertion) -> bool:
+    below, above = (one, other) if one.comparison.startswith("<") else (other, one)
+    if above.limit < below.limit:
+        return True
+    return above.limit == below.limit and below.comparison == "<=" and above.comparison == ">="
+
+
+def _stricter(one: Assertion, other: Assertion) -> bool:
+    if one.limit == other.limit:
+        return len(one.comparison) < len(other.comparison)
+    return (one.limit < other.limit) == one.comparison.startswith("<")
+
+
+def _parse_left(text: str, end: int) -> tuple[str | None, str]:
+    left = text[:end].rstrip()
+    found = _MEASURE.search(left)
+    measure = found["measure"] if found else ""
+    place = len(left) - len(measure)
+    part = left[: place - 1] if place else None
+    if part is not None and not part.strip():
+        raise BadAssertion(text, 0, f"write the name of an operation before the dot, {EXAMPLES}")
+    if not measure:
+        raise BadAssertion(text, place, f"an assertion begins with what is measured, {EXAMPLES}")
+    percentile = _PERCENTILE.match(measure)
+    if percentile and float(percentile[1]) > 100:
+        raise BadAssertion(text, place, f"{measure} is no percentile: they go from p0 to p100")
+    if part in ONLY_TIMES and not (percentile or measure in TIMES):
+        raise BadAssertion(text, place, f"{part} has only times: write {part}.p99, {part}.mean or {part}.max")
+    if percentile or measure in OF_OPERATION:
+        return part, measure
+    if measure in OF_RUN:
+        if part is not None:
+            raise BadAssertion(text, 0, f"{measure} is about the whole run: write it without {part!r}")
+        return None, measure
+    near = difflib.get_close_matches(measure, (*OF_OPERATION, *OF_RUN, "p50", "p99"), 1)
+    guess = f"did you mean {near[0]}?" if near else f"known are p50, p99.9 …, {', '.join(OF_OPERATION)}"
+    raise BadAssertion(text, place, f"nothing called {measure!r} is measured; {guess}")
+
+
+def _parse_right(text: str, start: int) -> tuple[float, str, int]:
+    """Value, unit, and where the unit is."""
+    found = _RIGHT.match(text, start)
+    if found is None or found["value"] is None:
+        place = found.start("unit") if found else start
+        raise BadAssertion(text, place, f"a number has to follow the comparison, {EXAMPLES}")
+    return float(found["value"]), found["unit"], found.start("unit")
+
+
+def _unit_of(text: str, measure: str, unit: str, place: int) -> tuple[str, float]:
+    """(kind, factor) of a unit that fits what is measured."""
+    if _PERCENTILE.match(measure) or measure in TIMES:
+        kinds = {"seconds": TIME_UNITS}
+    elif measure == "rate":
+        kinds = {"rate": RATE_UNITS}
+    elif measure == "errors":
+        kinds = {"share": SHARE_UNITS, "count": COUNT_UNITS}
+    elif measure == "generator":
+        kinds = {"share": SHARE_UNITS}
+    else:
+        kinds = {"count": COUNT_UNITS}
+    for kind, units in kinds.items():
+        if unit in units:
+            return kind, units[unit]
+    wanted = [name or "no unit" for units in kinds.values() for name in units]
+    what = f"{unit!r} is no unit of {measure}" if unit else f"{measure} needs a unit"
+    raise BadAssertion(text, place, f"{what}: write {' or '.join(wanted)}")
+
+
+def _check_sense(assertion: Assertion, place: int) -> None:
+    """Nothing measured is below 0; a share of errors is not above 1."""
+    most = 1.0 if assertion.measure == "errors" and assertion.kind == "share" else math.inf
+    limit = assertion.limit
+    never = {"<": limit <= 0, "<=": limit < 0, ">": limit >= most, ">=": limit > most}
+    always = {"<": limit > most, "<=": limit >= most, ">": limit < 0, ">=": limit <= 0}
+    if never[assertion.comparison]:
+        raise BadAssertion(assertion.text, place, "this can never hold, whatever the server does")
+    if always[assertion.comparison]:
+        raise BadAssertion(assertion.text, place, "this always holds, so it says nothing about the server")

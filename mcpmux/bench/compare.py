@@ -1,0 +1,283 @@
+"""Tells changes between two benchmarks from noise. Pure: the random source is handed in.
+
+Several runs of each (RUNS or more) are compared run by run: then what differs between two runs of the same
+thing is seen as noise. When they were taken in turns (old, new, old, new) they are compared pair by pair,
+so that a slow drift of the machine does no harm. With fewer runs the seconds within the runs are compared,
+in blocks: this cannot see what differs from run to run, and the comparison says so. What is compared then
+is the mean of the seconds, so that a "p99" there is that of a typical second, not of the whole run.
+
+A change counts when its whole interval (95 %) lies beyond MARGIN; everything else is "no difference shown",
+which does not mean that there is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Literal
+
+import msgspec
+
+from mcpmux.bench.bootstrap import (
+    Block,
+    Interval,
+    cliffs_delta,
+    difference,
+    paired_change,
+    relative_change,
+    weighted_mean,
+)
+from mcpmux.bench.result_file import Report
+from mcpmux.bench.results import Operation, Results, Series
+from mcpmux.bench.wording import rate_text, share_text, time_text
+
+Verdict = Literal["better", "worse", "no difference shown"]
+
+RUNS = 5  # of each; fewer say too little of how runs differ
+BLOCKS = 5  # of each; fewer say too little of how seconds differ
+MOST_BLOCKS = 30  # of one series; more would be shorter than what goes on in a server takes
+MARGIN = 0.02  # of the old value; smaller changes are no news even when they are sure
+ERROR_MARGIN = 0.0005  # of all requests
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one measure. `old`, `new`: means over what was compared (runs, or seconds
+    within runs), in its own unit (seconds, per second, a share).
+
+    `interval`: of the change, as a share of the old value, or of all requests for `errors`; None when
+    too little is known. `effect`: Cliff's delta, -1 to 1: how often the new values are above the old ones.
+    """
+
+    part: str | None
+    measure: str
+    old: float
+    new: float
+    interval: Interval | None
+    effect: float
+    verdict: Verdict
+    sentence: str
+
+    def text(self, value: float) -> str:
+        """A value of this measure, for people."""
+        return _TEXTS[self.measure](value)
+
+    @property
+    def interval_text(self) -> str:
+        """How sure the change is, for people."""
+        return interval_text(self.measure, self.interval)
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one target. `basis`: what was compared with what; `notes`: what to know before trusting it."""
+
+    name: str
+    basis: str
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """How to read one number off a run, and off the seconds of a run as (weight, value)."""
+
+    name: str
+    more_is_better: bool
+    of_run: Callable[[Results, Operation], float | None]
+    of_rows: Callable[[Series], Iterable[tuple[float, float] | None]]
+    text: Callable[[float], str]
+
+
+def _column(name: str) -> Callable[[Series], Iterable[tuple[float, float] | None]]:
+    def rows(series: Series) -> Iterable[tuple[float, float] | None]:
+        for count, value in zip(series.count, getattr(series, name), strict=True):
+            yield None if value is None else (count, value)
+
+    return rows
+
+
+def _percentile(percent: float) -> Callable[[Results, Operation], float | None]:
+    return lambda _, part: part.latency.percentile(percent)
+
+
+def _errors(series: Series) -> Iterable[tuple[float, float] | None]:
+    for count, errors in zip(series.count, series.errors, strict=True):
+        yield (count, errors / count) if count else None
+
+
+MEASURES = (
+    Measure(
+        "rate",
+        True,
+        lambda results, part: results.rate(part),
+        lambda series: zip(series.widths(), series.rates(), strict=True),
+        rate_text,
+    ),
+    Measure("p50", False, _percentile(50), _column("p50"), time_text),
+    Measure("p99", False, _percentile(99), _column("p99"), time_text),
+    Measure("errors", False, lambda _, part: part.error_share, _errors, share_text),
+)
+
+_TEXTS = {measure.name: measure.text for measure in MEASURES}
+
+
+def compare_reports(old: Report, new: Report, random: Random) -> list[Comparison]:
+    """Every target that both have, by name; when each has but one, those two."""
+    before, after = _by_name(old.results), _by_name(new.results)
+    if len(before) == len(after) == 1:
+        (one,), (other,) = before.values(), after.values()
+        pairs = [(next(iter(after)), one, other)]
+    else:
+        pairs = [(name, before[name], runs) for name, runs in after.items() if name in before]
+    found = [compare_runs(name, one, other, random) for name, one, other in pairs]
+    if old.machine == new.machine:
+        return found
+    note = "the two were not measured on the same kind of machine"
+    return [msgspec.structs.replace(one, notes=(note, *one.notes)) for one in found]
+
+
+def unmatched(old: Report, new: Report) -> list[str]:
+    """Names of targets that only one of the two has, when targets are matched by name."""
+    before, after = _by_name(old.results), _by_name(new.results)
+    return [] if len(before) == len(after) == 1 else sorted(before.keys() ^ after.keys())
+
+
+def compare_runs(name: str, old: Sequence[Results], new: Sequence[Results], random: Random) -> Comparison:
+    """One target, each time with one run or more."""
+    by_runs = min(len(old), len(new)) >= RUNS
+    paired = by_runs and in_turns(old, new)
+    parts: list[str | None] = [None]
+    common = [part for part in new[0].operations if all(part in run.operations for run in (*old, *new))]
+    parts += common if len(common) > 1 else []
+    changes = [
+        _change(measure, part, old, new, random, by_runs, paired) for part in parts for measure in MEASURES
+    ]
+    return Comparison(
+        name=name,
+        basis=_basis(old, new, by_runs, paired),
+        changes=tuple(change for change in changes if change is not None),
+        notes=tuple(_notes(old, new, by_runs)),
+    )
+
+
+def in_turns(old: Sequence[Results], new: Sequence[Results]) -> bool:
+    """Whether the runs of the two were taken in turns, by when they began."""
+    if len(old) != len(new):
+        return False
+    whens = sorted([(run.about.when, "old") for run in old] + [(run.about.when, "new") for run in new])
+    pairs = [{whens[place][1], whens[place + 1][1]} for place in range(0, len(whens), 2)]
+    return all(len(pair) == 2 for pair in pairs)
+
+
+def _change(
+    measure: Measure,
+    part: str | None,
+    old: Sequence[Results],
+    new: Sequence[Results],
+    random: Random,
+    by_runs: bool,
+    paired: bool,
+) -> Change | None:
+    befores, afters = _values(measure, part, old), _values(measure, part, new)
+    if not befores or not afters:
+        return None
+    before, after = math.fsum(befores) / len(befores), math.fsum(afters) / len(afters)
+    blocks: list[list[Block]] = [[[(1.0, value)] for value in values] for values in (befores, afters)]
+    if not by_runs:
+        blocks = [_blocks(measure, part, runs) for runs in (old, new)]
+        before, after = map(weighted_mean, blocks)
+        befores, afters = ([value for block in sample for _, value in block] for sample in blocks)
+    interval: Interval | None = None
+    if min(map(len, blocks)) >= BLOCKS:
+        if measure.name == "errors":
+            interval = difference(blocks[0], blocks[1], random)
+        elif paired:
+            interval = paired_change(befores, afters, random)
+        else:
+            interval = relative_change(blocks[0], blocks[1], random)
+    verdict = _verdict(measure, interval)
+    return Change(
+        part=part,
+        measure=measure.name,
+        old=before,
+        new=after,
+        interval=interval,
+        effect=cliffs_delta(befores, afters),
+        verdict=verdict,
+        sentence=_sentence(measure, part, before, after, interval, verdict),
+    )
+
+
+def _values(measure: Measure, part: str | None, runs: Sequence[Results]) -> list[float]:
+    """One number of each run that has it."""
+    found = [measure.of_run(run, run.overall() if part is None else run.operations[part]) for run in runs]
+    return [value for value in found if value is not None]
+
+
+def _blocks(measure: Measure, part: str | None, runs: Sequence[Results]) -> list[Block]:
+    """The rows of all runs in blocks of neighbours; no block reaches from one run into another."""
+    blocks: list[Block] = []
+    for run in runs:
+        series = run.series if part is None else run.operations[part].series
+        rows = [row for row in measure.of_rows(series.whole()) if row is not None]
+        size = max(1, round(math.sqrt(len(rows))) if len(rows) >= BLOCKS**2 else 1)
+        size = max(size, math.ceil(len(rows) / MOST_BLOCKS))
+        blocks += [rows[place : place + size] for place in range(0, len(rows), size)]
+    return blocks
+
+
+def _verdict(measure: Measure, interval: Interval | None) -> Verdict:
+    margin = ERROR_MARGIN if measure.name == "errors" else MARGIN
+    if interval is None or (-margin <= interval.high and interval.low <= margin):
+        return "no difference shown"
+    return "better" if (interval.low > 0) == measure.more_is_better else "worse"
+
+
+def _sentence(
+    measure: Measure,
+    part: str | None,
+    old: float,
+    new: float,
+    interval: Interval | None,
+    verdict: Verdict,
+) -> str:
+    what = measure.name if part is None else f"{part}.{measure.name}"
+    sure = interval_text(measure.name, interval)
+    return f"{what}: {verdict}: {measure.text(old)} → {measure.text(new)} ({sure})"
+
+
+def interval_text(measure: str, interval: Interval | None) -> str:
+    """An interval for people."""
+    if interval is None:
+        return "too little to tell"
+    if measure == "errors":
+        return f"{interval.low * 100:+.2f} to {interval.high * 100:+.2f} points"
+    return f"{interval.low * 100:+.1f} to {interval.high * 100:+.1f} %"
+
+
+def _basis(old: Sequence[Results], new: Sequence[Results], by_runs: bool, paired: bool) -> str:
+    runs = f"{len(old)} old and {len(new)} new run{'s' if len(new) > 1 else ''}"
+    if paired:
+        return f"{runs}, in turns, pair by pair"
+    return f"{runs}, run by run" if by_runs else f"the typical second of {runs}"
+
+
+def _notes(old: Sequence[Results], new: Sequence[Results], by_runs: bool) -> Iterable[str]:
+    if not by_runs:
+        yield (
+            f"with fewer than {RUNS} runs of each, what differs from run to run is not seen: "
+            "measure again before you trust a small change"
+        )
+    if any(run.about.load.settings != new[0].about.load.settings for run in (*old, *new)):
+        yield f"the load was not the same: {old[0].about.load.text}; now {new[0].about.load.text}"
+    for age, runs in (("old", old), ("new", new)):
+        if any(run.generator.warning for run in runs):
+            yield f"in the {age} runs the load generator was the limit, not the target"
+        if any(run.stopped for run in runs):
+            yield f"an {age} run ended before its time" if age == "old" else "a new run ended before its time"
+
+
+def _by_name(results: Iterable[Results]) -> dict[str, list[Results]]:
+    found: dict[str, list[Results]] = {}
+    for one in results:
+        found.setdefault(one.about.name, []).append(one)
+    return found

@@ -1,0 +1,303 @@
+"""Drives the load: who asks when, until the schedule, the count or the patience ends.
+
+Two models. Closed: each of N clients asks, waits, thinks and asks again, so a slow server is asked less.
+Open: requests are due at times that the server has no say in; one that finds every place taken is sent later,
+and its latency still counts from when it was due (no coordinated omission).
+
+Rules
+- A worker is one place for a request in flight. In the open model they take turns to wait for the next
+  arrival: only the one in front waits for the clock, so requests leave in the order in which they are due.
+- What was begun before the end is waited for `grace` seconds; what is not answered by then, and what was
+  due and could not even be sent, is recorded as unfinished with all the time that it has waited.
+- A server from which nothing but lost connections came for DEAD_SECONDS is gone: the run ends there.
+
+Source: G. Tene, "How NOT to Measure Latency", for coordinated omission.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from random import Random
+from typing import Protocol
+
+import trio
+from attrs import frozen
+
+from mcpmux.bench.answer import TIMEOUT, UNFINISHED, Answer
+from mcpmux.bench.operation import Ask
+from mcpmux.bench.schedule import (
+    Profile,
+    Ramp,
+    arrivals,
+    even_positions,
+    poisson_positions,
+)
+from mcpmux.bench.workload import Mix
+
+DEAD_SECONDS = 1.0  # of nothing but lost connections
+DEAD_COUNT = 5  # of them at least: one refused connection is not an end
+LOST_PAUSE = 0.05  # before a client asks a server again that was lost; no storm on what is down
+WATCH_SECONDS = 0.1  # how often overdue requests are looked for
+LATE_SECONDS = 0.005  # a request that leaves so much later than its own timer was late by the generator
+
+
+class Recorder(Protocol):
+    """Counts what has ended; see `tally`."""
+
+    def record(
+        self,
+        operation: str,
+        intended: float,
+        sent: float,
+        done: float,
+        outcome: str,
+        sent_bytes: int,
+        received_bytes: int,
+    ) -> None:
+        """One request. Times on the clock of trio."""
+        ...
+
+
+class Server(Protocol):
+    """What performs an ask; see `session`."""
+
+    last_words: str | None
+
+    async def perform(self, ask: Ask) -> Answer:
+        """Make one request; whatever comes of it is an answer."""
+        ...
+
+
+SleepUntil = Callable[[float], Awaitable[None]]
+
+
+@frozen(kw_only=True)
+class Load:
+    """How much is asked. Times in seconds; `seconds` are measured after `warm_up`.
+
+    `profile`: the arrivals of the open model, as long as `seconds`; None for the closed one. `workers`: most
+    requests in flight; in the closed model, the clients. `count`: most turns after the warm-up.
+    """
+
+    workers: int
+    seconds: float
+    warm_up: float = 0.0
+    count: int | None = None
+    profile: Profile | None = None
+    poisson: bool = False
+    think: float = 0.0
+    patience: float = 10.0
+    grace: float = 5.0
+
+    @property
+    def longest(self) -> float:
+        """Seconds that it takes at most."""
+        return self.warm_up + self.seconds + self.grace
+
+
+@frozen(kw_only=True)
+class Ending:
+    """How a run ended. `ended`: when the load did. `unfinished`: requests that it cut off without a record.
+
+    `stopped`: why it ended before its time. `late`: requests that left late by the generator's own fault.
+    """
+
+    ended: float
+    unfinished: int
+    stopped: str | None
+    late: int
+
+
+class Worker:
+    """One place for a request in flight. `sent` is when its request left, None while it has none."""
+
+    __slots__ = ("ask", "intended", "scope", "sent", "server")
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.scope = trio.CancelScope()
+        self.ask: Ask | None = None
+        self.intended = 0.0
+        self.sent: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Worker {'idle' if self.sent is None else 'busy'}>"
+
+
+class Drive:
+    """One run against one target. `servers` are shared out among the workers in turn."""
+
+    def __init__(
+        self,
+        load: Load,
+        servers: Sequence[Server],
+        mix: Mix,
+        recorder: Recorder,
+        random: Random,
+        sleep_until: SleepUntil = trio.sleep_until,
+    ) -> None:
+        self._load = load
+        self._mix = mix
+        self._recorder = recorder
+        self._sleep_until = sleep_until
+        self._workers = [Worker(servers[turn % len(servers)]) for turn in range(load.workers)]
+        self._turn = trio.Lock()
+        self._random = random
+        self._scope = trio.CancelScope()
+        self._left = math.inf if load.count is None else load.count
+        self._late = 0
+        self._lost = 0  # connections, since the server was last heard
+        self._lost_since = 0.0
+        self._arrivals: Iterator[float] = iter(())
+        self.started = self._begun = self._until = 0.0
+        self.stopped: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Drive {self.in_flight} of {len(self._workers)} in flight>"
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for their answers."""
+        return sum(worker.sent is not None for worker in self._workers)
+
+    def stop(self, reason: str) -> None:
+        """End it now; what was recorded stays."""
+        if self.stopped is None:
+            self.stopped = reason
+        self._scope.cancel(reason=reason)
+
+    async def run(self, started: float) -> Ending:
+        """Drive from `started` (on the clock of trio) to the end. Cancelling it leaves nothing running."""
+        load = self._load
+        self.started, self._begun = started, started + load.warm_up
+        self._until = self._begun + load.seconds
+        if load.profile is not None:
+            self._arrivals = self._plan_arrivals(load.profile)
+        with self._scope:
+            self._scope.deadline = self._until + load.grace
+            async with trio.open_nursery() as watching:
+                watching.start_soon(self._watch, name="bench watch")
+                async with trio.open_nursery() as nursery:
+                    for number, worker in enumerate(self._workers):
+                        nursery.start_soon(self._work, worker, name=f"bench worker {number}")
+                watching.cancel_scope.cancel()
+        unfinished = self._finish() if self.stopped is None else self.in_flight
+        return Ending(
+            ended=min(trio.current_time(), self._until),
+            unfinished=unfinished,
+            stopped=self.stopped,
+            late=self._late,
+        )
+
+    def _plan_arrivals(self, profile: Profile) -> Iterator[float]:
+        """When requests are due; the warm-up goes before, at the rate that the profile begins with."""
+        if self._load.warm_up > 0:
+            profile = (Ramp(profile[0].first, profile[0].first, self._load.warm_up), *profile)
+        poisson = self._load.poisson
+        positions = poisson_positions(lambda: self._random.expovariate(1)) if poisson else even_positions()
+        return (self.started + moment for moment in arrivals(profile, positions))
+
+    def _finish(self) -> int:
+        """The time is over: what still waits has waited in vain, and is recorded so."""
+        now = trio.current_time()
+        unfinished = 0
+        for worker in self._workers:
+            if worker.sent is not None and worker.ask is not None:
+                self._record(worker, now, UNFINISHED)
+                unfinished += 1
+        for intended in self._arrivals:
+            if not self._may_begin(intended):
+                break
+            ask = self._mix.next().asks[0]
+            self._recorder.record(
+                ask.operation, intended, max(now, intended), max(now, intended), UNFINISHED, 0, 0
+            )
+            unfinished += 1
+        return unfinished
+
+    async def _work(self, worker: Worker) -> None:
+        """Turn after turn; a request that takes too long is cut off and the next one begins."""
+        turns = self._closed_turns if self._load.profile is None else self._open_turns
+        while True:
+            with trio.CancelScope() as worker.scope:
+                await turns(worker)
+                return
+            if worker.sent is not None:
+                self._record(worker, trio.current_time(), TIMEOUT)
+
+    async def _closed_turns(self, worker: Worker) -> None:
+        think = self._load.think
+        await trio.sleep_until(self.started)
+        while (now := trio.current_time()) < self._until and self._may_begin(now):
+            await self._take_turn(worker, now)
+            if think > 0:
+                await trio.sleep_until(min(trio.current_time() + think, self._until))
+
+    async def _open_turns(self, worker: Worker) -> None:
+        while True:
+            async with self._turn:
+                intended = next(self._arrivals, None)
+                if intended is None or not self._may_begin(intended):
+                    return
+                now = trio.current_time()
+                if now < intended:
+                    await self._sleep_until(intended)
+                    if trio.current_time() - intended > LATE_SECONDS:
+                        self._late += 1
+            await self._take_turn(worker, intended)
+
+    def _may_begin(self, moment: float) -> bool:
+        """Whether another turn may begin at `moment`; after the warm-up it is counted."""
+        if moment >= self._begun:
+            if self._left <= 0:
+                return False
+            self._left -= 1
+        return True
+
+    async def _take_turn(self, worker: Worker, intended: float) -> None:
+        turn = self._mix.next()
+        for step, ask in enumerate(turn.asks):
+            if step:
+                if turn.pause > 0:
+                    await trio.sleep(turn.pause)
+                intended = trio.current_time()
+            worker.ask = ask
+            worker.intended = intended
+            worker.sent = trio.current_time()
+            answer = await worker.server.perform(ask)
+            self._record(worker, trio.current_time(), *answer[:3])
+            if worker.scope.cancel_called:  # for this very request, whose answer came at the last moment
+                await trio.lowlevel.checkpoint()
+            if answer.lost is not None:
+                await self._note_lost(worker, answer.lost)
+            elif self._lost:
+                self._lost = 0
+
+    def _record(
+        self, worker: Worker, done: float, outcome: str, sent_bytes: int = 0, received_bytes: int = 0
+    ) -> None:
+        assert worker.ask is not None and worker.sent is not None
+        self._recorder.record(
+            worker.ask.operation, worker.intended, worker.sent, done, outcome, sent_bytes, received_bytes
+        )
+        worker.sent = None
+
+    async def _note_lost(self, worker: Worker, reason: str) -> None:
+        now = trio.current_time()
+        if not self._lost:
+            self._lost_since = now
+        self._lost += 1
+        if self._lost >= DEAD_COUNT and now - self._lost_since >= DEAD_SECONDS:
+            self.stop(f"the server is gone: {worker.server.last_words or reason}")
+        await trio.sleep(LOST_PAUSE)
+
+    async def _watch(self) -> None:
+        """Cut off what has waited longer than `patience`."""
+        patience = self._load.patience
+        while True:
+            await trio.sleep(min(WATCH_SECONDS, patience))
+            overdue = trio.current_time() - patience
+            for worker in self._workers:
+                if worker.sent is not None and worker.sent <= overdue:
+                    worker.scope.cancel(reason="no answer in time")

@@ -1,0 +1,27 @@
+"""Facts about the machine that makes the load, so that a result can be judged later. No names of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+
+from mcpmux import __version__
+
+TOOL = f"mcpmux {__version__}"
+
+
+def machine_facts() -> dict[str, str | int | float]:
+    """What matters for speed: system, processor, how many of them may be used, Python."""
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": platform.machine(),
+        "processors": usable_processors(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+    }
+
+
+def usable_processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

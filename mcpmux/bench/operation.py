@@ -1,0 +1,214 @@
+"""What one request of the load is: from the words of a person to calls. Pure; chance comes in as an argument.
+
+    read [GLOB]                       a resource of the server's own list, such as `read file:///*.md`
+    list [resources|templates|tools|prompts]      all pages
+    template TEMPLATE ARGUMENTS       a read of a URI that the template makes of the arguments
+    tool NAME [ARGUMENTS]             ARGUMENTS: a JSON object, with placeholders (see `arguments`)
+    prompt NAME [ARGUMENTS]
+    complete prompt:NAME|TEMPLATE ARGUMENT VALUE
+    ping
+    subscribe [GLOB]                  ask to be told of a resource's changes, and take that back
+
+A number in front is the weight: `8 read`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from enum import Enum
+from random import Random
+from typing import NamedTuple, TypeVar
+
+from mcpmux.bench.arguments import Moment, Template, expand, members, parse_arguments
+from mcpmux.bench.popularity import Drawing, zipf
+from mcpmux.config.report import Unfit
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import Fields, raw
+from mcpmux.traffic.glob import matches as is_match
+
+_WEIGHT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)[*x]?\s+(.*)", re.DOTALL)
+
+T = TypeVar("T")
+
+LISTS = {
+    "resources": m.RESOURCES_LIST,
+    "templates": m.TEMPLATES_LIST,
+    "tools": m.TOOLS_LIST,
+    "prompts": m.PROMPTS_LIST,
+}
+
+EXPECTED = (
+    "expected one of: read [GLOB], list [resources|templates|tools|prompts], template TEMPLATE ARGUMENTS, "
+    "tool NAME [ARGUMENTS], prompt NAME [ARGUMENTS], complete prompt:NAME|TEMPLATE ARGUMENT VALUE, ping, "
+    "subscribe [GLOB]"
+)
+
+
+class Kind(Enum):
+    """How a call is carried out."""
+
+    ONCE = "once"
+    WALK = "walk"
+    """Every page of a list."""
+    SUBSCRIBE = "subscribe"
+    """To a URI, and back again."""
+
+
+class Ask(NamedTuple):
+    """One request to be made. `operation`: what it is called in the results.
+
+    `subject`: the URI that is read, under which its right answer is remembered.
+    """
+
+    operation: str
+    kind: Kind
+    call: Call
+    subject: str | None = None
+
+
+class Inventory(NamedTuple):
+    """What the server has, in its own order."""
+
+    uris: tuple[str, ...] = ()
+
+
+Make = Callable[[int, Random], Ask]
+"""The ask with a number, from 1."""
+
+
+class Operation(NamedTuple):
+    """One kind of request. `text`: as it was written."""
+
+    text: str
+    verb: str
+    subject: str
+    arguments: Template | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called in the results: the verb and what it is about."""
+        return f"{self.verb} {self.subject}".strip()
+
+    @property
+    def needs_uris(self) -> bool:
+        """Whether the server has to be asked for its resources first."""
+        return self.verb in ("read", "subscribe") or (self.arguments is not None and self.arguments.needs_uri)
+
+
+def parse_weighted(text: str) -> tuple[float, str]:
+    """(weight, the rest) of `8 read`; without a number it is 1. Raises Unfit."""
+    found = _WEIGHT.fullmatch(text.strip())
+    weight = float(found[1]) if found else 1.0
+    if weight <= 0:
+        raise Unfit("a weight has to be above 0")
+    return weight, found[2] if found else text.strip()
+
+
+def parse_operation(text: str) -> Operation:
+    """The operation that the words describe. Raises Unfit."""
+    verb, _, rest = text.strip().partition(" ")
+    subject, _, more = rest.strip().partition(" ")
+    if verb == "ping" and not subject:
+        return Operation(text, verb, "")
+    if verb in ("read", "subscribe") and not more:
+        return Operation(text, verb, subject)
+    if verb == "list" and not more and (subject or "resources") in LISTS:
+        return Operation(text, verb, subject or "resources")
+    if verb in ("tool", "prompt", "template") and subject:
+        if verb == "template" and not more.strip():
+            raise Unfit(f'`{text}`: a template needs values, such as {{"name": "{{{{a|b}}}}"}}')
+        return Operation(text, verb, subject, _arguments(text, more))
+    if verb == "complete" and subject:
+        argument, _, value = more.strip().partition(" ")
+        if argument:
+            return Operation(text, verb, subject, Template({"name": argument, "value": value.strip()}))
+    raise Unfit(f"`{text}` is no operation; {EXPECTED}")
+
+
+def _arguments(text: str, more: str) -> Template:
+    try:
+        return parse_arguments(more.strip())
+    except Unfit as mistake:
+        raise Unfit(f"`{text}`: {mistake}") from None
+
+
+def bind(operation: Operation, inventory: Inventory, exponent: float) -> Make:
+    """How asks of an operation are made at a server that has `inventory`.
+
+    `exponent` of the popularity of its resources: 0 for all alike. Raises Unfit when there is nothing to ask.
+    """
+    verb, name = operation.verb, operation.name
+    if verb in ("read", "subscribe"):
+        return _bind_resources(operation, inventory, exponent)
+    if verb == "list":
+        return _always(Ask(name, Kind.WALK, Call(LISTS[operation.subject], {}, {})))
+    if verb == "ping":
+        return _always(Ask(name, Kind.ONCE, Call(m.PING, {}, {})))
+    template = operation.arguments
+    assert template is not None
+    drawing = _draw_from(inventory.uris, exponent, operation) if template.needs_uri else None
+    build = _BUILDERS[verb]
+
+    def make(number: int, random: Random) -> Ask:
+        moment = Moment(number, random, lambda: drawing.one(random.random) if drawing else "")
+        return build(name, operation.subject, members(template, moment))
+
+    return make
+
+
+def _always(ask: Ask) -> Make:
+    return lambda _number, _random: ask
+
+
+def _bind_resources(operation: Operation, inventory: Inventory, exponent: float) -> Make:
+    uris = [uri for uri in inventory.uris if matches(operation.subject or "*", uri)]
+    reads = operation.verb == "read"
+    method, kind = (m.RESOURCES_READ, Kind.ONCE) if reads else (m.RESOURCES_SUBSCRIBE, Kind.SUBSCRIBE)
+    asks = [Ask(operation.name, kind, Call(method, {"uri": raw(uri)}, {}), uri) for uri in uris]
+    drawing = _draw_from(asks, exponent, operation)
+    return lambda _number, random: drawing.one(random.random)
+
+
+def matches(glob: str, uri: str) -> bool:
+    """Whether a glob, in which `*` is any text, stands for the whole URI."""
+    return is_match(tuple(glob.split("*")), uri)
+
+
+def _draw_from(items: Sequence[T], exponent: float, operation: Operation) -> Drawing[T]:
+    if not items:
+        about = f" that matches {operation.subject}" if operation.verb in ("read", "subscribe") else ""
+        raise Unfit(f"`{operation.text}`: the server lists no resource{about if operation.subject else ''}")
+    return Drawing(items, zipf(len(items), exponent))
+
+
+def _call_tool(name: str, subject: str, values: Fields) -> Ask:
+    return Ask(name, Kind.ONCE, Call(m.TOOLS_CALL, {"name": raw(subject), "arguments": raw(values)}, {}))
+
+
+def _get_prompt(name: str, subject: str, values: Fields) -> Ask:
+    return Ask(name, Kind.ONCE, Call(m.PROMPTS_GET, {"name": raw(subject), "arguments": raw(values)}, {}))
+
+
+def _complete(name: str, subject: str, values: Fields) -> Ask:
+    kind, _, prompt = subject.partition(":")
+    ref = (
+        {"type": "ref/prompt", "name": prompt}
+        if kind == "prompt"
+        else {"type": "ref/resource", "uri": subject}
+    )
+    return Ask(name, Kind.ONCE, Call(m.COMPLETE, {"ref": raw(ref), "argument": raw(values)}, {}))
+
+
+def _read_template(name: str, subject: str, values: Fields) -> Ask:
+    uri = expand(subject, values)
+    return Ask(name, Kind.ONCE, Call(m.RESOURCES_READ, {"uri": raw(uri)}, {}), uri)
+
+
+_BUILDERS: dict[str, Callable[[str, str, Fields], Ask]] = {
+    "tool": _call_tool,
+    "prompt": _get_prompt,
+    "complete": _complete,
+    "template": _read_template,
+}

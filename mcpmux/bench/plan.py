@@ -1,0 +1,219 @@
+"""What a benchmark is to do, complete with defaults, and whether its parts go together. Pure.
+
+Places for requests are told apart: a session is one conversation (a process, a socket, an HTTP session), a
+connection is one socket, and over HTTP every request in flight takes one. All other transports carry any
+number of requests over the one connection that a session is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from attrs import field, frozen
+
+from mcpmux.bench.assertion import OF_RUN, Assertion
+from mcpmux.bench.drive import Load
+from mcpmux.bench.operation import Operation, matches
+from mcpmux.bench.schedule import Profile, parse_rate, total_seconds
+from mcpmux.bench.workload import Flow, parse_flow
+from mcpmux.config import Http, Stdio, Tcp, Unix, Upstream, WebSocket
+from mcpmux.config.report import Unfit
+from mcpmux.protocol.handshake import ServerFacts
+
+SEARCH_SECONDS = 3600.0  # a search has no end of its own, but some 20 rates
+
+CLIENTS = 8  # of the closed model
+IN_FLIGHT = 256  # of the open model
+SECONDS = 10.0
+COUNT = 1_000_000  # turns: a limit that nobody set should not be reached in a short run
+PATIENCE_SECONDS = 10.0
+GRACE_SECONDS = 5.0
+PLACES_LIMIT = 10_000  # of clients, sessions and connections
+ZIPF_LIMIT = 10.0
+
+TRANSPORTS = {Stdio: "stdio", Http: "http", WebSocket: "websocket", Tcp: "tcp", Unix: "unix"}
+
+
+@frozen(kw_only=True)
+class Plan:
+    """A benchmark of one target after another's words: what, how much, from how many places.
+
+    `clients` or `rate` says which model it is. `zipf`: the exponent of the popularity of resources.
+    `check`: `length` or `hash` of what is read, or None. Times in seconds. `find_max`: look for the highest
+    rate at which these hold, beginning with `rate`. `push`: what changes a resource; then `sessions` are told
+    of the changes of the first `resources` resources.
+    """
+
+    flows: tuple[Flow, ...] = ()
+    clients: int | None = None
+    rate: str | None = None
+    poisson: bool = True
+    seconds: float | None = None
+    count: int | None = None
+    warm_up: float = 1.0
+    think: float = 0.0
+    patience: float = PATIENCE_SECONDS
+    connections: int | None = None
+    sessions: int = 1
+    in_flight: int | None = None
+    zipf: float = 0.0
+    check: str | None = None
+    revision: str | None = None
+    seed: int = field(default=1)
+    find_max: tuple[Assertion, ...] = ()
+    push: Operation | None = None
+    resources: int = 1
+
+    def __attrs_post_init__(self) -> None:
+        if self.rate is not None and self.clients is not None:
+            raise Unfit("a rate and a number of clients exclude each other: arrivals need no clients")
+        if self.rate is not None and self.think:
+            raise Unfit("think time belongs to clients; at a rate nobody thinks")
+        if self.profile is not None and self.seconds is not None and "/" in (self.rate or ""):
+            raise Unfit("the rate says itself how long it takes; leave the duration out")
+        if self.find_max:
+            self._check_search()
+        if self.push is not None:
+            self._check_push()
+
+    def _check_search(self) -> None:
+        for condition in self.find_max:
+            if condition.part is not None or condition.measure in OF_RUN:
+                raise Unfit(f"{condition.text}: a search looks at all requests together")
+        if self.push is not None:
+            raise Unfit("a search for the highest rate and pushes are two measurements")
+        if self.clients is not None or self.think:
+            raise Unfit("a search looks for a rate: leave clients and think time out")
+        if self.profile is not None and (len(self.profile) > 1 or self.profile[0][0] != self.profile[0][1]):
+            raise Unfit("a search begins with one rate: write a single number")
+
+    def _check_push(self) -> None:
+        assert self.push is not None
+        if self.rate is not None or self.clients is not None:
+            raise Unfit("changes are made one after another: leave rate and clients out")
+        if self.resources > 1 and (self.push.arguments is None or not self.push.arguments.needs_uri):
+            raise Unfit(
+                "with several resources the change has to say which one: put {{uri}} in its arguments"
+            )
+        if any(step.verb != "subscribe" for flow in self.flows for step in flow.steps):
+            raise Unfit("with pushes the only other operation is `subscribe GLOB`, which says of what")
+
+    @property
+    def profile(self) -> Profile | None:
+        """The arrivals of the open model. Raises Unfit."""
+        return None if self.rate is None else parse_rate(self.rate, self.seconds or SECONDS)
+
+    @property
+    def workers(self) -> int:
+        """Most requests in flight."""
+        if self.rate is None and not self.find_max:
+            clients = CLIENTS if self.clients is None else self.clients
+            return clients if self.in_flight is None else min(clients, self.in_flight)
+        return IN_FLIGHT if self.in_flight is None else self.in_flight
+
+    @property
+    def longest(self) -> float:
+        """Seconds that it may take, from the first request on."""
+        return SEARCH_SECONDS if self.find_max else self.load().longest
+
+    def load(self, rate: Profile | None = None) -> Load:
+        """The load to drive; `rate` in place of the plan's own."""
+        profile = rate or self.profile
+        return Load(
+            workers=self.workers,
+            seconds=total_seconds(profile) if profile is not None else self.seconds or SECONDS,
+            warm_up=self.warm_up,
+            count=COUNT if self.count is None else self.count,
+            profile=profile,
+            poisson=self.poisson,
+            think=self.think,
+            patience=self.patience,
+            grace=min(GRACE_SECONDS, self.patience),
+        )
+
+    def connections_each(self, upstream: Upstream) -> int:
+        """Connections that a session there may have. Raises Unfit when the numbers do not go together."""
+        if self.push is not None:
+            return 2  # a listen, and a request
+        if self.sessions > self.workers:
+            raise Unfit(f"{self.sessions} sessions need as many requests in flight or clients at least")
+        if not isinstance(upstream.target, Http):
+            if self.connections not in (None, self.sessions):
+                kind = TRANSPORTS[type(upstream.target)]
+                raise Unfit(f"over {kind} a session is a connection: leave --connections out, use --sessions")
+            return 1
+        connections = self.workers if self.connections is None else self.connections
+        if connections < self.sessions:
+            raise Unfit(f"{self.sessions} sessions need as many connections at least")
+        if connections < self.workers and self.connections is not None and self.in_flight is not None:
+            raise Unfit(f"over HTTP {self.workers} requests in flight need as many connections")
+        return -(-connections // self.sessions)
+
+    def settings(self) -> dict[str, object]:
+        """What has to be equal in two runs that are compared."""
+        return {
+            "flows": [[flow.weight, flow.pause, *(step.text for step in flow.steps)] for flow in self.flows],
+            "clients": None if self.rate is not None else self.workers,
+            "rate": self.rate,
+            "poisson": self.poisson if self.rate is not None else None,
+            "think": self.think,
+            "sessions": self.sessions,
+            "connections": self.connections,
+            "in_flight": self.workers,
+            "zipf": self.zipf,
+            "check": self.check,
+            "find_max": [condition.text for condition in self.find_max],
+            "push": self.push.text if self.push is not None else None,
+            "resources": self.resources if self.push is not None else None,
+        }
+
+    def describe(self) -> str:
+        """The load in a line, for people."""
+        if self.find_max:
+            words = " and ".join(condition.text for condition in self.find_max)
+            model = f"the highest rate with {words}"
+            places = f"at most {self.workers} in flight"
+        elif self.rate is not None:
+            model = f"{self.rate} a second, {'Poisson' if self.poisson else 'even'}"
+            places = f"at most {self.workers} in flight"
+        elif self.push is not None:
+            model, places = f"`{self.push.text}`", f"{self.sessions} subscribers, {self.resources} resources"
+        else:
+            think = f", {self.think:g} s of thought" if self.think else ""
+            model, places = f"{self.workers} clients{think}", f"{self.sessions} session(s)"
+        return f"{model}, {places}"
+
+
+def default_flows(facts: ServerFacts, uris: tuple[str, ...]) -> tuple[Flow, ...]:
+    """What is asked of a server when nobody said what: reads, or else a list. Raises Unfit."""
+    if uris:
+        return (parse_flow("read"),)
+    for capability in ("tools", "prompts", "resources"):
+        if facts.offers(capability):
+            return (parse_flow(f"list {capability}"),)
+    raise Unfit("it has neither resources nor tools nor prompts: say with --do what to ask of it")
+
+
+def choose_uris(flows: Sequence[Flow], uris: tuple[str, ...], count: int) -> tuple[str, ...]:
+    """The first `count` resources that the `subscribe` of the flows is about. Raises Unfit."""
+    globs = [step.subject or "*" for flow in flows for step in flow.steps]
+    found = [uri for uri in uris if any(matches(glob, uri) for glob in globs)]
+    if len(found) < count:
+        raise Unfit(f"the server lists {len(found)} such resources, not {count}")
+    return tuple(found[:count])
+
+
+def is_remote(upstream: Upstream) -> bool:
+    """Whether load on it would leave this machine, or may: a name other than `localhost` is not looked up."""
+    target = upstream.target
+    if isinstance(target, Stdio | Unix):
+        return False
+    host = target.host if isinstance(target, Tcp) else urlsplit(target.url).hostname or ""
+    if host == "localhost":
+        return False
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return True

@@ -1,0 +1,150 @@
+"""Changes resources and sees how long it takes until every subscriber is told.
+
+One change at a time: the next comes when all have heard of the last one, or `patience` is over. The call that
+changes a resource is counted like every other request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+from attrs import frozen
+
+from mcpmux.bench.answer import TIMEOUT
+from mcpmux.bench.drive import Ending, Recorder
+from mcpmux.bench.fanout import Deliveries
+from mcpmux.bench.operation import Ask
+from mcpmux.bench.results import OK
+from mcpmux.bench.session import Session
+from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
+
+AGREE_SECONDS = 10.0  # for the server's word on a subscription
+FAILURES = 10  # changes in a row that may fail before it is given up
+
+
+@frozen(kw_only=True)
+class Change:
+    """One change to be made: the resource that it changes, and the request that does so."""
+
+    uri: str
+    ask: Ask
+
+
+class Push:
+    """One measurement of fan-out: `subscribers` are told, `changer` makes the changes."""
+
+    def __init__(
+        self, uris: Sequence[str], subscribers: int, patience: float, pause: float, recorder: Recorder
+    ) -> None:
+        self._uris = tuple(uris)
+        self._patience = patience
+        self._pause = pause
+        self._recorder = recorder
+        self.deliveries = Deliveries(subscribers, len(self._uris))
+        self._news = trio.Event()
+        self._scope = trio.CancelScope()
+        self.stopped: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Push {self.deliveries!r}>"
+
+    def stop(self, reason: str) -> None:
+        """End it now; what was measured stays."""
+        self.stopped = self.stopped or reason
+        self._scope.cancel(reason=reason)
+
+    def hear(self, subscriber: int, notification: Notification) -> None:
+        """A subscriber is told something."""
+        if notification.method != m.RESOURCE_UPDATED:
+            return
+        try:
+            uri = text_of(decode_fields(notification.params).get("uri"))
+        except ValueError:
+            return
+        if uri is not None:
+            self.deliveries.hear(subscriber, uri, trio.current_time())
+            self._news.set()
+
+    async def run(
+        self, subscribers: Sequence[Session], changer: Session, changes: Sequence[Change], seconds: float
+    ) -> Ending:
+        """Subscribe everybody, then make `changes` in turn, within `seconds`.
+
+        Raises TransportError or RemoteProtocolError when the server does not take a subscription.
+        """
+        async with trio.open_nursery() as nursery:
+            with self._scope:
+                async with trio.open_nursery() as asking:
+                    for session in subscribers:
+                        asking.start_soon(self._subscribe, session, nursery)
+                until = trio.current_time() + seconds
+                with trio.move_on_at(until):
+                    await self._make(changer, changes)
+            nursery.cancel_scope.cancel()
+        return Ending(ended=trio.current_time(), unfinished=0, stopped=self.stopped, late=0)
+
+    async def _subscribe(self, session: Session, nursery: trio.Nursery) -> None:
+        with trio.move_on_after(AGREE_SECONDS):
+            try:
+                if session.modern:
+                    await nursery.start(self._listen, session)
+                else:
+                    for uri in self._uris:
+                        await session.exchange(Call(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)}, {}))
+            except RpcError as error:
+                raise RemoteProtocolError(f"it refuses a subscription: {error.message}") from None
+            return
+        raise RemoteProtocolError(f"it did not take a subscription within {AGREE_SECONDS:g} s")
+
+    async def _listen(self, session: Session, task_status: trio.TaskStatus[None]) -> None:
+        agreed = False
+
+        async def hear(event: Event) -> None:
+            nonlocal agreed
+            if event.method == m.ACKNOWLEDGED and not agreed:
+                agreed = True
+                task_status.started()
+
+        wish = {"notifications": raw({"resourceSubscriptions": self._uris})}
+        try:
+            await session.listen(Call(m.LISTEN, wish, {}), hear)
+        except McpmuxError as error:
+            if not agreed:
+                raise
+            self.stop(f"a subscription broke off: {error}")
+            return
+        if not agreed:
+            raise RemoteProtocolError("the listen ended before it was acknowledged")
+        self.stop("the server has ended a subscription")
+
+    async def _make(self, changer: Session, changes: Sequence[Change]) -> None:
+        failures = 0
+        for change in changes:
+            began = trio.current_time()
+            self.deliveries.change(change.uri, began)
+            with trio.move_on_after(self._patience) as scope:
+                answer = await changer.perform(change.ask)
+            done = trio.current_time()
+            if scope.cancelled_caught:
+                self._recorder.record(change.ask.operation, began, began, done, TIMEOUT, 0, 0)
+            else:
+                self._recorder.record(change.ask.operation, began, began, done, *answer[:3])
+            if scope.cancelled_caught or answer.outcome != OK:
+                self.deliveries.withdraw(change.uri)
+                failures += 1
+                if failures >= FAILURES:
+                    self.stop("the changes fail")
+            else:
+                failures = 0
+                await self._wait_until_heard(change.uri)
+            await trio.sleep(self._pause)
+
+    async def _wait_until_heard(self, uri: str) -> None:
+        with trio.move_on_after(self._patience):
+            while not self.deliveries.complete(uri):
+                self._news = trio.Event()
+                await self._news.wait()

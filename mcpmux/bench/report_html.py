@@ -1,0 +1,174 @@
+"""Results as one page that needs nothing else: style and plots are inside, nothing is loaded, no script runs.
+
+Everything in it that came from elsewhere is escaped; a policy in the page forbids all requests. Light and
+dark follow the reader's setting. It can be printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+
+from mcpmux.bench.compare import Comparison
+from mcpmux.bench.judgement import Judgement
+from mcpmux.bench.report_plots import (
+    OF_LATENCY,
+    OF_PUSHES,
+    Figure,
+    distribution_figure,
+    knee_figure,
+    time_figures,
+)
+from mcpmux.bench.report_rows import (
+    Table,
+    circumstances,
+    comparison_table,
+    differs,
+    notes_on,
+    tables_of,
+)
+from mcpmux.bench.result_file import Report
+from mcpmux.bench.results import Results
+from mcpmux.bench.wording import count_text, rate_text, share_text, time_text
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def html_of(
+    report: Report,
+    comparisons: Sequence[Comparison] = (),
+    judgements: Sequence[Judgement] = (),
+) -> str:
+    """The whole page."""
+    results = report.results
+    names = ", ".join(dict.fromkeys(one.about.name for one in results))
+    title = f"MCP load benchmark: {names}"
+    parts = [
+        f"<header><h1>{escape(title)}</h1>",
+        f'<p class="soft">{escape(report.when)} · {escape(report.tool)}</p></header>',
+        _tiles(results[0]) if len(results) == 1 else "",
+        _notes(notes_on(results)),
+        _judgements(judgements),
+        *(_table(table) for table in tables_of(results)),
+        *(_comparison(one) for one in comparisons),
+        *_plots(results),
+        _facts(report),
+        "<footer>Latency counts from the time at which a request was meant to be sent, so that a stalled "
+        "target cannot hide. Timeouts count as at least that long; other errors are not in it.</footer>",
+    ]
+    style = files("mcpmux.bench").joinpath("report.css").read_text("utf-8")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>\n{style}</style></head>\n"
+        f"<body><main>{''.join(parts)}</main></body></html>\n"
+    )
+
+
+def _tiles(one: Results) -> str:
+    """The numbers that are read first."""
+    whole = one.overall()
+    p50, p99, p999 = whole.latency.percentiles((50, 99, 99.9))
+    tiles = [
+        (rate_text(one.rate(whole) if one.seconds else None), "answers without error", ""),
+        (time_text(p50), "p50 latency", ""),
+        (time_text(p99), "p99 latency", ""),
+        (time_text(p999), "p99.9 latency", ""),
+        (share_text(whole.error_share), "errors", "bad" if whole.failed else "good"),
+        (count_text(whole.count), "requests", ""),
+        (share_text(one.generator.cpu_share), "generator CPU", "warn" if one.generator.warning else ""),
+    ]
+    if one.fan_out is not None:
+        lost = one.fan_out.losses
+        tiles.append((count_text(lost), "pushes lost", "bad" if lost else "good"))
+    inside = (
+        f'<div class="tile"><b class="{tone}">{escape(text)}</b><span>{escape(name)}</span></div>'
+        for text, name, tone in tiles
+    )
+    return f'<div class="tiles">{"".join(inside)}</div>'
+
+
+def _plots(results: Sequence[Results]) -> Iterable[str]:
+    """Targets together where they can be compared, then one by one."""
+    if len(results) > 1:
+        lines = [(one.about.name, one.overall().latency) for one in results]
+        yield _figures([distribution_figure("Latency by percentile", OF_LATENCY, lines)])
+    for one in results:
+        yield f"<h2>{escape(one.about.name)}</h2>"
+        yield f'<p class="soft">{escape(one.about.target)} · {escape(circumstances(one))}</p>'
+        whole = one.overall()
+        lines = [("all", whole.latency)]
+        if differs(whole.latency, whole.service):
+            lines.append(("all, from the actual send", whole.service))
+        if len(one.operations) > 1:
+            lines += [(name, part.latency) for name, part in one.operations.items()]
+        yield _figures([distribution_figure("Latency by percentile", OF_LATENCY, lines)])
+        yield _figures(time_figures(one))
+        yield _figures([knee_figure(one.steps)])
+        if one.fan_out is not None:
+            pushes = [("delivery", one.fan_out.delay)]
+            yield _figures([distribution_figure("Delay of pushes by percentile", OF_PUSHES, pushes)])
+
+
+def _figures(figures: Sequence[Figure | None]) -> str:
+    shown = [_figure(figure) for figure in figures if figure is not None]
+    return f'<div class="pair">{"".join(shown)}</div>' if len(shown) > 1 else "".join(shown)
+
+
+def _figure(figure: Figure) -> str:
+    legend = "".join(
+        f'<li class="{escape(style)}"><i></i>{escape(text)}</li>' for style, text in figure.legend
+    )
+    return (
+        f'<figure class="card"><h3>{escape(figure.title)}</h3><ul class="legend">{legend}</ul>{figure.svg}'
+        f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
+    )
+
+
+def _table(table: Table) -> str:
+    words = ['class="words"' if place in table.left else "" for place in range(len(table.headings))]
+    head = "".join(
+        f"<th {style}>{escape(text)}</th>" for style, text in zip(words, table.headings, strict=True)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f'<td class="{"words " if place in table.left else ""}{cell.tone}">{escape(cell.text)}</td>'
+            for place, cell in enumerate(row)
+        )
+        + "</tr>"
+        for row in table.rows
+    )
+    return (
+        f'<section class="card"><h3>{escape(table.title)}</h3><div class="scroll"><table>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></section>"
+    )
+
+
+def _comparison(comparison: Comparison) -> str:
+    return _table(comparison_table(comparison)) + _notes(comparison.notes)
+
+
+def _notes(notes: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f'<section class="card notes"><ul>{items}</ul></section>' if items else ""
+
+
+def _judgements(judgements: Sequence[Judgement]) -> str:
+    if not judgements:
+        return ""
+    items = "".join(
+        f'<li class="{"good" if one.held else "bad"}">{"✓" if one.held else "✗"} {escape(one.sentence)}</li>'
+        for one in judgements
+    )
+    return f'<section class="card"><h3>Assertions</h3><ul class="plain">{items}</ul></section>'
+
+
+def _facts(report: Report) -> str:
+    facts = {"written by": report.tool, "started": report.when, **report.machine}
+    items = "".join(
+        f"<dt>{escape(str(name))}</dt><dd>{escape(str(fact))}</dd>" for name, fact in facts.items()
+    )
+    return f'<h2>Where the load came from</h2><section class="card"><dl>{items}</dl></section>'

@@ -1,0 +1,225 @@
+"""The tables of a report: what is told of results, in which order and words. Pure.
+
+A terminal and a page show the same tables; how they look is theirs. Texts may hold what strangers wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from mcpmux.bench.compare import Comparison
+from mcpmux.bench.histogram import Distribution
+from mcpmux.bench.results import FanOut, Operation, Results, Step
+from mcpmux.bench.wording import bytes_text, count_text, rate_text, share_text, time_text
+
+PERCENTS = (50.0, 90.0, 99.0, 99.9)
+TIMES = ("p50", "p90", "p99", "p99.9", "max")
+FEW = 1000  # requests; with fewer, p99.9 is the slowest one
+
+Tone = Literal["", "strong", "dim", "good", "warn", "bad"]
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """A text and how to show it."""
+
+    text: str
+    tone: Tone = ""
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows under headings. `left`: the columns that hold words; all others hold numbers."""
+
+    title: str
+    headings: tuple[str, ...]
+    left: tuple[int, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def tables_of(results: Sequence[Results]) -> list[Table]:
+    """Everything about every target; several targets side by side, as rows of the same tables."""
+    tables = [_throughput(results), _latencies(results)]
+    for one in results:
+        of = f" of {one.about.name}" if len(results) > 1 else ""
+        if one.steps:
+            tables.append(_steps(f"Steps{of}", one.steps))
+        if one.fan_out is not None:
+            tables.append(_fan_out(f"Pushes{of}", one.fan_out))
+        errors = _errors(f"Errors{of}", one)
+        if errors.rows:
+            tables.append(errors)
+    return tables
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """What has changed, and what is not shown to have changed."""
+    tones: dict[str, Tone] = {"better": "good", "worse": "bad", "no difference shown": "dim"}
+    rows = []
+    for change in comparison.changes:
+        name = change.measure if change.part is None else f"{change.part}.{change.measure}"
+        numbers = (change.text(change.old), change.text(change.new), change.interval_text)
+        texts = (name, *numbers, f"{change.effect:+.2f}")
+        rows.append((*map(Cell, texts), Cell(change.verdict, tones[change.verdict])))
+    title = f"{comparison.name}: compared {comparison.basis}"
+    return _table(title, ("", "old", "new", "change, 95 % interval", "effect", "verdict"), rows, (0, 5))
+
+
+def headline(one: Results) -> str:
+    """What was measured."""
+    about = one.about
+    name = "" if about.name == about.target else f"{about.name}: "
+    return f"{name}{about.target}  {about.transport}, {about.revision}"
+
+
+def circumstances(one: Results) -> str:
+    """Under what load, and for how long."""
+    warm_up = f" after {time_text(one.warm_up)} of warm-up" if one.warm_up else ""
+    return f"{one.about.load.text}; measured {time_text(one.seconds)}{warm_up}"
+
+
+def notes_on(results: Sequence[Results]) -> list[str]:
+    """What to know before trusting the numbers, a sentence each."""
+    notes = []
+    for one in results:
+        name = one.about.name
+        if one.stopped:
+            notes.append(f"{name}: ended before its time: {one.stopped}")
+        if one.unfinished:
+            notes.append(f"{name}: {count_text(one.unfinished)} requests had no answer yet at the end")
+        if one.generator.warning:
+            notes.append(f"{name}: {one.generator.warning}")
+        count = one.overall().latency.count
+        if 0 < count < FEW:
+            notes.append(f"{name}: only {count_text(count)} latencies, so p99.9 is the slowest of them")
+    return notes
+
+
+def differs(latency: Distribution, service: Distribution) -> bool:
+    """Whether waiting to be sent made a difference that people can see."""
+    pairs = zip(latency.percentiles(PERCENTS), service.percentiles(PERCENTS), strict=True)
+    return any(one is not None and other is not None and one > other * 1.02 for one, other in pairs)
+
+
+def _throughput(results: Sequence[Results]) -> Table:
+    rows = []
+    for one in results:
+        whole = one.overall()
+        times = one.connections.times
+        failed = sum(one.connections.errors.values())
+        connections = count_text(one.connections.count) + (f" ({failed} failed)" if failed else "")
+        rows.append(
+            (
+                Cell(one.about.name),
+                Cell(count_text(whole.count)),
+                Cell(rate_text(one.rate(whole) if one.seconds else None), "strong"),
+                _error_cell(whole),
+                Cell(bytes_text(whole.sent_bytes)),
+                Cell(bytes_text(whole.received_bytes)),
+                Cell(connections, "bad" if failed else ""),
+                Cell(time_text(times.percentile(50))),
+                Cell(time_text(times.percentile(100))),
+                Cell(share_text(one.generator.cpu_share), "warn" if one.generator.warning else ""),
+            )
+        )
+    volume = ("target", "requests", "rate", "errors", "sent", "received")
+    return _table("Throughput", (*volume, "connections", "connect p50", "connect max", "generator CPU"), rows)
+
+
+def _latencies(results: Sequence[Results]) -> Table:
+    """By operation, then of all of them, then from the actual send where that differs."""
+    names = sorted({name for one in results for name in one.operations})
+    every = names[0] if len(names) == 1 else "all"
+    rows = [
+        _latency_row(name, one, one.operations[name])
+        for name in (names if len(names) > 1 else ())
+        for one in results
+        if name in one.operations
+    ]
+    for one in results:
+        whole = one.overall()
+        rows.append(_latency_row(every, one, whole, "strong"))
+        if differs(whole.latency, whole.service):
+            first = (
+                Cell(f"{every}, from the actual send", "dim"),
+                Cell(one.about.name, "dim"),
+                Cell(""),
+                Cell(""),
+            )
+            rows.append((*first, *_time_cells(whole.service, "dim")))
+    headings = ("operation", "target", "requests", "rate", *TIMES)
+    if len(results) > 1:
+        return _table("Latency", headings, rows, (0, 1))
+    return _table("Latency", (headings[0], *headings[2:]), [(row[0], *row[2:]) for row in rows])
+
+
+def _latency_row(name: str, one: Results, part: Operation, tone: Tone = "") -> tuple[Cell, ...]:
+    rate = rate_text(one.rate(part) if one.seconds else None)
+    texts = (name, one.about.name, count_text(part.count), rate)
+    return (*(Cell(text, tone) for text in texts), *_time_cells(part.latency, tone))
+
+
+def _steps(title: str, steps: Sequence[Step]) -> Table:
+    held = {True: Cell("yes", "good"), None: Cell("")}
+    rows = [
+        (
+            Cell(step.name),
+            Cell("" if step.offered is None else rate_text(step.offered)),
+            Cell("" if step.clients is None else count_text(step.clients)),
+            Cell(rate_text(step.rate)),
+            Cell(share_text(sum(step.errors.values()) / step.count if step.count else None)),
+            *_time_cells(step.latency),
+            Cell(f"no: {step.why or 'too slow'}", "bad") if step.held is False else held[step.held],
+        )
+        for step in steps
+    ]
+    return _table(title, ("step", "offered", "clients", "rate", "errors", *TIMES, "held"), rows, (0, 10))
+
+
+def _fan_out(title: str, pushes: FanOut) -> Table:
+    row = (
+        Cell(count_text(pushes.subscribers)),
+        Cell(count_text(pushes.resources)),
+        Cell(count_text(pushes.changes)),
+        Cell(f"{count_text(pushes.deliveries)} of {count_text(pushes.expected)}"),
+        Cell(count_text(pushes.losses), "bad" if pushes.losses else ""),
+        Cell(count_text(pushes.duplicates), "warn" if pushes.duplicates else ""),
+        *_time_cells(pushes.delay),
+    )
+    headings = ("subscribers", "resources", "changes", "delivered", "lost", "duplicates", *TIMES)
+    return _table(title, headings, [row], ())
+
+
+def _errors(title: str, one: Results) -> Table:
+    """By operation and kind, the most frequent first."""
+    found = [
+        (name, kind, count, part.count)
+        for name, part in one.operations.items()
+        for kind, count in part.errors.items()
+    ]
+    connections = one.connections
+    found += [("connect", kind, count, connections.count) for kind, count in connections.errors.items()]
+    found.sort(key=lambda row: -row[2])
+    rows = [
+        (Cell(name), Cell(kind, "bad"), Cell(count_text(count)), Cell(share_text(count / whole)))
+        for name, kind, count, whole in found
+    ]
+    return _table(title, ("operation", "error", "count", "share"), rows, (0, 1))
+
+
+def _error_cell(whole: Operation) -> Cell:
+    if not whole.failed:
+        return Cell("0")
+    return Cell(f"{count_text(whole.failed)} ({share_text(whole.error_share)})", "bad")
+
+
+def _time_cells(times: Distribution, tone: Tone = "") -> list[Cell]:
+    values = [*times.percentiles(PERCENTS), times.most if times.count else None]
+    return [Cell(time_text(value), tone) for value in values]
+
+
+def _table(
+    title: str, headings: tuple[str, ...], rows: Iterable[tuple[Cell, ...]], left: tuple[int, ...] = (0,)
+) -> Table:
+    return Table(title=title, headings=headings, left=left, rows=tuple(rows))

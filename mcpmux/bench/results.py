@@ -1,0 +1,227 @@
+"""What a benchmark found, as frozen values that JSON can hold. Pure.
+
+Times are seconds, sizes bytes, rates per second, shares 0 to 1. `latency` counts from the time at which a
+request was meant to be sent, so that a stalled server cannot hide; `service` from when it was sent.
+Both hold the answers without error, and the waits that ended without an answer (WAITED): an error that
+comes fast makes nothing look faster, and a timeout does not vanish. See `result_file` for the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from mcpmux.bench.histogram import Distribution, merged
+
+OK = "ok"
+WAITED = frozenset({"timeout", "unfinished"})  # outcomes that waited for an answer in vain
+BUSY_SHARE = 0.9  # of one core; from here on the generator may have been the limit
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for. `text`: for people; `settings`: what has to be equal to compare two results."""
+
+    text: str
+    settings: dict[str, Any] = {}
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured. `when`: the start as RFC 3339 in UTC. `name`: how it is called beside others."""
+
+    name: str
+    target: str
+    transport: str
+    revision: str
+    when: str
+    load: Load
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """One column per number, one row per `seconds`; the last row is `last_seconds` long.
+
+    An answer belongs to the row in which it arrived. `count` includes `errors`. Percentiles are of the
+    latencies of a row, None where it has none.
+    """
+
+    seconds: float
+    last_seconds: float
+    count: tuple[int, ...]
+    errors: tuple[int, ...]
+    p50: tuple[float | None, ...]
+    p99: tuple[float | None, ...]
+    most: tuple[float | None, ...]
+
+    def __post_init__(self) -> None:
+        columns = (self.errors, self.p50, self.p99, self.most)
+        if any(len(column) != len(self.count) for column in columns):
+            raise ValueError("the columns of a series are not of one length")
+        if not (self.seconds > 0 and self.last_seconds >= 0):
+            raise ValueError("the rows of a series last no time")
+
+    def widths(self) -> list[float]:
+        """How many seconds each row is long."""
+        rows = len(self.count)
+        return [self.seconds] * (rows - 1) + [self.last_seconds] * min(rows, 1)
+
+    def whole(self) -> Series:
+        """Without the last row when that is cut short by a tenth or more, for it would look like a change."""
+        if self.last_seconds >= self.seconds * 0.9 or not self.count:
+            return self
+        return Series(
+            seconds=self.seconds,
+            last_seconds=self.seconds,
+            count=self.count[:-1],
+            errors=self.errors[:-1],
+            p50=self.p50[:-1],
+            p99=self.p99[:-1],
+            most=self.most[:-1],
+        )
+
+    def rates(self) -> list[float]:
+        """Answers without error per second, row by row."""
+        rows = zip(self.count, self.errors, self.widths(), strict=True)
+        return [(count - errors) / width if width else 0.0 for count, errors, width in rows]
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of request. `count` includes the errors; `errors` by kind, such as `rpc -32602`."""
+
+    count: int
+    errors: dict[str, int]
+    sent_bytes: int
+    received_bytes: int
+    latency: Distribution
+    service: Distribution
+    series: Series
+
+    @property
+    def failed(self) -> int:
+        """How many ended in an error."""
+        return sum(self.errors.values())
+
+    @property
+    def error_share(self) -> float | None:
+        """Errors among all; None without any request."""
+        return self.failed / self.count if self.count else None
+
+
+class Connections(msgspec.Struct, frozen=True, kw_only=True):
+    """How many were tried, what they failed of, and how long the good ones took to be ready."""
+
+    count: int
+    errors: dict[str, int]
+    times: Distribution
+
+
+class Generator(msgspec.Struct, frozen=True, kw_only=True):
+    """What the load generator itself needed. `cpu_share`: of one core. `warning`: when it was the limit."""
+
+    cpu_share: float
+    warning: str | None = None
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a run under one load: of a ramp, or a probe of a search.
+
+    `offered`: requests per second asked for, or None; `clients`: how many, or None. `count`, `errors` and
+    `latency`: of the requests meant to be sent in the step. `arrived`: answers without error that came
+    while it lasted, whenever they were asked for: a server that falls behind shows it here. `held`: whether
+    the load was borne, None when nobody asked; `why`: what broke first.
+    """
+
+    name: str
+    offered: float | None
+    clients: int | None
+    seconds: float
+    count: int
+    arrived: int
+    errors: dict[str, int]
+    latency: Distribution
+    held: bool | None = None
+    why: str | None = None
+
+    @property
+    def rate(self) -> float:
+        """Answers without error per second, while it lasted."""
+        return self.arrived / self.seconds if self.seconds else 0.0
+
+
+class FanOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Pushes: each of `changes` had to reach some subscribers, `expected` deliveries in all.
+
+    `delay`: from a change to one delivery. `duplicates`: deliveries of a change after its first to the
+    same subscriber; not among `deliveries`.
+    """
+
+    subscribers: int
+    resources: int
+    changes: int
+    expected: int
+    deliveries: int
+    duplicates: int
+    delay: Distribution
+
+    @property
+    def losses(self) -> int:
+        """Deliveries that never came."""
+        return self.expected - self.deliveries
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about one target.
+
+    `seconds`: how long was measured, without `warm_up` (of which nothing is counted). `unfinished`:
+    requests without an answer when the run ended. `stopped`: why it ended before its time, or None.
+    """
+
+    about: About
+    seconds: float
+    warm_up: float
+    operations: dict[str, Operation]
+    series: Series
+    connections: Connections
+    generator: Generator
+    steps: tuple[Step, ...] = ()
+    fan_out: FanOut | None = None
+    unfinished: int = 0
+    stopped: str | None = None
+
+    def overall(self) -> Operation:
+        """All operations as one."""
+        parts = self.operations.values()
+        return Operation(
+            count=sum(part.count for part in parts),
+            errors=added(part.errors for part in parts),
+            sent_bytes=sum(part.sent_bytes for part in parts),
+            received_bytes=sum(part.received_bytes for part in parts),
+            latency=merged(part.latency for part in parts),
+            service=merged(part.service for part in parts),
+            series=self.series,
+        )
+
+    def rate(self, part: Operation) -> float:
+        """Answers without error per second."""
+        return (part.count - part.failed) / self.seconds if self.seconds else 0.0
+
+
+def added(tables: Iterable[dict[str, int]]) -> dict[str, int]:
+    """Counts by kind, of all tables; the most frequent first."""
+    sums: dict[str, int] = {}
+    for table in tables:
+        for kind, count in table.items():
+            sums[kind] = sums.get(kind, 0) + count
+    return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
+
+
+def generator_of(cpu_seconds: float, seconds: float) -> Generator:
+    """What the generator needed, and whether to warn of it. It runs on one core."""
+    share = cpu_seconds / seconds if seconds > 0 else 0.0
+    if share < BUSY_SHARE:
+        return Generator(cpu_share=share)
+    warning = (
+        f"the load generator used {share:.0%} of the one core it runs on, so the target may be able to do "
+        "more than this: share the load between several generators, or ask for less"
+    )
+    return Generator(cpu_share=share, warning=warning)

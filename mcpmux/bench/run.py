@@ -1,0 +1,225 @@
+"""One benchmark of one target: sessions opened, its lists learned, the load driven, everything counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from random import Random
+
+import trio
+
+from mcpmux.bench.answer import Checker
+from mcpmux.bench.drive import Drive, Ending, SleepUntil
+from mcpmux.bench.knee import Knee
+from mcpmux.bench.operation import Inventory, Operation, bind
+from mcpmux.bench.plan import SECONDS, TRANSPORTS, Plan, choose_uris, default_flows
+from mcpmux.bench.push import Change, Push
+from mcpmux.bench.results import About, Generator, Load, Results, generator_of
+from mcpmux.bench.search import PROBE_SECONDS, Search
+from mcpmux.bench.session import OpenChannel, Session, open_sessions
+from mcpmux.bench.tally import MOST_STEPS, Tally
+from mcpmux.bench.workload import Mix, bind_mix, parse_flow
+from mcpmux.config import Upstream
+from mcpmux.config.report import Unfit
+from mcpmux.errors import ConfigError
+from mcpmux.protocol.envelope import Notification
+from mcpmux.protocol.revisions import is_modern
+
+Work = Drive | Search | Push
+
+FIRST_RATE = 50.0  # of a search, if nobody said otherwise; nearly every server bears it
+CHANGES = 100  # of resources, if nobody said otherwise
+PAUSE_SECONDS = 0.05  # between changes: a duplicate that comes later would count as a delivery of the next
+LATE_SHARE = 0.01  # of the requests that may leave late before it is said
+
+
+class Run:
+    """A benchmark of one target that can be watched and stopped. `cpu`: seconds that this process used."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        plan: Plan,
+        open_channel: OpenChannel,
+        sleep_until: SleepUntil = trio.sleep_until,
+        cpu: Callable[[], float] = time.process_time,
+    ) -> None:
+        self.upstream = upstream
+        self._plan = plan
+        self._open_channel = open_channel
+        self._sleep_until = sleep_until
+        self._cpu = cpu
+        self._connected: list[tuple[float, str]] = []
+        self._stopped: str | None = None
+        self._opening = trio.CancelScope()
+        self.work: Work | None = None
+        self.knee: Knee | None = None
+        self.tally: Tally | None = None
+
+    def __repr__(self) -> str:
+        return f"<Run {self.upstream.name} {self.work!r}>"
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for their answers."""
+        drive = self.work.drive if isinstance(self.work, Search) else self.work
+        return drive.in_flight if isinstance(drive, Drive) else 0
+
+    def stop(self, reason: str) -> None:
+        """End it now and keep what was measured."""
+        self._stopped = self._stopped or reason
+        if self.work is not None:
+            self.work.stop(reason)
+        else:
+            self._opening.cancel(reason=reason)
+
+    async def measure(self) -> Results | None:
+        """The results; None when it was stopped before anything was measured.
+
+        Raises TransportError, RemoteProtocolError, RpcError when it cannot be reached, ConfigError when it
+        has not what was asked for.
+        """
+        plan = self._plan
+        checker = Checker(plan.check) if plan.check is not None else None
+        count = plan.sessions + (plan.push is not None)  # one more makes the changes
+        with self._opening:
+            async with open_sessions(
+                self._open_channel,
+                self.upstream,
+                count,
+                plan.revision,
+                self._note,
+                checker,
+                self._hear,
+                short=plan.connections is None or plan.connections >= plan.workers,
+            ) as sessions:
+                uris, mix = await self._learn(sessions[0])
+                return await self._measure(sessions, uris, mix)
+        return None
+
+    def _note(self, seconds: float, outcome: str) -> None:
+        self._connected.append((seconds, outcome))
+
+    def _hear(self, session: int, notification: Notification) -> None:
+        if isinstance(self.work, Push):
+            self.work.hear(session, notification)
+
+    async def _learn(self, session: Session) -> tuple[tuple[str, ...], Mix]:
+        """What is to be asked of the server, from its own lists where that is needed."""
+        plan = self._plan
+        wanted = not plan.flows or plan.push is not None or any(flow.needs_uris for flow in plan.flows)
+        offered = session.facts.offers("resources")
+        try:
+            uris = await session.list_uris() if wanted and offered else ()
+            if plan.push is not None:
+                flows = plan.flows or (parse_flow("subscribe"),)
+            else:
+                flows = plan.flows or default_flows(session.facts, uris)
+            if session.modern and any(step.verb == "ping" for flow in flows for step in flow.steps):
+                raise Unfit("`ping`: revision 2026-07-28 has none; ask for an older one with --revision")
+            mix = bind_mix(flows, Inventory(uris), plan.zipf, Random(plan.seed))
+            return choose_uris(flows, uris, plan.resources) if plan.push is not None else uris, mix
+        except Unfit as mistake:
+            problem = f"{self.upstream.name}: {mistake}"
+        raise ConfigError([problem])
+
+    async def _measure(self, sessions: list[Session], uris: tuple[str, ...], mix: Mix) -> Results:
+        plan = self._plan
+        warm_up = 0.0 if plan.find_max or plan.push is not None else plan.warm_up
+        when = datetime.now(UTC)
+        started = trio.current_time()
+        tally = self.tally = Tally(started, warm_up, plan.longest)
+        for seconds, outcome in self._connected:
+            tally.connected(seconds, outcome)
+        began = self._cpu()
+        if plan.push is not None:
+            ending = await self._push(plan.push, sessions, uris, tally)
+        elif plan.find_max:
+            ending = await self._search(sessions, mix, tally)
+        else:
+            self._announce_steps(tally, started + plan.warm_up)
+            drive = Drive(plan.load(), sessions, mix, tally, Random(plan.seed), self._sleep_until)
+            ending = await self._go(drive, drive.run(started))
+        elapsed = trio.current_time() - started
+        return tally.results(
+            self._about(sessions[0], when),
+            ending.ended,
+            self._judge_generator(self._cpu() - began, elapsed, ending, tally.seen),
+            fan_out=self.work.deliveries.results() if isinstance(self.work, Push) else None,
+            unfinished=ending.unfinished,
+            stopped=ending.stopped,
+        )
+
+    def _announce_steps(self, tally: Tally, begun: float) -> None:
+        """Each part of a rate that changes is shown by itself."""
+        profile = self._plan.profile or ()
+        constant = len(profile) == 1 and profile[0].first == profile[0].last
+        if constant or len(profile) > MOST_STEPS:
+            return
+        for ramp in profile:
+            even = ramp.first == ramp.last
+            name = f"{ramp.first:g}/s" if even else f"{ramp.first:g}/s to {ramp.last:g}/s"
+            tally.begin_step(begun, name, offered=(ramp.first + ramp.last) / 2)
+            begun += ramp.seconds
+            tally.end_step(begun)
+
+    async def _go(self, work: Work, running: Awaitable[Ending]) -> Ending:
+        """Run what `stop` can stop from now on."""
+        self.work = work
+        if self._stopped is not None:
+            work.stop(self._stopped)
+        return await running
+
+    async def _search(self, sessions: list[Session], mix: Mix, tally: Tally) -> Ending:
+        plan = self._plan
+        profile = plan.profile
+        first = profile[0].first if profile is not None else FIRST_RATE
+        search = Search(plan.find_max, first, plan.load, plan.seconds or PROBE_SECONDS, self._cpu)
+        self.knee = search.knee
+        random = Random(plan.seed)
+        return await self._go(search, search.run(sessions, mix, tally, random, self._sleep_until))
+
+    async def _push(
+        self, operation: Operation, sessions: list[Session], uris: tuple[str, ...], tally: Tally
+    ) -> Ending:
+        plan = self._plan
+        makers = [(uri, bind(operation, Inventory((uri,)), 0)) for uri in uris]
+        random = Random(plan.seed)
+        changes = []
+        for number in range(plan.count or CHANGES):
+            uri, make = makers[number % len(makers)]
+            changes.append(Change(uri=uri, ask=make(number + 1, random)))
+        push = Push(uris, len(sessions) - 1, plan.patience, plan.think or PAUSE_SECONDS, tally)
+        seconds = plan.seconds or SECONDS
+        return await self._go(push, push.run(sessions[1:], sessions[0], changes, seconds))
+
+    def _judge_generator(self, cpu: float, seconds: float, ending: Ending, seen: int) -> Generator:
+        generator = generator_of(cpu, seconds)
+        if generator.warning is None and ending.late > seen * LATE_SHARE:
+            warning = (
+                f"{ending.late} requests left late though there was room for them: this machine was too busy "
+                "for the load generator"
+            )
+            return Generator(cpu_share=generator.cpu_share, warning=warning)
+        return generator
+
+    def _about(self, session: Session, when: datetime) -> About:
+        target = self.upstream.target
+        transport = TRANSPORTS[type(target)]
+        revision = session.facts.revision
+        return About(
+            name=self.upstream.name,
+            target=target.display,
+            transport=transport,
+            revision=revision,
+            when=when.isoformat(timespec="seconds").replace("+00:00", "Z"),
+            load=Load(
+                text=self._plan.describe(),
+                settings={
+                    **self._plan.settings(),
+                    "transport": transport,
+                    "era": "modern" if is_modern(revision) else "legacy",
+                },
+            ),
+        )

@@ -1,0 +1,123 @@
+"""When requests are due in the open load model: a rate over time, and the arrivals that it makes. Pure.
+
+A rate is written as steps with commas between them, each `RATE` or `FROM..TO`, and `/DURATION` behind it. A
+step without a duration lasts as long as the next one that has one:
+
+    200                  200 a second, as long as the run takes
+    100..1000/30s        from 100 to 1,000 a second within 30 seconds
+    100,200,400/10s      three steps of 10 seconds each
+
+Times are seconds from the start of the schedule, rates are arrivals a second.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from itertools import accumulate, count, repeat
+from typing import NamedTuple
+
+from mcpmux.config.report import Unfit
+from mcpmux.config.scalars import Duration
+
+RATE_LIMIT = 1_000_000.0  # a second; more is a slip of the keyboard
+
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+
+EXPECTED = "expected a rate a second such as 200, 100..1000/30s or 100,200,400/10s"
+
+
+class Ramp(NamedTuple):
+    """A rate that changes evenly from `first` to `last` within `seconds`."""
+
+    first: float
+    last: float
+    seconds: float
+
+    @property
+    def arrivals(self) -> float:
+        """How many are expected in it."""
+        return (self.first + self.last) / 2 * self.seconds
+
+    def moment(self, number: float) -> float:
+        """When the expected count of arrivals since its start reaches `number`."""
+        if number <= 0:
+            return 0.0
+        bend = (self.last - self.first) / (2 * self.seconds)
+        return 2 * number / (self.first + math.sqrt(max(self.first**2 + 4 * bend * number, 0.0)))
+
+
+Profile = tuple[Ramp, ...]
+
+
+def parse_rate(text: str, seconds: float) -> Profile:
+    """The profile that `text` describes; `seconds` is what steps without any duration share.
+
+    Raises Unfit.
+    """
+    ramps: list[Ramp] = []
+    following: float | None = None
+    steps = [step.strip() for step in text.split(",")]
+    for step in reversed(steps):
+        first, last, own = _parse_step(step)
+        following = own or following
+        ramps.append(Ramp(first, last, following or seconds / len(steps)))
+    profile = tuple(reversed(ramps))
+    if total_arrivals(profile) < 1:
+        raise Unfit(f"nothing would be sent at the rate {text!r}; {EXPECTED}")
+    return profile
+
+
+def _parse_step(step: str) -> tuple[float, float, float | None]:
+    # `1..2` is a range and not the numbers `1.` and `.2`: the dots are looked for first.
+    rates, _, duration = step.partition("/")
+    first, dots, last = rates.partition("..")
+    if "/" in step and not duration:
+        raise Unfit(EXPECTED)
+    low = _parse_number(first)
+    return low, _parse_number(last) if dots else low, Duration().read(duration) if duration else None
+
+
+def _parse_number(text: str) -> float:
+    if not _NUMBER.fullmatch(text.strip()):
+        raise Unfit(EXPECTED)
+    rate = float(text)
+    if rate > RATE_LIMIT:
+        raise Unfit(f"expected at most {RATE_LIMIT:,.0f} arrivals a second")
+    return rate
+
+
+def total_seconds(profile: Profile) -> float:
+    """How long it takes."""
+    return math.fsum(ramp.seconds for ramp in profile)
+
+
+def total_arrivals(profile: Profile) -> float:
+    """How many arrivals are expected in it."""
+    return math.fsum(ramp.arrivals for ramp in profile)
+
+
+def even_positions() -> Iterator[float]:
+    """Arrivals at even distances."""
+    return map(float, count())
+
+
+def poisson_positions(draw: Callable[[], float]) -> Iterator[float]:
+    """Arrivals that know nothing of each other; `draw` gives exponential numbers of mean 1."""
+    return accumulate(draw() for _ in repeat(None))
+
+
+def arrivals(profile: Profile, positions: Iterator[float]) -> Iterator[float]:
+    """When the expected count of arrivals reaches each of `positions`, until the profile ends."""
+    start = before = 0.0
+    ramps = iter(profile)
+    ramp = next(ramps, None)
+    for position in positions:
+        while ramp is not None and position - before >= ramp.arrivals:
+            start += ramp.seconds
+            before += ramp.arrivals
+            ramp = next(ramps, None)
+        if ramp is None:
+            return
+        yield start + ramp.moment(position - before)

@@ -1,0 +1,208 @@
+"""Counts what a benchmark sees while it runs. Pure: every time is handed in, as seconds on one clock.
+
+Rules
+- What was meant to be sent before the end of the warm-up is not counted, whenever its answer arrives.
+- A row of the series takes what arrives in it; a row is closed by the first thing that arrives after it,
+  and what is told late counts in the row that is open.
+- A request belongs to the step in which it was meant to be sent.
+- Memory is bounded: by the number of rows (fixed by `longest`), of operations, of kinds of errors, and of
+  buckets, not by the number of requests.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mcpmux.bench.histogram import Histogram
+from mcpmux.bench.results import OK, WAITED, About, FanOut, Generator, Results, Step
+from mcpmux.bench.snapshot import Snapshot
+from mcpmux.bench.sums import (
+    OTHERS,
+    Columns,
+    ConnectionSums,
+    OperationSums,
+    StepSums,
+    add_kind,
+    columns_of,
+    series_of,
+)
+
+MOST_ROWS = 3600  # of a series; longer runs get longer rows
+MOST_OPERATIONS = 200  # more are counted together: a capture may hold any number of names
+MOST_STEPS = 1000  # more than any ramp or search makes; each has a histogram
+
+
+class Tally:
+    """Of one run against one target.
+
+    `started`: when load began; `warm_up`: seconds left out from then on; `longest`: seconds that the run
+    may last, which fixes how long the rows of its series are. What arrives later counts in the last row.
+    """
+
+    def __init__(self, started: float, warm_up: float = 0.0, longest: float = 3600.0) -> None:
+        self.started = started
+        self.begun = started + warm_up
+        self.warm_up = warm_up
+        self.row_seconds = float(max(1, math.ceil(longest / MOST_ROWS)))
+        self.seen = 0  # with the warm-up
+        self._last = self.begun
+        self._row_began = self.begun
+        self._row_ends = self.begun + self.row_seconds
+        self._rows: list[Columns] = []
+        self._operations: dict[str, OperationSums] = {}
+        self._connections = ConnectionSums()
+        self._steps: list[StepSums] = []
+
+    def __repr__(self) -> str:
+        return f"<Tally of {self.seen} in {len(self._operations)} operations>"
+
+    def record(
+        self,
+        operation: str,
+        intended: float,
+        sent: float,
+        done: float,
+        outcome: str,
+        sent_bytes: int,
+        received_bytes: int,
+    ) -> None:
+        """Count a request that has ended. `intended`: when it should have been sent; equal to `sent` in a
+        closed loop. `outcome`: "ok", or what went wrong in a few words: "rpc -32602", "tool error",
+        "timeout", "connection lost", "wrong answer".
+        """
+        self.seen += 1
+        if intended < self.begun:
+            return
+        if done >= self._row_ends:
+            self._close_rows(done)
+        if done > self._last:
+            self._last = done
+        sums = self._operations.get(operation) or self._sums_of(operation)
+        sums.count += 1
+        sums.sent_bytes += sent_bytes
+        sums.received_bytes += received_bytes
+        row = sums.row
+        row.count += 1
+        latency = done - intended
+        if outcome != OK:
+            row.errors += 1
+            add_kind(sums.errors, outcome)
+        if outcome == OK or outcome in WAITED:
+            if sent == intended:
+                row.prompt.record(latency)
+            else:
+                row.late.record(latency)
+                row.service.record(done - sent)
+        if self._steps:
+            self._step_at(intended).add(latency, outcome)
+            if outcome == OK:
+                self._step_at(done).arrive(done)
+
+    def connected(self, seconds: float, outcome: str = OK) -> None:
+        """Count a connection: how long it took to be ready, or what it failed of. Counts in the warm-up."""
+        self._connections.add(seconds, outcome)
+
+    def begin_step(
+        self, now: float, name: str, offered: float | None = None, clients: int | None = None
+    ) -> None:
+        """What is meant to be sent from now on belongs to a new step. `offered`: requests per second.
+
+        Raises ValueError when there are too many.
+        """
+        if len(self._steps) >= MOST_STEPS:
+            raise ValueError(f"a run has at most {MOST_STEPS} steps")
+        self.end_step(now)
+        self._steps.append(StepSums(now, name, offered, clients))
+
+    def end_step(self, now: float) -> None:
+        """The open step ends, if there is one. Later answers to what it has sent still count in it."""
+        if self._steps and self._steps[-1].ended is None:
+            self._steps[-1].ended = now
+
+    def judge_step(self, held: bool, why: str | None = None) -> None:
+        """Whether the last step held its load, and if not, what broke first. There has to be a step."""
+        self._steps[-1].held, self._steps[-1].why = held, why
+
+    def last_step(self) -> Step:
+        """The last step so far, as it will be in the results. There has to be a step."""
+        return self._steps[-1].freeze(self._last)
+
+    def snapshot(self, now: float, in_flight: int = 0) -> Snapshot:
+        """What a live view shows. Costs more than counting: for a few times a second."""
+        whole = Histogram()
+        for sums in self._operations.values():
+            whole.merge(sums.latency())
+        p50, p99, p999 = whole.freeze().percentiles((50, 99, 99.9))
+        return Snapshot(
+            elapsed=now - self.started,
+            warming=now < self.begun,
+            seen=self.seen,
+            count=sum(sums.count for sums in self._operations.values()),
+            errors=sum(sum(sums.errors.values()) for sums in self._operations.values()),
+            in_flight=in_flight,
+            p50=p50,
+            p99=p99,
+            p999=p999,
+            most=whole.most if whole.count else None,
+            step=self._steps[-1].name if self._steps else None,
+        )
+
+    def results(
+        self,
+        about: About,
+        ended: float,
+        generator: Generator,
+        *,
+        fan_out: FanOut | None = None,
+        unfinished: int = 0,
+        stopped: str | None = None,
+    ) -> Results:
+        """Everything that was counted. The run lasted until `ended`, or until its last answer if later.
+
+        May be called before the end too, such as when the run is interrupted.
+        """
+        ended = max(ended, self._last)
+        self._close_rows(ended)
+        last_seconds = ended - self._row_began
+        rows = [*self._rows, self._open_row()]
+        return Results(
+            about=about,
+            seconds=ended - self.begun,
+            warm_up=self.warm_up,
+            operations={
+                name: sums.freeze(self.row_seconds, last_seconds)
+                for name, sums in sorted(self._operations.items())
+            },
+            series=series_of(rows, self.row_seconds, last_seconds),
+            connections=self._connections.freeze(),
+            generator=generator,
+            steps=tuple(step.freeze(ended) for step in self._steps),
+            fan_out=fan_out,
+            unfinished=unfinished,
+            stopped=stopped,
+        )
+
+    def _sums_of(self, operation: str) -> OperationSums:
+        """Of an operation seen for the first time."""
+        if len(self._operations) >= MOST_OPERATIONS:
+            operation = OTHERS
+        return self._operations.setdefault(operation, OperationSums(len(self._rows)))
+
+    def _step_at(self, time: float) -> StepSums:
+        """The last step that began by then."""
+        for step in reversed(self._steps):
+            if step.began <= time:
+                return step
+        return self._steps[0]
+
+    def _open_row(self) -> Columns:
+        return columns_of([sums.row for sums in self._operations.values()])
+
+    def _close_rows(self, now: float) -> None:
+        """Close every row that is over; nothing arrived in those after the first."""
+        while now >= self._row_ends and len(self._rows) < MOST_ROWS:
+            self._rows.append(self._open_row())
+            for sums in self._operations.values():
+                sums.close_row()
+            self._row_began = self._row_ends
+            self._row_ends = self.begun + (len(self._rows) + 1) * self.row_seconds

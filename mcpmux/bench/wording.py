@@ -1,0 +1,73 @@
+"""Numbers as people read them: three significant digits and a unit. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+NOTHING = "–"
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def digits(value: float) -> str:
+    """Three significant digits, never an exponent; whole numbers of more digits stay whole."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    places = max(0, 2 - int(f"{value:.2e}".partition("e")[2]))  # of 0.9996, which rounds to 1.00: two
+    return f"{value:,.{places}f}"
+
+
+def time_text(seconds: float | None) -> str:
+    """A duration."""
+    if seconds is None:
+        return NOTHING
+    for unit, name in _TIMES:
+        if seconds >= unit * 0.9995:
+            return f"{digits(seconds / unit)} {name}"
+    return f"{digits(seconds / 1e-6)} µs"
+
+
+def rate_text(rate: float | None) -> str:
+    """Requests per second."""
+    return NOTHING if rate is None else f"{digits(rate)}/s"
+
+
+def share_text(share: float | None) -> str:
+    """A share as percent. What is not nothing does not look like nothing, nor what is not all like all."""
+    if share is None:
+        return NOTHING
+    if 0 < share < 1e-5:
+        return "<0.001 %"
+    if 0.9995 <= share < 1:
+        return f"{math.floor(share * 1e5) / 1e3} %"
+    return f"{digits(share * 100)} %"
+
+
+def bytes_text(count: float) -> str:
+    """A size in powers of 1000."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= unit * 0.9995:
+            return f"{digits(count / unit)} {name}"
+    return f"{count:.0f} B"
+
+
+def count_text(count: int) -> str:
+    """A count."""
+    return f"{count:,}"
+
+
+def percent_name(percent: float) -> str:
+    """The name of a percentile: p50, p99.9."""
+    return f"p{percent:g}"
+
+
+def sparkline(values: Sequence[float | None], width: int) -> str:
+    """The last `width` values as bars from 0 to their most; a space where there is none."""
+    shown = values[-width:]
+    most = max((value for value in shown if value is not None), default=0.0)
+    return "".join(" " if value is None else _bar(value, most) for value in shown)
+
+
+def _bar(value: float, most: float) -> str:
+    return _BARS[min(int(value / most * 8), 7)] if most > 0 else _BARS[0]

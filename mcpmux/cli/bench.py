@@ -1,0 +1,189 @@
+"""`mcpmux bench`: how much a server bears, and how fast it answers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+from click.core import ParameterSource
+
+from mcpmux.bench.assertion import Assertion, BadAssertion, check_together, parse_assertion
+from mcpmux.bench.operation import parse_operation
+from mcpmux.bench.plan import CLIENTS, COUNT, IN_FLIGHT, PLACES_LIMIT, SECONDS, ZIPF_LIMIT, Plan
+from mcpmux.bench.scenario import parse_scenario
+from mcpmux.bench.workload import Flow, parse_flow
+from mcpmux.cli.bench_report import Outputs, measure_watched, read_old, report
+from mcpmux.cli.bench_run import Bench
+from mcpmux.cli.bench_target import check_targets, find_targets
+from mcpmux.cli.options import quiet_option, upstream_option
+from mcpmux.cli.wall import Mistake
+from mcpmux.config.report import Unfit
+from mcpmux.config.scalars import Duration
+from mcpmux.config.source import load_source
+from mcpmux.protocol.revisions import SUPPORTED
+
+
+class Seconds(click.ParamType[float]):
+    """A duration on the command line; `least` 0 allows none at all."""
+
+    name = "DURATION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if value in (0, 0.0, "0", "0s"):
+            return 0.0
+        try:
+            return Duration().read(float(value) if str(value).replace(".", "", 1).isdigit() else value)
+        except Unfit as mistake:
+            self.fail(str(mistake), param, ctx)
+
+
+PLACES = click.IntRange(1, PLACES_LIMIT)
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("targets", nargs=-1, metavar="[TARGET]...")
+@upstream_option
+@click.option("--only", multiple=True, metavar="NAME", help="Of a configuration, this upstream only.")
+@click.option("--do", "operations", multiple=True, metavar="OPERATION", help="What is asked; see above.")
+@click.option("--scenario", metavar="FILE", help="Options and flows of several steps, as TOML.")
+@click.option("--clients", type=PLACES, help=f"Closed model: so many ask in turn. Default {CLIENTS}.")
+@click.option("--think", type=Seconds(), default=0, help="Pause of a client after each answer.")
+@click.option("--rate", metavar="RATE", help="Open model: arrivals a second, whatever the server does.")
+@click.option("--even", is_flag=True, help="Arrivals at even distances, not by chance (Poisson).")
+@click.option("--duration", type=Seconds(), help=f"How long is measured. Default {SECONDS:g}s.")
+@click.option("--count", type=click.IntRange(1), help=f"Requests at most. Default {COUNT:,}.")
+@click.option("--warm-up", type=Seconds(), default=1, show_default="1s", help="Before, not counted.")
+@click.option("--timeout", type=Seconds(), default=10, show_default="10s", help="For one answer.")
+@click.option("--sessions", type=PLACES, default=1, show_default=True, help="MCP sessions.")
+@click.option("--connections", type=PLACES, help="Over HTTP. Default: one for each in flight.")
+@click.option("--in-flight", type=PLACES, help=f"Most requests at a time. At a rate {IN_FLIGHT}.")
+@click.option("--find-max", multiple=True, metavar="COND", help="Find the highest rate that holds it.")
+@click.option("--push", metavar="OPERATION", help="It changes a resource: how soon hear all sessions?")
+@click.option("--resources", type=PLACES, default=1, show_default=True, help="With --push: of so many.")
+@click.option("--assert", "assertions", multiple=True, metavar="COND", help="Or the exit code is 1.")
+@click.option("--compare", metavar="FILE", help="With the results in a file of --json.")
+@click.option("--json", "json_file", type=FILE, help="Write everything as JSON.")
+@click.option("--csv", "csv_file", type=FILE, help="Write the numbers as CSV.")
+@click.option("--html", "html_file", type=FILE, help="Write a report with plots, one file.")
+@click.option("--zipf", type=click.FloatRange(0, ZIPF_LIMIT), default=0, help="Popularity: 1 for Zipf's law.")
+@click.option("--check", type=click.Choice(["length", "hash"]), help="Reads have to stay the same.")
+@click.option("--revision", type=click.Choice(SUPPORTED), help="Speak this one. Default: the newest.")
+@click.option("--seed", type=int, default=1, show_default=True, help="The same seed asks the same.")
+@click.option("--allow-remote", is_flag=True, help="The target need not be on this machine.")
+@quiet_option
+def bench(
+    targets: tuple[str, ...],
+    upstreams: tuple[str, ...],
+    only: tuple[str, ...],
+    operations: tuple[str, ...],
+    allow_remote: bool,
+    **options: Any,
+) -> None:
+    """Put load on servers and measure how they answer.
+
+    TARGET is a URL, a command line in quotes, or a configuration file, all of whose upstreams are measured at
+    the same time, each for itself.
+
+    \b
+    Operations, a weight in front if there are several:
+      read [GLOB]                     a resource of the server's list
+      list [resources|templates|tools|prompts]
+      template TEMPLATE ARGUMENTS     a read of what the template makes
+      tool NAME [ARGUMENTS]           ARGUMENTS: JSON, with {{n}}, {{uri}}, {{1..100}}, {{a|b}}
+      prompt NAME [ARGUMENTS]
+      complete prompt:NAME|TEMPLATE ARGUMENT VALUE
+      ping                            up to 2025-11-25
+      subscribe [GLOB]                and take it back
+
+    \b
+    Rates: 200, 100..1000/30s (rising), 100,200,400/10s (in steps).
+
+    \b
+    Conditions: 'p99<20ms', 'errors<0.1%', 'rate>500/s', 'read.p50<=5ms'.
+
+    \b
+    Exit codes:
+      0    measured, and every --assert holds
+      1    an --assert does not hold, or a target could not be measured to the end
+      2    a mistake in what was written
+      130  interrupted; what was measured until then is shown
+
+    \b
+    Examples:
+      mcpmux bench http://127.0.0.1:8484/mcp
+      mcpmux bench 'python server.py' --clients 1 --do 'tool echo {"text": "{{n}}"}'
+      mcpmux bench mcpmux.toml --only docs --rate 100..1000/30s
+      mcpmux bench http://127.0.0.1:8484/mcp --find-max 'p99<50ms'
+      mcpmux bench ws://127.0.0.1:9000 --do '8 read file:///*' --do '1 list tools' --check hash
+    """
+    flows = with_scenario(options)
+    try:
+        plan = make_plan(flows or tuple(parse_flow(text) for text in operations), options)
+    except Unfit as mistake:
+        raise Mistake(str(mistake)) from None
+    found, limits = find_targets(targets, only, upstreams)
+    check_targets(found, plan, allow_remote=allow_remote)
+    outputs = Outputs(
+        json=options["json_file"],
+        csv=options["csv_file"],
+        html=options["html_file"],
+        old=read_old(options["compare"]),
+        assertions=read_assertions(options["assertions"]),
+    )
+    outcome = trio.run(measure_watched, Bench(found, plan, limits), plan)
+    raise click.exceptions.Exit(report(outcome, outputs))
+
+
+def with_scenario(options: dict[str, Any]) -> tuple[Flow, ...]:
+    """The flows of the scenario's file; its options go where the command line says nothing of its own."""
+    if options["scenario"] is None:
+        return ()
+    scenario = parse_scenario(load_source(options["scenario"], sys.stdin.read))
+    context = click.get_current_context()
+    for key, value in scenario.options.items():
+        name = "assertions" if key == "assert" else key
+        if context.get_parameter_source(name) is ParameterSource.DEFAULT:
+            options[name] = value
+    if context.get_parameter_source("operations") is not ParameterSource.DEFAULT:
+        return ()
+    return scenario.flows
+
+
+def make_plan(flows: tuple[Flow, ...], options: Mapping[str, Any]) -> Plan:
+    """The plan that the options make. Raises Unfit, Mistake."""
+    return Plan(
+        flows=flows,
+        clients=options["clients"],
+        rate=options["rate"],
+        poisson=not options["even"],
+        seconds=options["duration"],
+        count=options["count"],
+        warm_up=options["warm_up"],
+        think=options["think"],
+        patience=options["timeout"],
+        connections=options["connections"],
+        sessions=options["sessions"],
+        in_flight=options["in_flight"],
+        zipf=options["zipf"],
+        check=options["check"],
+        revision=options["revision"],
+        seed=options["seed"],
+        find_max=read_assertions(options["find_max"]),
+        push=parse_operation(options["push"]) if options["push"] is not None else None,
+        resources=options["resources"],
+    )
+
+
+def read_assertions(texts: Sequence[str]) -> tuple[Assertion, ...]:
+    """The conditions, which can hold all together. Raises Mistake."""
+    try:
+        found = tuple(parse_assertion(text) for text in texts)
+        check_together(found)
+    except BadAssertion as mistake:
+        raise Mistake(str(mistake)) from None
+    return found

@@ -1,0 +1,105 @@
+"""The search for the highest rate: against servers whose highest rate is known."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcpmux.bench.assertion import parse_assertion
+from mcpmux.bench.drive import Load
+from mcpmux.bench.knee import CLOSE, TRIES, Knee
+from mcpmux.bench.schedule import Ramp
+from mcpmux.bench.search import Search
+from mcpmux.bench.tally import Tally
+from tests.bench.scripted_load import DelayedServer, ping_mix
+
+PROBES = 200  # more than any search takes
+
+
+def search(knee: Knee, highest: float) -> int:
+    """Let a knee look at a server that bears `highest`; how many probes it took."""
+    for probe in range(PROBES):
+        if knee.next is None:
+            return probe
+        knee.note(None if knee.next <= highest else "too fast")
+    raise AssertionError("the search does not end")
+
+
+@given(st.floats(1, 900_000), st.floats(1, 5000))
+def test_it_finds_the_highest_rate_from_wherever_it_begins(highest: float, first: float) -> None:
+    knee = Knee(first)
+    search(knee, highest)
+    assert knee.held is not None
+    assert knee.held <= highest
+    if knee.failed is not None:
+        assert highest < knee.failed <= knee.held * (1 + CLOSE)
+
+
+def test_a_server_that_bears_nothing_is_told() -> None:
+    knee = Knee(50)
+    search(knee, 0)
+    assert knee.held is None
+    assert "no rate held" in knee.describe()
+
+
+def test_one_bad_try_is_outvoted() -> None:
+    knee = Knee(100)
+    knee.note("an unlucky moment")
+    for _ in range(TRIES - 1):
+        knee.note(None)
+    assert knee.held == 100
+    assert knee.tries[100.0] == (2, 3)
+
+
+def test_what_broke_first_is_told() -> None:
+    knee = Knee(100)
+    search(knee, 150)
+    assert "held" in knee.describe()
+    assert knee.describe().endswith("broke first: too fast")
+
+
+class OneAtATime(DelayedServer):
+    """Each answer takes 10 ms of the only hand there is: at most 100 a second."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda *_: 0.01)
+        self._hand = trio.Lock()
+
+    async def perform(self, ask):
+        async with self._hand:
+            return await super().perform(ask)
+
+
+async def test_the_knee_of_a_server_of_known_speed_is_found(autojump_clock: trio.testing.MockClock) -> None:
+    """With even arrivals it bears everything below 100 a second, and queues without end above."""
+
+    def load(profile: tuple[Ramp, ...]) -> Load:
+        return Load(workers=64, seconds=5, warm_up=0.5, profile=profile, grace=1)
+
+    server = OneAtATime()
+    looking = Search([parse_assertion("p99<50ms")], 20, load, 5, lambda: 0.0)
+    tally = Tally(trio.current_time())
+    ending = await looking.run([server], ping_mix(), tally, Random(1), trio.sleep_until)
+    assert ending.stopped is None
+    assert looking.knee.held is not None
+    assert 95 <= looking.knee.held <= 102
+    assert "p99<50ms" in (looking.knee.why or "")
+    assert len(tally.last_step().errors) <= 1
+
+
+async def test_search_of_a_server_that_dies_ends_with_what_is_known(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    def load(profile: tuple[Ramp, ...]) -> Load:
+        return Load(workers=64, seconds=5, profile=profile)
+
+    looking = Search([parse_assertion("p99<50ms")], 20, load, 5, lambda: 0.0)
+    server = DelayedServer(lambda *_: 0.01, lost=22)
+    ending = await looking.run([server], ping_mix(), Tally(trio.current_time()), Random(1), trio.sleep_until)
+    assert (ending.stopped or "").startswith("the server is gone")
+    assert looking.knee.held == pytest.approx(40)

@@ -1,0 +1,145 @@
+"""From words to calls: operations, placeholders, popularity, and the mix of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+
+from mcpmux.bench.operation import Inventory, Kind, bind, parse_operation, parse_weighted
+from mcpmux.bench.popularity import Drawing, zipf
+from mcpmux.bench.workload import Flow, bind_mix, parse_flow
+from mcpmux.config.report import Unfit
+from mcpmux.protocol.envelope import decode_any
+
+URIS = Inventory(("file:///a.md", "file:///b.txt", "memo:c.md", "file:///dir/d.md"))
+
+
+def call_of(text: str, number: int = 1, seed: int = 1) -> tuple[str, dict[str, Any]]:
+    ask = bind(parse_operation(text), URIS, 0)(number, Random(seed))
+    return ask.call.method, {key: decode_any(value) for key, value in ask.call.params.items()}
+
+
+CALLS = {
+    "list": ("resources/list", {}),
+    "list tools": ("tools/list", {}),
+    "list templates": ("resources/templates/list", {}),
+    "ping": ("ping", {}),
+    "read memo:*": ("resources/read", {"uri": "memo:c.md"}),
+    "tool echo": ("tools/call", {"name": "echo", "arguments": {}}),
+    'tool echo {"a": [1, "x"], "b": {"c": null}}': (
+        "tools/call",
+        {"name": "echo", "arguments": {"a": [1, "x"], "b": {"c": None}}},
+    ),
+    'tool echo {"a": {{n}}, "b": "no {{n}}", "c": "{{n}}", "d": [{"e":{{2..2}}}]}': (
+        "tools/call",
+        {"name": "echo", "arguments": {"a": 7, "b": "no 7", "c": "7", "d": [{"e": 2}]}},
+    ),
+    'prompt p {"u": "{{x|x}}"}': ("prompts/get", {"name": "p", "arguments": {"u": "x"}}),
+    'prompt p {"u": "{{3..3}}"}': ("prompts/get", {"name": "p", "arguments": {"u": "3"}}),
+    "complete prompt:p city Pa": (
+        "completion/complete",
+        {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "city", "value": "Pa"}},
+    ),
+    "complete note:///{name} name": (
+        "completion/complete",
+        {"ref": {"type": "ref/resource", "uri": "note:///{name}"}, "argument": {"name": "name", "value": ""}},
+    ),
+    'template note:///{name}/{+more} {"name": "a", "more": "{{n}}"}': (
+        "resources/read",
+        {"uri": "note:///a/7"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), CALLS.items(), ids=CALLS)
+def test_words_become_a_call(text: str, expected: tuple[str, dict[str, Any]]) -> None:
+    assert call_of(text, number=7) == expected
+
+
+def test_a_glob_chooses_among_the_resources_of_the_server() -> None:
+    make = bind(parse_operation("read file:///*.md"), URIS, 0)
+    random = Random(1)
+    assert {make(turn, random).subject for turn in range(50)} == {"file:///a.md", "file:///dir/d.md"}
+
+
+def test_a_uri_as_an_argument_is_one_of_the_server() -> None:
+    uris = {call_of('tool t {"u": "{{uri}}"}', seed=seed)[1]["arguments"]["u"] for seed in range(40)}
+    assert uris == set(URIS.uris)
+
+
+def test_lists_are_walked_and_subscriptions_taken_back() -> None:
+    assert bind(parse_operation("list"), URIS, 0)(1, Random(1)).kind is Kind.WALK
+    assert bind(parse_operation("subscribe"), URIS, 0)(1, Random(1)).kind is Kind.SUBSCRIBE
+
+
+MISTAKES = {
+    "": "no operation",
+    "fetch x": "no operation; expected one of: read",
+    "read a b": "no operation",
+    "list things": "no operation",
+    "ping now": "no operation",
+    "tool": "no operation",
+    "complete prompt:p": "no operation",
+    "tool t {": "no JSON",
+    "tool t [1]": "have to be a JSON object",
+    'tool t {"a": "{{what}}"}': "means nothing here; expected {{n}}",
+    'tool t {"a": "{{9..1}}"}': "is empty",
+    "template note:///{x}": "needs values",
+}
+
+
+@pytest.mark.parametrize(("text", "words"), MISTAKES.items(), ids=MISTAKES)
+def test_what_cannot_be_understood_is_told(text: str, words: str) -> None:
+    with pytest.raises(Unfit) as caught:
+        parse_operation(text)
+    assert words in str(caught.value)
+
+
+def test_nothing_to_read_is_told() -> None:
+    with pytest.raises(Unfit, match="lists no resource that matches http"):
+        bind(parse_operation("read http:*"), URIS, 0)
+
+
+def test_weights() -> None:
+    assert parse_weighted("8 read") == (8, "read")
+    assert parse_weighted("0.5x list tools") == (0.5, "list tools")
+    assert parse_weighted("ping") == (1, "ping")
+    with pytest.raises(Unfit):
+        parse_weighted("0 ping")
+
+
+def test_a_mix_keeps_the_weights_and_the_seed() -> None:
+    flows = [parse_flow("8 read"), parse_flow("2 list tools")]
+
+    def draw(seed: int) -> list[str]:
+        mix = bind_mix(flows, URIS, 0, Random(seed))
+        return [mix.next().asks[0].operation for _ in range(5000)]
+
+    assert Counter(draw(1))["read"] == pytest.approx(4000, rel=0.05)
+    assert draw(1) == draw(1) != draw(2)
+
+
+def test_a_flow_has_its_steps_in_order() -> None:
+    steps = tuple(parse_operation(text) for text in ("list tools", "tool echo", "ping"))
+    turn = bind_mix([Flow(1, steps, 0.5)], URIS, 0, Random(1)).next()
+    assert [ask.operation for ask in turn.asks] == ["list tools", "tool echo", "ping"]
+    assert turn.pause == 0.5
+
+
+def test_zipf_draws_the_first_twice_as_often_as_the_second() -> None:
+    random = Random(5)
+    drawing = Drawing("abcd", zipf(4, 1))
+    counts = Counter(drawing.one(random.random) for _ in range(50_000))
+    assert counts["a"] / counts["b"] == pytest.approx(2, rel=0.05)
+    assert counts["a"] / counts["d"] == pytest.approx(4, rel=0.08)
+
+
+def test_an_exponent_of_zero_draws_all_alike() -> None:
+    random = Random(5)
+    drawing = Drawing("abcd", zipf(4, 0))
+    counts = Counter(drawing.one(random.random) for _ in range(40_000))
+    assert all(count == pytest.approx(10_000, rel=0.05) for count in counts.values())
+    assert drawing.one(lambda: 0.9999999999999999) == "d"

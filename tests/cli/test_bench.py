@@ -1,0 +1,177 @@
+"""`mcpmux bench` as a command: mistakes, exit codes, files, and ends before the time."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Invoke
+from tests.cli.running import Running, demo_command
+
+URL = "http://127.0.0.1:1/mcp"
+QUICK = ["--duration", "200ms", "--warm-up", "0", "--clients", "2"]
+
+SERVER = """
+import json, os, signal, sys
+
+reads = 0
+for line in sys.stdin:
+    request = json.loads(line)
+    if "id" not in request:
+        continue
+    method = request["method"]
+    if method == "initialize":
+        result = {"protocolVersion": "2025-11-25", "capabilities": {"resources": {}},
+                  "serverInfo": {"name": "x", "version": "1"}}
+    elif method == "resources/list":
+        result = {"resources": [{"uri": "memo:1", "name": "1"}]}
+    elif method == "resources/read":
+        result = {"contents": [{"uri": "memo:1", "text": "x"}]}
+        reads += 1
+        if reads == 100:
+            END
+    else:
+        answer = {"error": {"code": -32601, "message": "Method not found"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **answer}), flush=True)
+        continue
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+"""
+
+
+def server_that(directory: Path, end: str) -> str:
+    """The command line of a server that does something at its hundredth read."""
+    program = directory / "server.py"
+    program.write_text(SERVER.replace("END", end))
+    return shlex.join([sys.executable, str(program)])
+
+
+MISTAKES = {
+    "no target": ([], "name what to connect to"),
+    "another machine": (["http://example.com/mcp"], "example.com/mcp is not on this machine"),
+    "a name": (["ws://elsewhere:1"], "--allow-remote says that you may"),
+    "operation": ([URL, "--do", "fetch x"], "`fetch x` is no operation; expected one of: read [GLOB]"),
+    "arguments": ([URL, "--do", "tool t {"], "the arguments are no JSON"),
+    "rate": ([URL, "--rate", "fast"], "expected a rate a second such as 200"),
+    "two models": ([URL, "--rate", "5", "--clients", "5"], "exclude each other"),
+    "two durations": ([URL, "--rate", "5/1s", "--duration", "5s"], "leave the duration out"),
+    "think": ([URL, "--rate", "5", "--think", "5s"], "think time belongs to clients"),
+    "duration": ([URL, "--duration", "soon"], "expected seconds above 0"),
+    "condition": ([URL, "--assert", "p99=5ms"], "is no comparison here"),
+    "impossible": ([URL, "--assert", "errors<0%"], "can never hold"),
+    "contradiction": ([URL, "--assert", "p99<5ms", "--assert", "p99>6ms"], "cannot both hold"),
+    "search": ([URL, "--find-max", "read.p99<5ms"], "all requests together"),
+    "search from a ramp": ([URL, "--find-max", "p99<5ms", "--rate", "1..9"], "begins with one rate"),
+    "push": ([URL, "--push", "tool t", "--resources", "2"], "put {{uri}} in its arguments"),
+    "sessions": ([URL, "--sessions", "9"], "9 sessions need as many requests in flight or clients"),
+    "connections": (["ws://127.0.0.1:1", "--connections", "5"], "over websocket a session is a connection"),
+    "only": ([URL, "--only", "docs"], "there is no such upstream"),
+    "compare": ([URL, "--compare", "nowhere.json"], "--compare nowhere.json: No such file"),
+    "scenario": ([URL, "--scenario", "nowhere.toml"], "nowhere.toml: cannot read the file"),
+}
+
+
+@pytest.mark.parametrize(("args", "words"), MISTAKES.values(), ids=MISTAKES)
+def test_mistake_is_told_before_anything_is_asked(invoke: Invoke, args: list[str], words: str) -> None:
+    result = invoke("bench", *args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+
+
+def test_every_mistake_in_a_scenario_is_listed(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "load.toml"
+    file.write_text('durration = "5s"\nclients = 0\nflows = [{steps = ["fetch"]}, {wait = 1}, 5]\n')
+    result = invoke("bench", URL, "--scenario", str(file))
+    assert result.exit_code == 2
+    for words in (
+        "durration: unknown key; did you mean `duration`?",
+        "clients: expected a whole number",
+        "flows[0].steps: `fetch` is no operation",
+        "flows[1].wait: unknown key",
+        "flows[1].steps: missing",
+        "flows[2]: expected a table, not a number",
+    ):
+        assert words in result.stderr
+
+
+def test_nobody_there_is_told_and_the_others_are_measured(invoke: Invoke) -> None:
+    result = invoke("bench", URL, "--upstream", f"notes={demo_command('notes')}", *QUICK)
+    assert result.exit_code == 1
+    assert "cannot be measured: cannot connect to 127.0.0.1:1: connection refused" in result.stderr
+    assert "notes" in result.stdout
+
+
+def test_conditions_set_the_exit_code(invoke: Invoke, tmp_path: Path) -> None:
+    target = demo_command("notes")
+    assert invoke("bench", target, *QUICK, "--assert", "p99<10s", "--assert", "errors<1%").exit_code == 0
+    result = invoke("bench", target, *QUICK, "--assert", "rate>10000000/s")
+    assert result.exit_code == 1
+    assert "does not hold" in result.stdout
+
+
+def test_upstreams_of_a_configuration_are_measured_each_for_itself(invoke: Invoke, tmp_path: Path) -> None:
+    config = tmp_path / "mcpmux.json"
+    command = {"command": sys.executable, "args": ["-m", "mcpmux.demo.notes"]}
+    config.write_text(json.dumps({"upstreams": {"a": command, "b": command, "c": command}}))
+    file = tmp_path / "results.json"
+    args = ["--only", "a", "--only", "c", "--json", str(file)]
+    result = invoke("bench", str(config), *QUICK, *args)
+    assert result.exit_code == 0, result.stderr
+    assert [each["about"]["name"] for each in json.loads(file.read_text())["results"]] == ["a", "c"]
+
+
+def test_scenario_makes_the_flows_and_the_command_line_has_the_last_word(
+    invoke: Invoke, tmp_path: Path
+) -> None:
+    scenario = tmp_path / "load.toml"
+    scenario.write_text(
+        'clients = 1\nduration = "1h"\ncount = 6\nwarm_up = 0\nassert = ["requests>=6"]\n'
+        '[[flows]]\nsteps = ["list tools", "read note:///welcome"]\npause = "1ms"\n'
+    )
+    file = tmp_path / "results.json"
+    args = ["--scenario", str(scenario), "--count", "3", "--json", str(file)]
+    result = invoke("bench", demo_command("notes"), *args)
+    assert result.exit_code == 0, result.stderr
+    (results,) = json.loads(file.read_text())["results"]
+    counts = {name: part["count"] for name, part in results["operations"].items()}
+    assert counts == {"list tools": 3, "read note:///welcome": 3}
+
+
+def test_results_are_written_and_compared(invoke: Invoke, tmp_path: Path) -> None:
+    names = [tmp_path / f"results.{kind}" for kind in ("json", "csv", "html")]
+    files = [word for name in names for word in (f"--{name.suffix[1:]}", str(name))]
+    assert invoke("bench", demo_command("notes"), *QUICK, *files).exit_code == 0
+    assert all(name.stat().st_size > 1000 for name in names)
+    result = invoke("bench", demo_command("notes"), *QUICK, "--compare", str(names[0]))
+    assert result.exit_code == 0
+    assert "compared" in result.stdout
+
+
+def test_a_server_that_dies_leaves_what_was_measured(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    target = server_that(tmp_path, 'sys.exit("out of memory")')
+    args = ["--duration", "1h", "--warm-up", "0", "--clients", "1", "--json", str(file)]
+    with Running("bench", target, *args) as bench:
+        assert bench.wait() == 1
+    (results,) = json.loads(file.read_text())["results"]
+    assert "the server is gone" in results["stopped"]
+    assert "out of memory" in results["stopped"]
+    (read,) = results["operations"].values()
+    assert read["count"] - sum(read["errors"].values()) == 99
+
+
+def test_interrupting_shows_what_was_measured(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    target = server_that(tmp_path, "os.kill(os.getppid(), signal.SIGINT)")
+    args = ["--duration", "1h", "--warm-up", "0", "--clients", "1", "--json", str(file)]
+    with Running("bench", target, *args) as bench:
+        assert bench.wait() == 130
+        assert "interrupted" in bench.stdout
+    (results,) = json.loads(file.read_text())["results"]
+    assert results["stopped"] == "interrupted"
+    (read,) = results["operations"].values()
+    assert read["count"] >= 99
+    assert read["errors"] == {}

@@ -1,0 +1,96 @@
+"""Results as tables on a terminal and elsewhere: everything is told, and nothing of strangers does harm."""
+
+from __future__ import annotations
+
+import io
+import re
+from random import Random
+
+import msgspec
+from rich.console import Console
+
+from mcpmux.bench.assertion import parse_assertion
+from mcpmux.bench.compare import compare_reports
+from mcpmux.bench.judgement import judge_all
+from mcpmux.bench.results import Results
+from mcpmux.cli.bench_table import render_comparisons, render_judgements, render_results
+from tests.bench.made import about, made, report
+from tests.bench.reported import EMPTY, STEPPED, WHOLE, broken, evil
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]")
+
+
+def printed(*results: Results, terminal: bool = False, width: int = 160) -> str:
+    file = io.StringIO()
+    console = Console(
+        file=file, force_terminal=terminal, width=width, color_system="truecolor" if terminal else None
+    )
+    render_results(results, console)
+    return file.getvalue()
+
+
+def test_the_table_tells_everything():
+    text = printed(WHOLE)
+    for words in (
+        "http://127.0.0.1:8000/docs  Streamable HTTP, 2026-07-28",
+        "open, 100/s, 20 s; measured 20.0 s",
+        "2,000", "p50", "p99.9", "max", "240 kB", "1.80 MB", "connect p50", "generator CPU", "20.0 %",
+        "read", "list", "all", "rpc -32602", "timeout", "997 of 1,000",
+    ):  # fmt: skip
+        assert words in text, words
+
+
+def test_targets_stand_side_by_side_with_what_spoils_them():
+    text = printed(WHOLE, broken(STEPPED), EMPTY)
+    throughput = text.split("Throughput\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in throughput] == ["target", "docs", "stepped", "empty"]
+    for words in (
+        "note: stepped: ended before its time: the server ended",
+        "note: stepped: 3 requests had no answer",
+        "note: stepped: the load generator used 100%",
+        "no: p99 was 60 ms",
+        "Steps of stepped",
+        "Errors of docs",
+    ):
+        assert words in text, words
+
+
+def test_a_few_requests_do_not_pretend_to_have_a_p99_9():
+    assert "so p99.9 is the slowest of them" in printed(made(seconds=5))
+    assert "so p99.9 is the slowest of them" not in printed(WHOLE)
+
+
+def test_nothing_measured_is_told_as_nothing():
+    text = printed(EMPTY)
+    assert "–" in text
+    assert "nan" not in text
+
+
+def test_where_nobody_looks_on_there_are_no_colours_and_nothing_is_cut():
+    long = msgspec.structs.replace(WHOLE, about=about("x" * 150))
+    text = printed(long, STEPPED, width=40)
+    assert "\x1b" not in text
+    assert "…" not in text
+    assert "x" * 150 in text
+    assert not any(line.endswith(" ") for line in text.splitlines())
+    assert "\x1b[" in printed(WHOLE, terminal=True)
+
+
+def test_strangers_texts_do_not_reach_a_terminal_raw():
+    assert not CONTROL.search(printed(evil()))
+    assert "[bold]" in printed(evil())
+
+
+def test_comparisons_and_judgements_are_printed():
+    file = io.StringIO()
+    console = Console(file=file, width=200)
+    slow = made(lambda random, at: random.lognormvariate(-4, 0.4), seed=5)
+    render_comparisons(compare_reports(report(made()), report(slow), Random(1)), console)
+    render_judgements(judge_all([parse_assertion("p99<1us"), parse_assertion("rate>1/s")], [slow]), console)
+    text = file.getvalue()
+    assert "docs: compared the typical second of 1 old and 1 new run" in text
+    assert re.search(r"p50 .* worse", text)
+    assert re.search(r"rate .* no difference shown", text)
+    assert "note: with fewer than 5 runs" in text
+    assert "✗ docs: p99<1us does not hold" in text
+    assert "✓ docs: rate>1/s holds" in text
