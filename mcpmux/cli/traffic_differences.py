@@ -71,8 +71,8 @@ def _show_differences(outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes[:REQUESTS_SHOWN]:
         turn = outcome.turn
         click.echo()
-        number = f" (exchange {turn.exchange}, {outcome.client})"
-        show_heading(f"{turn.method} {turn.target or ''}".rstrip() + number)
+        where = f"exchange {turn.exchange}, {outcome.client}" if turn.exchange else outcome.client
+        show_heading(f"{turn.method} {turn.target or ''}".rstrip() + f" ({where})")
         for difference in outcome.differences[:DIFFERENCES_SHOWN]:
             click.echo(printable(f"  {_line(difference)}"))
         if len(outcome.differences) > DIFFERENCES_SHOWN:

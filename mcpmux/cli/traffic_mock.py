@@ -15,7 +15,7 @@ from mcpmux.cli.options import DEFAULT_ADDRESS, LEVELS, parse_http, parse_listen
 from mcpmux.cli.serve import choose_listeners
 from mcpmux.cli.traffic_dialogue import files_argument, read_capture
 from mcpmux.cli.wall import Mistake
-from mcpmux.config import AnyListener, Config, Listeners
+from mcpmux.config import AnyListener, Limits, Listeners
 from mcpmux.config.target import URL_STARTS
 from mcpmux.logs import configure_logs
 from mcpmux.traffic.dialogue import Dialogue
@@ -68,7 +68,7 @@ def mock(
     reading = read_capture(files, "upstream" if upstream else "client", upstream)
     dialogues = reading.dialogues()
     _introduce(dialogues)
-    trio.run(_serve, Config(upstreams=(), listeners=listeners), dialogues, latency, cycle)
+    trio.run(_serve, listeners, dialogues, latency, cycle)
 
 
 def _parse(address: str) -> AnyListener:
@@ -87,18 +87,18 @@ def _introduce(dialogues: Sequence[Dialogue]) -> None:
         tell(f"{book.redacted} answers are served with redacted values in them")
 
 
-async def _serve(config: Config, dialogues: Sequence[Dialogue], latency: bool, cycle: bool) -> None:
+async def _serve(listeners: Listeners, dialogues: Sequence[Dialogue], latency: bool, cycle: bool) -> None:
     stopping = trio.Event()
-    on_stderr = config.listeners.stdio  # then stdout belongs to the protocol
+    on_stderr = listeners.stdio  # then stdout belongs to the protocol
     async with open_mock(dialogues, latency=latency, cycle=cycle) as server, trio.open_nursery() as signals:
-        serving = Serving(config, server, stopping, lambda url: click.echo(url, err=on_stderr))
+        serving = Serving(Limits(), server, stopping, lambda url: click.echo(url, err=on_stderr))
         signals.start_soon(_watch_signals, stopping, signals.cancel_scope)
         async with trio.open_nursery() as clients:
-            for listener in config.listeners.http:
+            for listener in listeners.http:
                 await clients.start(serve_http_listener, listener, serving)
-            for each in config.listeners.streams:
+            for each in listeners.streams:
                 await clients.start(serve_stream_listener, each, serving)
-            if config.listeners.stdio:
+            if listeners.stdio:
                 clients.start_soon(serve_stdio, serving)
             await stopping.wait()
             server.close()

@@ -19,7 +19,7 @@ from mcpmux.cli.options import quiet_option
 from mcpmux.cli.traffic_dialogue import files_argument, read_capture
 from mcpmux.cli.traffic_differences import show_report
 from mcpmux.cli.wall import Mistake
-from mcpmux.config import Config, Http, Target, Tcp, WebSocket, parse_upstream_argument
+from mcpmux.config import Http, Limits, Target, Tcp, WebSocket, parse_upstream_argument
 from mcpmux.config.admin import is_loopback
 from mcpmux.config.json_path import parse_path
 from mcpmux.config.report import Unfit
@@ -137,7 +137,7 @@ def replay(
 
 
 async def _replay(dialogues: Sequence[Dialogue], target: str, settings: Settings, report: Report) -> None:
-    limits = Config(upstreams=()).limits
+    limits = Limits()
     opener = ChannelOpener(limits.max_message_bytes, limits.max_head_bytes, STOP_LADDER)
     await run_replay(dialogues, partial(opener.open, parse_upstream_argument(target)), settings, report)
 

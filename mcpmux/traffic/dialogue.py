@@ -2,6 +2,7 @@
 
 A dialogue is one conversation as the side saw it that asks: a client with mcpmux (leg `client`), or mcpmux
 with a server (leg `upstream`). A second `initialize` that was answered with a result begins another one.
+Modern requests over HTTP may take any connection: those of clients with one name are one dialogue.
 
 | the other side said | it belongs to |
 | --- | --- |
@@ -107,6 +108,7 @@ class Dialogue:
     def __init__(self, name: str, client: str | None) -> None:
         self.name = name
         self.client = client
+        self.transport: str | None = None
         self.steps: list[Step] = []
         self.answers: dict[str, list[Answer]] = {}
 
@@ -116,6 +118,11 @@ class Dialogue:
     def turns(self) -> Iterator[Turn]:
         """Its requests."""
         return (step for step in self.steps if isinstance(step, Turn))
+
+    @property
+    def stateless(self) -> bool:
+        """Whether nothing ties its requests to their connection."""
+        return self.transport == "http" and all(turn.modern for turn in self.turns())
 
     @property
     def moment(self) -> float:
@@ -151,6 +158,7 @@ class Reading:
         table = self._tables.get(key)
         if table is None:
             table = self._tables[key] = _Table(Dialogue(record.peer or "?", record.client), self.side)
+            table.dialogue.transport = record.transport
         table.dialogue.client = table.dialogue.client or record.client
         reason = table.take(record, self._place)
         if reason is not None:
@@ -158,7 +166,18 @@ class Reading:
 
     def dialogues(self) -> list[Dialogue]:
         """All of them, by their beginning; those without a request are left out."""
-        found = [part for table in self._tables.values() for part in _sessions(table.dialogue)]
+        stateless: dict[tuple[str, str | None], Dialogue] = {}
+        found: list[Dialogue] = []
+        for (run, _), table in self._tables.items():
+            dialogue = table.dialogue
+            if self.side == "client" and dialogue.stateless:
+                whole = stateless.setdefault((run, dialogue.client), Dialogue(dialogue.name, dialogue.client))
+                whole.steps += dialogue.steps
+            else:
+                found += _sessions(dialogue)
+        for whole in stateless.values():
+            whole.steps.sort(key=lambda step: step.place)
+            found.append(whole)
         return sorted((part for part in found if any(part.turns())), key=lambda part: part.moment)
 
 

@@ -9,6 +9,7 @@ and elicitations, times of tasks. Text with something redacted is compared aroun
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -85,8 +86,7 @@ def show_path(path: Path) -> str:
         elif _PLAIN.fullmatch(step):
             text += f".{step}" if text else step
         else:
-            escaped = step.replace("\\", "\\\\").replace('"', '\\"')
-            text += f'["{escaped}"]'
+            text += f"[{json.dumps(step)}]"
     return text or "$"
 
 

@@ -39,7 +39,7 @@ from mcpmux.traffic.dialogue import Answer, Dialogue, Note, Step, Turn
 from mcpmux.traffic.difference import Pattern, compare
 from mcpmux.traffic.mapping import Mapping, Unmapped
 from mcpmux.traffic.replay_report import Outcome, Report
-from mcpmux.traffic.replayable import is_legacy, opening, replayable, waits_for, why_not
+from mcpmux.traffic.replayable import is_legacy, offered_by, opening, replayable, waits_for, why_not
 
 IN_FLIGHT = 256  # requests of all sessions at a time, whatever the capture says
 ROUNDS = 100  # of questions in one call; more are a circle
@@ -142,6 +142,8 @@ class _Replay:
 
     def _tell(self, turn: Turn, status: Any, reason: str | None = None, **more: Any) -> None:
         self._told.add(turn.place)
+        if status in ("skipped", "failed") and isinstance(turn.answer, Reply):
+            self._mapping.learn(turn.method, turn.params, value_of(turn.answer.result), None)
         self._report.add(Outcome(self._dialogue.name, turn, status, reason, **more))
         if turn.place in self._pending:
             self._pending.pop(turn.place)[1].set()
@@ -184,7 +186,7 @@ class _Replay:
         revision = next((t.revision for t in self._dialogue.turns() if t.revision in LEGACY), NEWEST_LEGACY)
         if first is None:
             info = raw({"name": self._dialogue.client or "mcpmux replay", "version": __version__})
-            call = initialize_call(info, EMPTY_OBJECT)
+            call = initialize_call(info, raw(offered_by(self._dialogue)))
             call.params["protocolVersion"] = raw(revision)
         else:
             call = Call(m.INITIALIZE, first.params, first.meta)

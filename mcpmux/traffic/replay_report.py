@@ -67,9 +67,9 @@ class Report:
         return counts["different"] == 0 and counts["failed"] == 0
 
     def by_method(self) -> dict[str, Counter[str]]:
-        """The same for each method, in the order in which they came first."""
+        """The same for each method, in the order of the capture."""
         found: dict[str, Counter[str]] = {}
-        for outcome in self.outcomes:
+        for outcome in self._in_order():
             found.setdefault(outcome.turn.method, Counter())[outcome.status] += 1
         return found
 
@@ -80,7 +80,7 @@ class Report:
     def latency(self) -> dict[str, Latency]:
         """By method, of requests that were answered both times."""
         found: dict[str, Latency] = {}
-        for outcome in self.outcomes:
+        for outcome in self._in_order():
             if outcome.ms is not None and outcome.turn.ms is not None:
                 latency = found.setdefault(outcome.turn.method, Latency(Histogram(), Histogram()))
                 latency.captured.add(outcome.turn.ms)
@@ -89,7 +89,10 @@ class Report:
 
     def different(self) -> list[Outcome]:
         """The requests that were answered otherwise."""
-        return [outcome for outcome in self.outcomes if outcome.status == "different"]
+        return [outcome for outcome in self._in_order() if outcome.status == "different"]
+
+    def _in_order(self) -> list[Outcome]:
+        return sorted(self.outcomes, key=lambda outcome: outcome.turn.place)
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for programs."""
@@ -104,7 +107,9 @@ class Report:
                 method: {"count": both.now.count, "captured": _told(both.captured), "now": _told(both.now)}
                 for method, both in self.latency().items()
             },
-            "exchanges": [_outcome_as_json(o) for o in self.outcomes if o.status in ("different", "failed")],
+            "exchanges": [
+                _outcome_as_json(o) for o in self._in_order() if o.status in ("different", "failed")
+            ],
         }
 
 

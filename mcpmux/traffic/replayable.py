@@ -6,6 +6,8 @@ being worked on is sent so again, at any speed, and what was made of an answer c
 
 from __future__ import annotations
 
+from typing import Any
+
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import Reply
 from mcpmux.traffic.dialogue import Dialogue, Turn
@@ -26,6 +28,8 @@ READING = frozenset(
     }
 )
 """What changes nothing at a server but a session of its own."""
+
+_CAPABILITY = {m.CREATE_MESSAGE: "sampling", m.ELICIT: "elicitation", m.ROOTS_LIST: "roots"}
 
 CANCELLED = "the client took it back"
 UNANSWERED = "no answer to it is in the capture"
@@ -62,6 +66,11 @@ def opening(dialogue: Dialogue) -> Turn | None:
 
 def _opens(turn: Turn) -> bool:
     return turn.method == m.INITIALIZE and turn.problem is None and isinstance(turn.answer, Reply)
+
+
+def offered_by(dialogue: Dialogue) -> dict[str, Any]:
+    """Capabilities of its client, as far as its answers show them."""
+    return {_CAPABILITY[method]: {} for method in dialogue.answers if method in _CAPABILITY}
 
 
 def is_legacy(dialogue: Dialogue) -> bool:

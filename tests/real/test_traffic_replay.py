@@ -1,0 +1,76 @@
+"""A real client's session with a real server, captured, replayed, and served again from the capture."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Running
+from tests.real.differences import unmarked
+from tests.real.mux import PAGE_SIZE, HttpMux, Json, stdio
+from tests.real.sights import SIGHTS
+from tests.real.test_clients import asking_of
+from tests.real.walker import WALKERS, see
+
+pytestmark = pytest.mark.real
+
+# "everything" samples, elicits, has subscriptions and progress. It asks for roots at a moment of its own: a
+# modern client hears that in the answer to whatever it asks just then, so those meet a modern server here.
+PAIRS = (
+    ("python-1", "everything"),
+    ("typescript-1.32.2", "everything"),
+    ("python-2", "modern"),
+    ("typescript-2", "modern"),
+)
+REPLAY_SECONDS = 60
+
+
+def write_config(folder: Path, server: str, command: list[str], capture: Path | None) -> Path:
+    upstreams = {server: stdio(command, prefix="", session="per-client")}
+    document: Json = {"upstreams": upstreams, "merging": {"page_size": PAGE_SIZE}}
+    if capture is not None:
+        document["capture"] = {"level": "full", "directory": str(capture)}
+    path = folder / f"{'plain' if capture is None else 'captured'}.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize(("name", "server"), PAIRS)
+def test_a_real_session_is_replayed_and_served_again(
+    tmp_path: Path, everything_command: list[str], sdk2_command: list[str], name: str, server: str
+) -> None:
+    walker, capture = WALKERS[name], tmp_path / "capture"
+    command = everything_command if server == "everything" else sdk2_command
+    asking = [asked for asked in asking_of(walker, server) if asked[1].get("name") != "get-roots-list"]
+    visit: Json = {"read": True, "asking": asking}
+    with HttpMux(write_config(tmp_path, server, command, capture)) as mux:
+        seen = see(walker, {server: {"url": mux.url, **visit}})
+        assert mux.stop(signal.SIGTERM) == 0, mux.stderr
+    with HttpMux(write_config(tmp_path, server, command, None)) as mux:
+        told = replay(capture, mux.url, "1")
+        assert mux.stop(signal.SIGTERM) == 0, mux.stderr
+    assert differences(told) == []
+    assert told["counts"]["same"] > len(SIGHTS[server].asking)
+    with Running("traffic", "mock", str(capture), "--listen", "127.0.0.1:0") as mock:
+        url = mock.line().strip()
+        assert replay(capture, url, "max")["exchanges"] == []
+        assert see(walker, {server: {"url": url, **visit}}) == seen
+        assert mock.stop() == 0, mock.stderr
+
+
+def differences(told: Json) -> list[Json]:
+    """All but the time of day in texts, which passes."""
+    found = [difference for exchange in told["exchanges"] for difference in exchange["differences"]]
+    return [d for d in found if unmarked(d.get("captured")) != unmarked(d.get("now"))]
+
+
+def replay(capture: Path, url: str, speed: str) -> Json:
+    options = ["--with-tools", "--speed", speed, "--json", "--timeout", str(REPLAY_SECONDS)]
+    with Running("traffic", "replay", str(capture), "--to", url, *options) as command:
+        command.wait()
+        told = json.loads(command.stdout)
+    assert isinstance(told, dict)
+    return told

@@ -1,0 +1,125 @@
+"""What was said in a capture, put together again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcpmux.traffic.dialogue import Dialogue, Note, Turn, read_dialogues
+from mcpmux.traffic.replayable import why_not
+from tests.traffic.made import Play
+
+
+def only(play: Play, side: Any = "client", name: str | None = None) -> Dialogue:
+    [dialogue] = read_dialogues(play.records, side, name).dialogues()
+    return dialogue
+
+
+def turns(dialogue: Dialogue) -> list[Turn]:
+    return list(dialogue.turns())
+
+
+def test_each_leg_has_its_own_requests_with_their_answers():
+    play = Play()
+    play.read("file:///a.md", seconds=0.25)
+    play.read("file:///b.md", error=-32602)
+    [ours, failed] = turns(only(play))
+    assert (ours.target, ours.ms, ours.answer_problem) == ("docs+file:///a.md", 250.0, None)
+    assert type(failed.answer).__name__ == "ErrorReply"
+    theirs = turns(only(play, "upstream", "docs"))
+    assert [turn.target for turn in theirs] == ["file:///a.md", "file:///b.md"]
+    assert read_dialogues(play.records, "upstream", "other").dialogues() == []
+
+
+def test_runs_and_clients_are_kept_apart():
+    one, two = Play("aaaa"), Play("bbbb")
+    for play in (one, two):
+        play.read()
+        play.put({"id": 1, "method": "ping"}, id=1, method="ping", peer="c2")
+    reading = read_dialogues([*one.records, *two.records], "client")
+    assert [len(turns(d)) for d in reading.dialogues()] == [1, 1, 1, 1]
+    assert [t.answer is not None for d in reading.dialogues() for t in d.turns()].count(True) == 2
+
+
+def test_modern_requests_of_one_client_over_http_are_one_dialogue_whatever_connection_they_took():
+    play = Play()
+    meta = {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}
+    for peer, client in (("c1", "a"), ("c2", "a"), ("c1", "a"), ("c3", "b")):
+        number = len(play.records)
+        facts = {"id": number, "method": "tools/list", "peer": peer, "client": client}
+        play.put({"id": number, "method": "tools/list", "params": meta}, **facts)
+    dialogues = read_dialogues(play.records, "client").dialogues()
+    assert [[turn.id for turn in turns(d)] for d in dialogues] == [[0, 1, 2], [3]]
+
+
+def test_a_second_session_is_another_dialogue():
+    play = Play()
+    refused = {"error": {"code": 1, "message": "no"}}
+    for number, answer in enumerate(({"result": {}}, refused, {"result": {}}), 1):
+        play.put({"id": number, "method": "initialize", "params": {}}, id=number, method="initialize")
+        play.put({"id": number, **answer}, id=number, kind=next(iter(answer)), direction="out")
+    assert [len(turns(d)) for d in read_dialogues(play.records, "client").dialogues()] == [2, 1]
+
+
+def test_what_comes_in_between_belongs_to_its_request():
+    play = Play()
+    here = {"method": "tools/call", "exchange": 1}
+    params = {"name": "t", "_meta": {"progressToken": "p"}}
+    play.put({"id": 1, "method": "tools/call", "params": params}, id=1, **here)
+    play.put(
+        {"id": 2, "method": "tools/call", "params": {"name": "u"}}, id=2, method="tools/call", exchange=2
+    )
+    play.now = 1.0
+    progress = {"method": "notifications/progress", "params": {"progressToken": "p", "progress": 1}}
+    play.put(progress, kind="notification", direction="out", exchange=2)
+    play.put({"id": "q", "method": "roots/list"}, id="q", direction="out", exchange=2)
+    play.put({"id": "q", "result": {"roots": []}}, id="q", kind="result", method="roots/list")
+    play.put({"id": 2, "result": {}}, id=2, kind="result", direction="out")
+    play.put({"id": 1, "result": {}}, id=1, kind="result", direction="out")
+    play.now = 3.0
+    changed = {"method": "notifications/tools/list_changed"}
+    play.put(changed, kind="notification", direction="out")
+    dialogue = only(play)
+    first, second = turns(dialogue)
+    assert [(said.method, said.after) for said in first.said] == [("notifications/progress", 1.0)]
+    assert [(said.method, said.question) for said in second.said] == [("roots/list", True)]
+    assert [len(answers) for answers in dialogue.answers.values()] == [1]
+    assert [(said.method, said.after) for said in first.afterwards] == [(changed["method"], 2.0)]
+
+
+def test_a_request_that_was_taken_back_is_known_as_such():
+    play = Play()
+    play.put({"id": 1, "method": "resources/read", "params": {"uri": "a:1"}}, id=1, method="resources/read")
+    play.put({"method": "notifications/cancelled", "params": {"requestId": 1}}, kind="notification")
+    dialogue = only(play)
+    [turn] = turns(dialogue)
+    assert why_not(turn, with_tools=True) == "the client took it back"
+    assert isinstance(dialogue.steps[-1], Note)
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"redacted": 1}, "the request is redacted"),
+        ({"message": None, "text": "{"}, "the request is truncated"),
+        ({"message": None}, "the request is without its message (level metadata)"),
+    ],
+)
+def test_requests_that_are_not_there_as_they_were_are_named(facts: dict[str, Any], reason: str):
+    play = Play()
+    body = {"id": 1, "method": "resources/read", "params": {"uri": "a:1"}}
+    play.put(body, id=1, method="resources/read", **facts)
+    play.put({"id": 1, "result": {}}, id=1, kind="result", direction="out")
+    [turn] = turns(only(play))
+    assert (turn.method, why_not(turn, with_tools=True)) == ("resources/read", reason)
+
+
+def test_what_belongs_to_nothing_is_counted():
+    play = Play()
+    play.read()
+    play.put({"id": 77, "result": {}}, id=77, kind="result", direction="out")
+    play.put(None, kind="invalid", text="nonsense")
+    reading = read_dialogues(play.records, "client")
+    assert dict(reading.left_out) == {"an answer to nothing": 1, "truncated": 1}
+    assert [len(turns(d)) for d in reading.dialogues()] == [1]

@@ -1,0 +1,74 @@
+"""What one run made up, in terms of another."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mcpmux.protocol.envelope import decode_fields
+from mcpmux.traffic.mapping import Mapping, Unmapped
+
+RELATED = "io.modelcontextprotocol/related-task"
+
+
+def applied(mapping: Mapping, method: str, params: Any, meta: Any = None, succeeded: bool = True) -> Any:
+    raw, raw_meta = (decode_fields(json.dumps(value or {}).encode()) for value in (params, meta))
+    changed = mapping.apply(method, raw, raw_meta, succeeded=succeeded)
+    return tuple({key: json.loads(bytes(value)) for key, value in fields.items()} for fields in changed)
+
+
+def learned(method: str, captured: Any, now: Any, params: Any = None) -> Mapping:
+    mapping = Mapping()
+    mapping.learn(method, decode_fields(json.dumps(params or {}).encode()), captured, now)
+    return mapping
+
+
+def test_a_cursor_is_that_of_the_same_list():
+    mapping = learned("tools/list", {"nextCursor": "then"}, {"nextCursor": "now"})
+    assert applied(mapping, "tools/list", {"cursor": "then"}) == ({"cursor": "now"}, {})
+    with pytest.raises(Unmapped, match="from before the capture"):
+        applied(mapping, "prompts/list", {"cursor": "then"})
+
+
+def test_a_state_and_the_names_of_questions_go_together():
+    then = {"requestState": "s1", "inputRequests": {"a": {}, "b": {}}}
+    now = {"requestState": "s2", "inputRequests": {"x": {}, "y": {}}}
+    mapping = learned("tools/call", then, now, {"name": "t"})
+    params = {"name": "t", "requestState": "s1", "inputResponses": {"b": 2, "a": 1}}
+    told, _ = applied(mapping, "tools/call", params)
+    assert told == {"name": "t", "requestState": "s2", "inputResponses": {"y": 2, "x": 1}}
+
+
+def test_names_of_questions_without_a_state_are_known_by_the_tool():
+    mapping = learned("tools/call", {"inputRequests": {"a": {}}}, {"inputRequests": {"x": {}}}, {"name": "t"})
+    told, _ = applied(mapping, "tools/call", {"name": "t", "inputResponses": {"a": 1}})
+    assert told["inputResponses"] == {"x": 1}
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [lambda task: {"taskId": task}, lambda t: {"task": {"taskId": t}}, lambda t: {"tasks": [{"taskId": t}]}],
+)
+def test_a_task_is_known_wherever_it_was_named(shape: Any):
+    mapping = learned("tools/call", shape("then"), shape("now"))
+    assert applied(mapping, "tasks/get", {"taskId": "then"})[0] == {"taskId": "now"}
+    _, meta = applied(mapping, "tools/call", {}, {RELATED: {"taskId": "then", "more": 1}})
+    assert meta == {RELATED: {"taskId": "now", "more": 1}}
+
+
+def test_what_the_server_did_not_give_this_time_cannot_be_given_back():
+    mapping = learned("tools/list", {"nextCursor": "then"}, {})
+    with pytest.raises(Unmapped, match="gave no cursor of tools/list this time"):
+        applied(mapping, "tools/list", {"cursor": "then"})
+
+
+def test_what_nobody_gave_is_sent_again_when_it_was_refused():
+    assert applied(Mapping(), "tools/list", {"cursor": "mine"}, succeeded=False)[0] == {"cursor": "mine"}
+
+
+@pytest.mark.parametrize("strange", [None, 3, [], "x", {"task": 3, "tasks": "x", "inputRequests": [1]}])
+def test_strange_results_teach_nothing(strange: Any):
+    mapping = learned("tools/call", strange, strange)
+    assert applied(mapping, "tools/call", {"name": "t", "inputResponses": 3})[0]["name"] == "t"

@@ -1,0 +1,251 @@
+"""Captured sessions sent again: to the same servers, to changed ones, to ones that do not answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from mcpmux.config.json_path import parse_path
+from mcpmux.errors import ConnectFailed
+from mcpmux.traffic.difference import show_path
+from mcpmux.traffic.replay_report import Report
+from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
+from tests.traffic.replay_world import (
+    ERAS,
+    LEGACY,
+    MODERN,
+    Varied,
+    client_of,
+    listen,
+    open_taped,
+    replayed,
+    taped,
+    to_server,
+    to_service,
+)
+
+
+def told(report: Report) -> list[tuple[str, str, str | None]]:
+    """What is not the same, for the message of a failed test."""
+    return [
+        (o.turn.method, o.status, o.reason or ", ".join(show_path(d.path) for d in o.differences))
+        for o in report.outcomes
+        if o.status != "same"
+    ]
+
+
+def paths(report: Report) -> dict[str, list[str]]:
+    """Where answers differ, by method and target."""
+    return {
+        f"{o.turn.method} {o.turn.target or ''}".strip(): [show_path(d.path) for d in o.differences]
+        for o in report.different()
+    }
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_clients_session_is_answered_the_same_by_other_servers_of_that_kind(down, up, autojump_clock):
+    tape = await taped(down, up)
+    async with open_taped({"x": Varied(up), "y": Varied(up)}) as (world, _):
+        report = await replayed(tape.dialogues(), to_service(world.mux.front))
+    assert told(report) == []
+    methods = report.by_method()
+    assert methods["resources/list"]["same"] > 2  # pages, whose cursors are those of this run
+    assert methods["tools/call"]["same"] == (4 if down == MODERN else 3)
+    assert ("subscriptions/listen" if down == MODERN else "resources/subscribe") in methods
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_what_mcpmux_asked_an_upstream_is_answered_the_same(up, autojump_clock):
+    tape = await taped(MODERN, up)
+    server = Varied(up)
+    report = await replayed(tape.dialogues("upstream", "x"), to_server(server))
+    assert told(report) == []
+    assert server.calls == 2
+    assert report.by_method()["resources/list"]["same"] == 3
+
+
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_changed_server_shows_exactly_what_has_changed(down, autojump_clock):
+    async with open_taped({"x": Varied(MODERN)}) as (world, tape):
+        client = await client_of(world, down)
+        await client.request("tools/list")
+        await client.request("resources/read", {"uri": "memo:1"})
+        await client.request("resources/read", {"uri": "memo:2"})
+    changed = Varied(MODERN)
+    changed.texts["memo:2"] = "something else"
+    changed.tools.insert(0, {"name": "new", "inputSchema": {"type": "object"}})
+    changed.tools[1]["description"] = "counts"
+    changed.page_size = 3
+    dialogues = tape.dialogues()
+    async with open_taped({"x": changed}) as (world, _):
+        report = await replayed(dialogues, to_service(world.mux.front))
+        ignoring = await replayed(
+            dialogues, to_service(world.mux.front), ignore=[parse_path("result.tools"), parse_path("..text")]
+        )
+    assert paths(report) == {
+        "tools/list": ["result.tools[0].description", "result.tools[0]"],
+        "resources/read memo:2": ["result.contents[0].text"],
+    }
+    assert [d.kind for o in report.different() for d in o.differences] == ["added", "added", "changed"]
+    assert told(ignoring) == []
+
+
+async def test_tools_are_not_called_unless_it_is_wanted(autojump_clock):
+    tape = await taped(MODERN, LEGACY)
+    server = Varied(LEGACY)
+    async with open_taped({"x": server, "y": Varied(LEGACY)}) as (world, _):
+        report = await replayed(tape.dialogues(), to_service(world.mux.front), with_tools=False)
+    assert server.calls == 0
+    assert report.counts()["skipped"] == 4
+    assert report.reasons("skipped") == {"it calls a tool; --with-tools sends it": 4}
+    assert report.clean
+
+
+async def test_a_list_that_ends_sooner_leaves_the_pages_behind_out(autojump_clock):
+    tape = await taped(MODERN, MODERN)
+    short = ScriptedServer(MODERN, resources=[{"uri": "memo:1", "name": "memo:1"}])
+    async with open_taped({"x": short, "y": ScriptedServer(MODERN)}) as (world, _):
+        report = await replayed(tape.dialogues(), to_service(world.mux.front), with_tools=False)
+    assert "result.nextCursor" in paths(report)["resources/list"]
+    reasons = report.reasons("skipped")
+    assert reasons["the server gave no cursor of resources/list this time"] >= 1
+    assert not any("from before the capture" in reason for reason in reasons)
+
+
+async def test_a_capture_that_begins_in_a_session_is_replayed_in_its_revision(autojump_clock):
+    tape = await taped(LEGACY, LEGACY)
+    first = next(r.seq for r in tape.records if r.method == "resources/read" and r.leg == "client")
+    tape.records = [record for record in tape.records if record.seq >= first]
+    server = Varied(LEGACY)
+    async with open_taped({"x": server, "y": Varied(LEGACY)}) as (world, again):
+        report = await replayed(tape.dialogues(), to_service(world.mux.front))
+    assert told(report) == []
+    asked = next(r for r in again.records if r.leg == "client" and r.method == "initialize")
+    assert b'"protocolVersion":"2025-11-25"' in bytes(asked.message or b"")
+
+
+async def test_two_sessions_with_one_server_stay_two(autojump_clock):
+    servers = {"x": Varied(LEGACY), "y": Varied(LEGACY)}
+    async with open_taped(servers) as (world, tape):
+        client = await client_of(world, MODERN)
+        await client.request("resources/read", {"uri": "x+memo:1"})
+        await world.kill("x")
+        await trio.sleep(60)
+        await client.request("resources/read", {"uri": "x+memo:1"})
+    dialogues = tape.dialogues("upstream", "x")
+    assert [sum(t.method == "resources/read" for t in d.turns()) for d in dialogues] == [1, 1]
+    assert told(await replayed(dialogues, to_server(Varied(LEGACY)), sessions=1)) == []
+
+
+class Slow(ScriptedServer):
+    """Reads take as long as the number in their URI; `began` has when they were asked."""
+
+    def __init__(self) -> None:
+        super().__init__(MODERN, resources=[], capabilities={"resources": {}})
+        self.began: list[tuple[str, float]] = []
+        self.faster = 1.0
+
+    async def handle(self, method: str, params: Json, message: Json) -> Json:
+        if method != "resources/read":
+            return await super().handle(method, params, message)
+        self.began.append((params["uri"], trio.current_time()))
+        await trio.sleep(int(params["uri"].partition(":")[2]) * self.faster)
+        return {"contents": [], "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+
+
+async def slow_tape() -> Any:
+    """1 and 5 at the same time; 2 as soon as 1 is there; 3 a minute later."""
+    async with open_taped({"x": Slow()}) as (world, tape):
+        client = await client_of(world, MODERN)
+        await client.start("resources/read", {"uri": "x+s:1"})
+        await client.start("resources/read", {"uri": "x+s:5"})
+        await client.receive()
+        await client.start("resources/read", {"uri": "x+s:2"})
+        await client.drain()
+        await trio.sleep(60)
+        await client.request("resources/read", {"uri": "x+s:3"})
+    return tape
+
+
+@pytest.mark.parametrize(("speed", "gap"), [(1.0, 80), (10.0, 8), (math.inf, 5)])
+async def test_time_is_kept_or_scaled_and_order_follows_the_answers(speed, gap, autojump_clock):
+    tape, server = await slow_tape(), Slow()
+    report = await replayed(tape.dialogues("upstream", "x"), to_server(server), speed=speed)
+    assert report.clean, told(report)
+    at = dict(server.began)
+    assert [uri for uri, _ in server.began] == ["s:1", "s:5", "s:2", "s:3"]
+    assert at["s:5"] - at["s:1"] < 1
+    assert at["s:2"] - at["s:1"] >= 1  # it was sent after the answer to the first
+    assert at["s:3"] - at["s:1"] == pytest.approx(gap, rel=0.3)
+
+
+async def test_a_server_that_is_slower_now_is_waited_for(autojump_clock):
+    tape, server = await slow_tape(), Slow()
+    server.faster = 3.0
+    report = await replayed(tape.dialogues("upstream", "x"), to_server(server), speed=1000.0)
+    assert report.clean
+    at = dict(server.began)
+    assert at["s:2"] - at["s:1"] >= 3
+    latency = report.latency()["resources/read"]
+    assert latency.now.most == pytest.approx(15_000, rel=0.01)
+    assert latency.captured.most == pytest.approx(5_000, rel=0.01)
+
+
+async def test_no_answer_and_no_connection_fail_in_bounded_time(autojump_clock):
+    tape = await slow_tape()
+    deaf = Slow()
+    deaf.faster = math.inf
+    report = await replayed(tape.dialogues("upstream", "x"), to_server(deaf), timeout=7.0)
+    assert report.by_method()["resources/read"]["failed"] == 4
+    assert report.reasons("failed") == {"no answer within 7 s": 4}
+
+    @asynccontextmanager
+    async def nobody(_hear: Any) -> AsyncIterator[Any]:
+        raise ConnectFailed("nobody there")
+        yield
+
+    report = await replayed(tape.dialogues("upstream", "x"), nobody)
+    assert report.reasons("failed") == {"nobody there": 5}
+    assert not report.clean
+
+
+async def test_a_refused_session_is_told_with_its_reason(autojump_clock):
+    tape = await taped(LEGACY, LEGACY)
+
+    async def refuse(_server: Any, _params: Json, _message: Json) -> Json:
+        raise RpcFailure(-32600, "not today")
+
+    report = await replayed(
+        tape.dialogues(), to_server(ScriptedServer(LEGACY, handlers={"initialize": refuse}))
+    )
+    assert set(report.reasons("failed")) == {"not today"}
+
+
+async def test_what_the_server_asks_is_answered_from_the_capture_as_long_as_it_lasts(autojump_clock):
+    tape = await taped(MODERN, LEGACY)
+    dialogues = tape.dialogues("upstream", "x")
+    assert [len(answers) for d in dialogues for answers in d.answers.values()] == [1]
+    dialogues[0].answers.clear()
+    report = await replayed(dialogues, to_server(Varied(LEGACY)))
+    assert paths(report) == {"tools/call ask": ["result.content[0].text"]}
+    [difference] = report.different()[0].differences
+    assert "the capture has no more answers to roots/list" in difference.now
+
+
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_subscription_that_is_not_granted_any_more_is_a_difference(down, autojump_clock):
+    async with open_taped({"x": Varied(MODERN), "y": Varied(MODERN)}) as (world, tape):
+        client = await client_of(world, down)
+        await listen(client, "x+memo:1")
+    poor = Varied(MODERN)
+    poor.honours = set()
+    async with open_taped({"x": poor, "y": Varied(MODERN)}) as (world, _):
+        report = await replayed(tape.dialogues(), to_service(world.mux.front))
+    assert len(report.outcomes) == 2
+    assert all(outcome.status in ("same", "different") for outcome in report.outcomes), told(report)
