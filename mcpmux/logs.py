@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -25,7 +26,9 @@ def printable(text: str) -> str:
 
 def _make_printable(_logger: Any, _name: str, event: EventDict) -> EventDict:
     for key, value in event.items():
-        if isinstance(value, str):
+        if isinstance(value, str) and key == "exception":  # a traceback has lines of its own
+            event[key] = "\n".join(map(printable, value.splitlines()))
+        elif isinstance(value, str):
             event[key] = printable(value[:VALUE_LIMIT])
     return event
 
@@ -38,8 +41,23 @@ def _summarize_exception(_logger: Any, _name: str, event: EventDict) -> EventDic
     return event
 
 
-def configure_logs(level: str, style: str) -> None:
-    """Send events of at least `level` to stderr, as `console` lines or as `json` objects."""
+def _cleaned_by(clean: Callable[[str], str]) -> Processor:
+    """Every text goes through `clean`, as what strangers say may hold secrets."""
+
+    def process(_logger: Any, _name: str, event: EventDict) -> EventDict:
+        for key, value in event.items():
+            if isinstance(value, str):
+                event[key] = clean(value)
+        return event
+
+    return process
+
+
+def configure_logs(level: str, style: str, clean: Callable[[str], str] | None = None) -> None:
+    """Send events of at least `level` to stderr, as `console` lines or as `json` objects.
+
+    `clean` takes what is secret out of a text.
+    """
     number = logging.getLevelNamesMapping()[level.upper()]
     processors: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -48,10 +66,17 @@ def configure_logs(level: str, style: str) -> None:
     ]
     if number > logging.DEBUG:
         processors.append(_summarize_exception)
-    if style == "json":
-        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        processors += [_make_printable, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        processors.append(structlog.processors.format_exc_info)
+    if clean is not None:
+        processors.append(_cleaned_by(clean))
+    if style == "json":
+        processors.append(structlog.processors.JSONRenderer())
+    else:
+        console = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
+        processors += [_make_printable, console]
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(number),

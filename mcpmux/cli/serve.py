@@ -22,6 +22,7 @@ from mcpmux.config import (
 )
 from mcpmux.errors import ConfigError
 from mcpmux.logs import configure_logs
+from mcpmux.traffic.redaction import Redactor
 
 
 @click.command()
@@ -97,7 +98,8 @@ def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyLis
 
 def run_server(config: Config) -> None:
     """Serve until stopped, printing each URL. Raises what `app.serve` raises."""
-    configure_logs(config.logging.level, config.logging.format)
+    redactor = Redactor(config.redaction)
+    configure_logs(config.logging.level, config.logging.format, lambda text: redactor.redact_text(text)[0])
     on_stderr = config.listeners.stdio  # then stdout belongs to the protocol
 
     def announce(url: str) -> None:

@@ -15,9 +15,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from mcpmux.traffic.dialogue import Turn
 from mcpmux.traffic.difference import Difference, show_path
 from mcpmux.traffic.percentiles import Histogram
+from mcpmux.traffic.redaction import Redactor
 
 Status = Literal["same", "different", "failed", "unchecked", "skipped"]
 STATUSES: tuple[Status, ...] = ("same", "different", "failed", "unchecked", "skipped")
@@ -43,18 +46,36 @@ class Latency(NamedTuple):
 
 
 class Report:
-    """Takes outcomes. `left_out`: messages of the capture that belong to no request, by the reason."""
+    """Takes outcomes; what would be shown of them is redacted first.
+
+    `left_out`: messages of the capture that belong to no request, by the reason.
+    """
 
     def __init__(self, left_out: Counter[str]) -> None:
         self.left_out = left_out
         self.outcomes: list[Outcome] = []
+        self._redactor = Redactor()
 
     def __repr__(self) -> str:
         return f"<Report {dict(self.counts())}>"
 
     def add(self, outcome: Outcome) -> None:
         """One more request."""
+        if outcome.differences:
+            outcome = outcome._replace(differences=[self._redacted(found) for found in outcome.differences])
+        if outcome.reason is not None:
+            outcome = outcome._replace(reason=self._redactor.redact_text(outcome.reason)[0])
         self.outcomes.append(outcome)
+
+    def _redacted(self, found: Difference) -> Difference:
+        """What the server says now was never captured, so nobody has redacted it."""
+        name = next((step for step in reversed(found.path) if isinstance(step, str)), "value")
+        values = (self._redact(name, value) for value in (found.captured, found.now))
+        return Difference(found.path, found.kind, *values)
+
+    def _redact(self, name: str, value: Any) -> Any:
+        data, count = self._redactor.redact(None, msgspec.json.encode({name: value}))
+        return next(iter(msgspec.json.decode(data).values())) if count else value
 
     def counts(self) -> Counter[str]:
         """How many requests have each status."""

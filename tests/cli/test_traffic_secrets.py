@@ -1,4 +1,4 @@
-"""A secret that is planted wherever one can be is in no output: not one file, stream, page, span or log line."""
+"""A secret that is planted wherever one can be is in no output: no file, stream, page, span or log line."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _Taking(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, *args: Any) -> None:
         """Nothing: it is not what is tested."""
 
 
@@ -125,7 +125,8 @@ def pages_of(port: int) -> dict[str, bytes]:
         path = f"/api/exchanges/{row['row']}"
         told[path] = get(port, path)
         for message in json.loads(told[path])["messages"]:
-            told[f"{path}/{message['seq']}"] = get(port, f"{path}/{message['seq']}")
+            one = f"{path}/{message['record']['seq']}"
+            told[one] = get(port, one)
     return told
 
 
@@ -187,4 +188,4 @@ def test_a_planted_secret_is_in_no_output(tmp_path: Path, invoke: Invoke, level:
     assert REDACTED in b"".join(pages.values())
     if level == "full":
         assert REDACTED in told["show 2"]
-        assert b"plain text" in told["show 2"]
+        assert b"plain text" in told["jsonl"]

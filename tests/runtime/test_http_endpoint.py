@@ -121,9 +121,13 @@ def request(method: str, params: Json | None = None, request_id: Any = 1) -> Jso
 
 @asynccontextmanager
 async def open_endpoint(
-    servers: dict[str, Any] | None = None, *, body_bytes: int = 1 << 20, max_sessions: int = 10
+    servers: dict[str, Any] | None = None,
+    *,
+    body_bytes: int = 1 << 20,
+    max_sessions: int = 10,
+    **watching: Any,
 ) -> AsyncIterator[HttpClient]:
-    async with open_world(servers or {"docs": docs(), "more": docs()}) as world:
+    async with open_world(servers or {"docs": docs(), "more": docs()}, **watching) as world:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = listeners[0].socket.getsockname()[1]
         sessions = SessionLimits(max_sessions, 300, ReplayBounds())

@@ -14,9 +14,7 @@ from mcpmux.traffic.difference import DIFFERENCE_LIMIT, compare, covers, show_pa
 NAMES = st.text(min_size=1, max_size=4)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4)
-    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4),
     max_leaves=12,
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -94,6 +95,19 @@ async def test_a_changed_server_shows_exactly_what_has_changed(down, autojump_cl
     }
     assert [d.kind for o in report.different() for d in o.differences] == ["added", "added", "changed"]
     assert told(ignoring) == []
+
+
+async def test_a_secret_that_the_server_tells_now_is_not_shown(autojump_clock):
+    async with open_taped({"x": Varied(MODERN)}) as (world, tape):
+        client = await client_of(world, MODERN)
+        await client.request("resources/read", {"uri": "memo:1"})
+    changed = Varied(MODERN)
+    changed.texts["memo:1"] = "Authorization: Bearer planted-abcdefghijklmnop0123456789"
+    async with open_taped({"x": changed}) as (world, _):
+        report = await replayed(tape.dialogues(), to_service(world.mux.front))
+    assert report.counts()["different"] == 1
+    assert "planted" not in json.dumps(report.as_json())
+    assert "[redacted: " in json.dumps(report.as_json())
 
 
 async def test_tools_are_not_called_unless_it_is_wanted(autojump_clock):
