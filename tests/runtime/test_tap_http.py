@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
+from mcpmux import app
+from mcpmux.config import Config, Http, Merging, Upstream
 from mcpmux.traffic.recorder import Recorder
-from tests.runtime.scripted import MODERN
+from tests.runtime.scripted import MODERN, ScriptedServer
+from tests.runtime.scripted_http import HttpFace, open_http_face
+from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer
 from tests.runtime.test_flows import docs
 from tests.runtime.test_http_endpoint import LEGACY, open_endpoint, request
 from tests.runtime.test_tap import Witness
+from tests.runtime.world import World
+
+WINDOW = Merging(change_window=0.001)
 
 
 def client_side(witness: Witness, direction: str) -> list[Any]:
@@ -43,3 +53,73 @@ async def test_each_message_of_a_client_is_seen_once_as_it_was(revision: str):
         assert {seen.leg.session for seen in witness.seen if seen.leg.side == "client"} == {
             session["Mcp-Session-Id"]
         }
+
+
+@asynccontextmanager
+async def open_behind_http(server: ScriptedServer) -> AsyncIterator[tuple[World, Witness, Witnessed]]:
+    """mcpmux with a witness between `server`, over HTTP, and clients in memory."""
+    world, witness = World({}), Witness()
+    recorder = Recorder([witness], [witness], trio.current_time)
+    face_class = Witnessed
+    with trio.fail_after(20):
+        async with open_http_face(server, face_class) as face:
+            config = Config(
+                upstreams=(Upstream(name="x", target=Http(face.url), era="newest"),), merging=WINDOW
+            )
+            async with (
+                app.open_mux(config, tap=recorder) as world.mux,
+                trio.open_nursery() as world.nursery,
+            ):
+                assert isinstance(face, Witnessed)
+                await world.mux.upstreams["x"].settled()
+                await trio.testing.wait_all_tasks_blocked(0.05)  # its appearance has been told
+                yield world, witness, face
+                world.nursery.cancel_scope.cancel()
+
+
+class Witnessed(HttpFace):
+    """Remembers what it said, as it was."""
+
+    def __init__(self, server: ScriptedServer) -> None:
+        super().__init__(server)
+        self.said: list[Any] = []
+
+    async def _post(self, message: Any, reply: Any) -> None:
+        if "method" not in message:
+            self._server.take_answer(message)
+        await super()._post(message, reply)
+
+    async def send(self, data: bytes) -> None:
+        self.said.append(json.loads(data))
+        await super().send(data)
+
+
+def upstream_side(witness: Witness, direction: str) -> list[Any]:
+    return [
+        json.loads(seen.data)
+        for seen in witness.seen
+        if seen.leg.side == "upstream" and seen.direction == direction
+    ]
+
+
+@pytest.mark.parametrize("up", [LEGACY, MODERN])
+@pytest.mark.parametrize("down", [LEGACY, MODERN])
+async def test_each_message_of_an_upstream_is_seen_once_as_it_was(down: str, up: str):
+    async with open_behind_http(Curious(up, "roots/list")) as (world, witness, face):
+        client = world.client()
+        client.capabilities = CAPABILITIES
+        if down != MODERN:
+            await client.initialize(down)
+        await call_and_answer(client, {"result": ASKED["roots/list"][1]})
+        heard = upstream_side(witness, "out")
+        assert heard == [message for message in face._server.seen if message]
+        assert upstream_side(witness, "in") == face.said
+        calls = [e.number for e, _ in witness.ended_with if e.call.method == "tools/call"]
+        answered = [s for s in witness.seen if s.leg.side == "upstream" and s.method == "tools/call"]
+        assert set() < {seen.exchange for seen in answered} <= set(calls)
+        if up != MODERN:
+            asked = [s for s in witness.seen if s.leg.side == "upstream" and s.method == "roots/list"]
+            assert [(s.direction, s.kind) for s in asked] == [("in", "request"), ("out", "result")]
+            assert {seen.exchange for seen in asked} <= set(calls)
+            session = {s.leg.session for s in witness.seen if s.leg.side == "upstream"}
+            assert session == {face._session}
