@@ -22,9 +22,9 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, SERVER_INFO
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR
 from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY
-from mcpmux.transports.http_message import Fields, HttpRequest
-from mcpmux.transports.http_reply import HttpReply
-from mcpmux.transports.http_server import serve_http
+from mcpmux.transports.http.message import Fields, HttpRequest
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.stdio import open_stdio_pipe
 
 MODERN, LEGACY = "modern", "legacy"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -113,8 +114,27 @@ def is_name_only(statement: ast.stmt) -> bool:
     return False
 
 
+def corners_of(room: Path) -> dict[str, set[str]]:
+    """What imports what inside one room: its sub-packages as a whole, and its modules beside them."""
+    arrows: dict[str, set[str]] = {}
+    for path in room.rglob("*.py"):
+        inside = path.relative_to(room)
+        corner = inside.parts[0].removesuffix(".py")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"mcpmux.{room.name}"):
+                for alias in node.names:
+                    target = f"{node.module}.{alias.name}".split(".")[2]
+                    arrows.setdefault(corner, set()).update({target} - {corner})
+    return arrows
+
+
 def test_every_module_keeps_to_its_room():
     assert problems_of(PACKAGE) == []
+
+
+@pytest.mark.parametrize("room", ["runtime", "traffic", "transports", "protocol", "mux", "bench", "app"])
+def test_corners_of_a_room_do_not_import_each_other_in_circles(room: str):
+    TopologicalSorter(corners_of(PACKAGE / room)).prepare()
 
 
 BAD = [

@@ -31,19 +31,19 @@ from mcpmux.mux.namespace import Namespace
 from mcpmux.protocol.asking import SHARED_CAPABILITIES
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.runtime.addressee import Addressee
 from mcpmux.runtime.calls import Client
-from mcpmux.runtime.channels import ChannelOpener
-from mcpmux.runtime.connection import Eras
-from mcpmux.runtime.fleet import Fleet
-from mcpmux.runtime.front import Front
+from mcpmux.runtime.downstreams.front import Front
 from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.router import Router
-from mcpmux.runtime.subscriber import Subscriber
 from mcpmux.runtime.tap import Leg, Tap, Trace, Watch
-from mcpmux.runtime.tasks import Tasks
-from mcpmux.runtime.upstream import OpenChannel, Upstream
+from mcpmux.runtime.tasks.tasks import Tasks
+from mcpmux.runtime.upstreams.addressee import Addressee
+from mcpmux.runtime.upstreams.channels import ChannelOpener
+from mcpmux.runtime.upstreams.connection import Eras
+from mcpmux.runtime.upstreams.fleet import Fleet
+from mcpmux.runtime.upstreams.subscriber import Subscriber
+from mcpmux.runtime.upstreams.upstream import OpenChannel, Upstream
 from mcpmux.transports.process import StopLadder
 
 STOP_LADDER = StopLadder(close_seconds=2.0, terminate_seconds=2.0)

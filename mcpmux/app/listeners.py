@@ -21,18 +21,18 @@ from mcpmux.config import (
 from mcpmux.errors import ConfigError, TransportError
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.origin import OriginPolicy
-from mcpmux.runtime.http_answer import refuse
-from mcpmux.runtime.http_endpoint import HttpEndpoint, SessionLimits
-from mcpmux.runtime.service import Service
-from mcpmux.runtime.stdio_client import serve_pipe
-from mcpmux.runtime.stream_clients import StreamClients, StreamLimits
-from mcpmux.transports.http_message import HttpLimits
-from mcpmux.transports.http_server import serve_http
+from mcpmux.runtime.downstreams.http_answer import refuse
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.runtime.downstreams.service import Service
+from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
+from mcpmux.transports.http.message import HttpLimits
+from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.stdio import open_stdio_pipe
 from mcpmux.transports.stream_server import open_tcp_listeners, serve_streams
-from mcpmux.transports.tls import server_context
+from mcpmux.transports.tls.context import server_context
 from mcpmux.transports.unix_socket import open_unix_listener
-from mcpmux.transports.websocket_server import Door
+from mcpmux.transports.websocket.server import Door
 
 Announce = Callable[[str], None]
 StreamListener = WebSocketListener | TcpListener | UnixListener

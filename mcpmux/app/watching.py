@@ -17,18 +17,18 @@ import trio
 from mcpmux.app.assembly import Mux
 from mcpmux.config import Admin, Config
 from mcpmux.runtime.tap import Tap, Trace
-from mcpmux.traffic.admin import serve_admin
-from mcpmux.traffic.admin_metrics import metrics_route
-from mcpmux.traffic.admin_upstreams import UpstreamView
-from mcpmux.traffic.audit import open_audit
-from mcpmux.traffic.capture import CaptureSink, Run, open_capture
-from mcpmux.traffic.gauges import capture_gauges, mux_gauges
-from mcpmux.traffic.live import LiveRing
-from mcpmux.traffic.live_view import LiveView
-from mcpmux.traffic.metrics import Metrics
+from mcpmux.traffic.admin.listener import serve_admin
+from mcpmux.traffic.admin.scrape import metrics_route
+from mcpmux.traffic.admin.upstreams import UpstreamView
+from mcpmux.traffic.audit.keeper import open_audit
+from mcpmux.traffic.capture.capture import CaptureSink, Run, open_capture
+from mcpmux.traffic.live.ring import LiveRing
+from mcpmux.traffic.live.view import LiveView
 from mcpmux.traffic.recorder import Keeper, Recorder, Sink
-from mcpmux.traffic.redaction import Redactor
-from mcpmux.traffic.tracing import open_tracing
+from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.telemetry.gauges import capture_gauges, mux_gauges
+from mcpmux.traffic.telemetry.metrics import Metrics
+from mcpmux.traffic.telemetry.tracing import open_tracing
 
 RUN_BYTES = 4  # of randomness in the name of a run: enough to tell the runs of one machine apart
 

@@ -9,7 +9,7 @@ from mcpmux.bench.operation import Ask
 from mcpmux.bench.results import OK
 from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError, RpcError
 from mcpmux.protocol.envelope import Fields, text_of
-from mcpmux.runtime.http_peer import HttpStatusError, SessionExpired
+from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
 
 WRONG = "wrong answer"
 TIMEOUT = "timeout"

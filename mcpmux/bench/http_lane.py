@@ -22,14 +22,14 @@ from mcpmux.protocol.call import with_meta
 from mcpmux.protocol.envelope import Fields, decode_fields, encode_request, raw
 from mcpmux.protocol.era import modern_meta
 from mcpmux.protocol.revisions import is_modern
-from mcpmux.runtime.connection import Connection
-from mcpmux.runtime.http_channel import HttpChannel
-from mcpmux.runtime.http_events import EVENT_STREAM
-from mcpmux.runtime.http_peer import HttpStatusError, SessionExpired
-from mcpmux.transports.http_connection import HttpOrigin
-from mcpmux.transports.http_message import encode_request_head
-from mcpmux.transports.http_response import ResponseParser
-from mcpmux.transports.proxy import choose_proxy
+from mcpmux.runtime.upstreams.connection import Connection
+from mcpmux.runtime.upstreams.http_channel import HttpChannel
+from mcpmux.runtime.upstreams.http_events import EVENT_STREAM
+from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
+from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.message import encode_request_head
+from mcpmux.transports.http.proxy import choose_proxy
+from mcpmux.transports.http.response import ResponseParser
 from mcpmux.transports.sse import SseDecoder
 
 FIRST_ID = 1_000_000  # ids of one width keep the Content-Length; those of the channel are far below

@@ -26,7 +26,7 @@ from mcpmux.config.report import Unfit
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import Fields, raw
-from mcpmux.traffic.glob import matches as is_match
+from mcpmux.traffic.reading.glob import matches as is_match
 
 _WEIGHT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)[*x]?\s+(.*)", re.DOTALL)
 

@@ -24,9 +24,9 @@ from mcpmux.protocol.codes import HEADER_MISMATCH
 from mcpmux.protocol.envelope import Fields, Notification, decode_list, raw, text_of
 from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY, is_modern
 from mcpmux.runtime.calls import Hear
-from mcpmux.runtime.connection import Channel, Connection, Eras, connect, unheard
-from mcpmux.runtime.http_peer import HttpStatusError
 from mcpmux.runtime.tap import Watch
+from mcpmux.runtime.upstreams.connection import Channel, Connection, Eras, connect, unheard
+from mcpmux.runtime.upstreams.http_peer import HttpStatusError
 
 NO_CAPABILITIES = raw({})
 OPENING_AT_ONCE = 16  # a server should not be brought down by the hellos alone

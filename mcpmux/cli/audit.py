@@ -16,8 +16,8 @@ from mcpmux.cli.wall import Mistake
 from mcpmux.errors import ConfigError
 from mcpmux.logs import printable
 from mcpmux.protocol.envelope import raw
-from mcpmux.traffic.audit_check import Verdict, read_head, read_records, verify
-from mcpmux.traffic.audit_record import AuditRecord
+from mcpmux.traffic.audit.check import Verdict, read_head, read_records, verify
+from mcpmux.traffic.audit.record import AuditRecord
 
 KEY_VARIABLE = "MCPMUX_AUDIT_KEY"
 KNOWN = frozenset({"v", "seq", "prev", "hash", *AuditRecord.__struct_fields__})

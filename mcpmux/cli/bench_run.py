@@ -14,7 +14,7 @@ from mcpmux.bench.run import Run
 from mcpmux.bench.timer import open_timer
 from mcpmux.config import Limits, Upstream
 from mcpmux.errors import ConfigError, McpmuxError
-from mcpmux.runtime.channels import ChannelOpener
+from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.transports.process import StopLadder
 
 INTERRUPTED = "interrupted"

@@ -24,7 +24,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.paging import walk
-from mcpmux.runtime.upstream import Upstream
+from mcpmux.runtime.upstreams.upstream import Upstream
 
 READY, DISABLED = "ready", "disabled"
 STYLES = {READY: "green", DISABLED: "dim"}

@@ -22,7 +22,7 @@ from mcpmux.config import (
 )
 from mcpmux.errors import ConfigError
 from mcpmux.logs import configure_logs
-from mcpmux.traffic.redaction import Redactor
+from mcpmux.traffic.redaction.redactor import Redactor
 
 
 @click.command()

@@ -11,8 +11,8 @@ import click
 from mcpmux.cli.console import tell
 from mcpmux.cli.traffic_source import TOLD_LIMIT
 from mcpmux.cli.wall import Mistake
-from mcpmux.traffic.capture_files import BadLine, expand_paths, read_files
-from mcpmux.traffic.dialogue import Dialogue, Reading, SideName
+from mcpmux.traffic.capture.files import BadLine, expand_paths, read_files
+from mcpmux.traffic.reading.dialogue import Dialogue, Reading, SideName
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

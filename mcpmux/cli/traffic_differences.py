@@ -11,8 +11,8 @@ from rich.text import Text
 from mcpmux.cli.console import make_table, show_heading, show_table, tell
 from mcpmux.cli.traffic_lines import format_ms
 from mcpmux.logs import printable
-from mcpmux.traffic.difference import Difference, show_path
-from mcpmux.traffic.replay_report import PERCENTILES, STATUSES, Outcome, Report, Status, count_text
+from mcpmux.traffic.replay.difference import Difference, show_path
+from mcpmux.traffic.replay.report import PERCENTILES, STATUSES, Outcome, Report, Status, count_text
 
 REQUESTS_SHOWN = 20
 DIFFERENCES_SHOWN = 5  # of one request

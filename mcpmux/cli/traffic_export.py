@@ -19,9 +19,9 @@ from mcpmux.cli.traffic_lines import format_size
 from mcpmux.cli.traffic_source import Where, filter_help, where_argument
 from mcpmux.cli.wall import Mistake
 from mcpmux.traffic.correlation import facts_in
-from mcpmux.traffic.export import to_csv, to_har
+from mcpmux.traffic.reading.export import to_csv, to_har
 from mcpmux.traffic.record import Record, encode_record
-from mcpmux.traffic.redaction import Redactor
+from mcpmux.traffic.redaction.redactor import Redactor
 
 PRIVATE = 0o600  # bodies may hold what is nobody else's business
 STDOUT = "-"

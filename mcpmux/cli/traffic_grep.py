@@ -14,9 +14,9 @@ from mcpmux.cli.traffic_output import stream_lines
 from mcpmux.cli.traffic_source import Where, by_option, filter_help, where_argument
 from mcpmux.cli.wall import Mistake
 from mcpmux.logs import printable
-from mcpmux.traffic.filters import body_texts
+from mcpmux.traffic.reading.filters import body_texts
+from mcpmux.traffic.reading.summary import Summarizer, Summary
 from mcpmux.traffic.record import Record, encode_record
-from mcpmux.traffic.summary import Summarizer, Summary
 
 AROUND = 30  # characters of a body that are shown on both sides of what was found
 

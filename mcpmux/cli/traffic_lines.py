@@ -16,9 +16,9 @@ from typing import Any
 import click
 
 from mcpmux.logs import printable
+from mcpmux.traffic.reading.status import statuses_of
+from mcpmux.traffic.reading.summary import Summary
 from mcpmux.traffic.record import Record
-from mcpmux.traffic.status import statuses_of
-from mcpmux.traffic.summary import Summary
 
 TARGET_LIMIT = 200  # characters of a URI that are worth a line
 NAME_LIMIT = 40

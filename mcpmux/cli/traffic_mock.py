@@ -18,10 +18,10 @@ from mcpmux.cli.wall import Mistake
 from mcpmux.config import AnyListener, Limits, Listeners
 from mcpmux.config.target import URL_STARTS
 from mcpmux.logs import configure_logs
-from mcpmux.traffic.dialogue import Dialogue
-from mcpmux.traffic.matching import Book
-from mcpmux.traffic.mock import open_mock
-from mcpmux.traffic.replay_report import count_text
+from mcpmux.traffic.mock.matching import Book
+from mcpmux.traffic.mock.server import open_mock
+from mcpmux.traffic.reading.dialogue import Dialogue
+from mcpmux.traffic.replay.report import count_text
 
 DRAIN_SECONDS = 2.0  # for what is being answered when we are asked to stop
 

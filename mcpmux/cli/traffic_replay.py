@@ -24,12 +24,12 @@ from mcpmux.config.admin import is_loopback
 from mcpmux.config.json_path import parse_path
 from mcpmux.config.report import Unfit
 from mcpmux.errors import ConfigError
-from mcpmux.runtime.channels import ChannelOpener
-from mcpmux.traffic.dialogue import Dialogue, SideName
-from mcpmux.traffic.difference import Pattern
-from mcpmux.traffic.replay import Settings, run_replay
-from mcpmux.traffic.replay_report import Outcome, Report
-from mcpmux.traffic.replayable import replayable, why_not
+from mcpmux.runtime.upstreams.channels import ChannelOpener
+from mcpmux.traffic.reading.dialogue import Dialogue, SideName
+from mcpmux.traffic.replay.difference import Pattern
+from mcpmux.traffic.replay.replay import Settings, run_replay
+from mcpmux.traffic.replay.replayable import replayable, why_not
+from mcpmux.traffic.replay.report import Outcome, Report
 
 DIFFERENT = 1  # exit code
 

@@ -16,9 +16,9 @@ from mcpmux.cli.traffic_output import show_lines
 from mcpmux.cli.traffic_source import Where
 from mcpmux.cli.wall import Mistake
 from mcpmux.logs import printable
+from mcpmux.traffic.reading.rewriting import Passage, passages
+from mcpmux.traffic.reading.summary import Summarizer
 from mcpmux.traffic.record import Record, encode_record
-from mcpmux.traffic.rewriting import Passage, passages
-from mcpmux.traffic.summary import Summarizer
 
 MESSAGES_LIMIT = 1000  # of an exchange; a listen may have any number
 BYTES_LIMIT = 64 * 2**20  # of their bodies

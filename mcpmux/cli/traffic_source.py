@@ -14,13 +14,13 @@ from mcpmux.cli.console import tell
 from mcpmux.cli.wall import Mistake
 from mcpmux.config.capture import Capture
 from mcpmux.logs import printable
-from mcpmux.traffic.capture_files import COMPRESSED, SUFFIX, BadLine, expand_paths, read_files
-from mcpmux.traffic.filter_keys import KEYS, NAMES, SORTS
-from mcpmux.traffic.filter_terms import OPERATORS, FilterError
-from mcpmux.traffic.filters import Filter, parse_filter
-from mcpmux.traffic.pairing import Targets
+from mcpmux.traffic.capture.files import COMPRESSED, SUFFIX, BadLine, expand_paths, read_files
+from mcpmux.traffic.reading.filter_keys import KEYS, NAMES, SORTS
+from mcpmux.traffic.reading.filter_terms import OPERATORS, FilterError
+from mcpmux.traffic.reading.filters import Filter, parse_filter
+from mcpmux.traffic.reading.pairing import Targets
+from mcpmux.traffic.reading.summary import Summarizer, Summary
 from mcpmux.traffic.record import Record
-from mcpmux.traffic.summary import Summarizer, Summary
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -17,9 +17,9 @@ from mcpmux.cli.traffic_lines import format_ms, format_size, format_time
 from mcpmux.cli.traffic_output import show_lines
 from mcpmux.cli.traffic_source import Where, filter_help, where_argument
 from mcpmux.logs import printable
-from mcpmux.traffic.percentiles import Histogram
-from mcpmux.traffic.stats import CLIENTS, PERCENTILES, Group, Stats
-from mcpmux.traffic.timeline import Timeline
+from mcpmux.traffic.reading.percentiles import Histogram
+from mcpmux.traffic.reading.stats import CLIENTS, PERCENTILES, Group, Stats
+from mcpmux.traffic.reading.timeline import Timeline
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 12

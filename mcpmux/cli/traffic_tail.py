@@ -20,11 +20,11 @@ from mcpmux.cli.traffic_live import open_stream
 from mcpmux.cli.traffic_output import show_lines
 from mcpmux.cli.traffic_source import Where, by_option, filter_help, read_filter, where_argument
 from mcpmux.cli.wall import Mistake
-from mcpmux.traffic.filters import Filter
-from mcpmux.traffic.following import Follower
-from mcpmux.traffic.pairing import Targets
+from mcpmux.traffic.reading.filters import Filter
+from mcpmux.traffic.reading.following import Follower
+from mcpmux.traffic.reading.pairing import Targets
+from mcpmux.traffic.reading.summary import Summarizer
 from mcpmux.traffic.record import Record, encode_record
-from mcpmux.traffic.summary import Summarizer
 
 LOOK_SECONDS = 0.1  # between two looks at files that did not grow
 

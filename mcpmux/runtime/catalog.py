@@ -9,9 +9,9 @@ from mcpmux.mux.template import matches
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import text_of
 from mcpmux.protocol.method import RESOURCES_LIST, TEMPLATES_LIST
-from mcpmux.runtime.fleet import Fleet
 from mcpmux.runtime.paging import walk
-from mcpmux.runtime.upstream import Upstream
+from mcpmux.runtime.upstreams.fleet import Fleet
+from mcpmux.runtime.upstreams.upstream import Upstream
 
 
 class Catalog:

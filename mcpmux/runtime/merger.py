@@ -19,9 +19,9 @@ from mcpmux.protocol.call import META, Call, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS
 from mcpmux.protocol.envelope import Fields, raw, text_of
 from mcpmux.protocol.method import PAGED, TASKS_LIST
-from mcpmux.runtime.fleet import Fleet
 from mcpmux.runtime.paging import fetch_page
-from mcpmux.runtime.upstream import Upstream
+from mcpmux.runtime.upstreams.fleet import Fleet
+from mcpmux.runtime.upstreams.upstream import Upstream
 
 Hides = Callable[[Upstream, Call, Fields], bool]
 """Whether an item of an upstream's list must not be shown to the client of the call."""

@@ -10,8 +10,8 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Fields, decode_list, raw, text_of
 from mcpmux.protocol.method import PAGED
-from mcpmux.runtime.connection import unheard
-from mcpmux.runtime.upstream import Upstream
+from mcpmux.runtime.upstreams.connection import unheard
+from mcpmux.runtime.upstreams.upstream import Upstream
 
 PAGE_LIMIT = 10_000  # pages of one upstream's list; a list that is longer is taken for one that never ends
 

@@ -29,12 +29,12 @@ from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.calls import Client
 from mcpmux.runtime.catalog import Catalog
-from mcpmux.runtime.fleet import Fleet
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.relay import Relay
-from mcpmux.runtime.tasks import Tasks, task_not_found
-from mcpmux.runtime.upstream import Upstream
+from mcpmux.runtime.tasks.tasks import Tasks, task_not_found
+from mcpmux.runtime.upstreams.fleet import Fleet
+from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.runtime.visits import arrange_visit
 
 STARTUP_SECONDS = 10.0  # how long a client's first question waits for upstreams that are still starting

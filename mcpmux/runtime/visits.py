@@ -27,7 +27,7 @@ from mcpmux.protocol.codes import INTERNAL_ERROR, MISSING_CLIENT_CAPABILITY, URL
 from mcpmux.protocol.envelope import Fields
 from mcpmux.protocol.method import ELICIT
 from mcpmux.runtime.personal import Personal
-from mcpmux.runtime.upstream import Upstream
+from mcpmux.runtime.upstreams.upstream import Upstream
 
 VISIT_SECONDS = 30.0  # for a user who has just accepted; a longer visit is asked about again
 

@@ -15,7 +15,7 @@ from trio.abc import HalfCloseableStream, Stream
 
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConnectFailed
-from mcpmux.transports.tls import client_context, explain_server
+from mcpmux.transports.tls.context import client_context, explain_server
 from mcpmux.transports.wire import reason_of
 
 SEND_BYTES = 16 * 1024  # handed over at a time: a peer that takes so much in time does read

@@ -17,8 +17,8 @@ from mcpmux.bench.run import Run
 from mcpmux.bench.workload import parse_flow
 from mcpmux.config import Upstream
 from mcpmux.errors import ConfigError, TransportError
-from mcpmux.runtime.channels import answer_server
 from mcpmux.runtime.link import open_link
+from mcpmux.runtime.upstreams.channels import answer_server
 from tests.memory_pipe import open_memory_pipes
 from tests.runtime.scripted import CACHE, Json, RpcFailure, ScriptedServer
 from tests.runtime.subscribable import SUBSCRIPTION_ID, Subscribable

@@ -14,7 +14,7 @@ from mcpmux.config import Secret
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol.envelope import Fields
 from mcpmux.runtime.tap import NO_HEADERS
-from mcpmux.traffic.audit import open_audit
+from mcpmux.traffic.audit.keeper import open_audit
 from mcpmux.traffic.recorder import Exchange
 from tests.cli.conftest import Invoke
 from tests.traffic.audit_world import WALL, call_of, fields, leg_of, read_log

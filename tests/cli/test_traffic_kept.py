@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from mcpmux.traffic.audit_check import verify
-from mcpmux.traffic.capture_files import read_files
+from mcpmux.traffic.audit.check import verify
+from mcpmux.traffic.capture.files import read_files
 from tests.cli.audited import kill_under_load
 from tests.cli.running import COMMAND, WAIT_SECONDS, Running
 from tests.real.raw_client import MODERN, HttpClient

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mcpmux.demo.bundle import SERVERS
-from mcpmux.traffic.capture_files import find_files
+from mcpmux.traffic.capture.files import find_files
 from tests.cli.conftest import Invoke
 from tests.cli.running import COMMAND, Running
 from tests.traffic.made import Play, write

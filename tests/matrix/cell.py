@@ -14,12 +14,12 @@ from mcpmux import app
 from mcpmux.config import Config, Http, Merging, Upstream
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.origin import OriginPolicy
-from mcpmux.runtime.http_answer import refuse
-from mcpmux.runtime.http_endpoint import HttpEndpoint, SessionLimits
-from mcpmux.runtime.stdio_client import serve_pipe
-from mcpmux.transports.http_client import HttpPool
-from mcpmux.transports.http_connection import HttpOrigin
-from mcpmux.transports.http_server import serve_http
+from mcpmux.runtime.downstreams.http_answer import refuse
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.server import serve_http
 from tests.matrix.client import StrictClient
 from tests.matrix.http_pipe import StreamFace, open_http_pipe
 from tests.matrix.server import StrictServer

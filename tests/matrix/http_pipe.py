@@ -10,8 +10,8 @@ from typing import Any
 import trio
 
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.http_client import HttpPool
-from mcpmux.transports.http_reply import HttpReply
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import SseDecoder
 from tests.runtime.scripted import MODERN, Json
 from tests.runtime.scripted_http import HttpFace

@@ -15,10 +15,10 @@ import trio
 from mcpmux.logs import configure_logs
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.origin import OriginPolicy
-from mcpmux.runtime.http_answer import refuse
-from mcpmux.runtime.http_endpoint import HttpEndpoint, SessionLimits
-from mcpmux.transports.http_message import HttpLimits
-from mcpmux.transports.http_server import serve_http
+from mcpmux.runtime.downstreams.http_answer import refuse
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.transports.http.message import HttpLimits
+from mcpmux.transports.http.server import serve_http
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.world import World, open_world
 

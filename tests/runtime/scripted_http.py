@@ -11,10 +11,10 @@ from typing import Any
 
 import trio
 
-from mcpmux.runtime.http_answer import refuse
-from mcpmux.transports.http_message import HttpRequest
-from mcpmux.transports.http_reply import HttpReply
-from mcpmux.transports.http_server import serve_http
+from mcpmux.runtime.downstreams.http_answer import refuse
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server import serve_http
 from tests.runtime.scripted import Json, ScriptedServer
 from tests.runtime.subscribable import SUBSCRIPTION_ID
 

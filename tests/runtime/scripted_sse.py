@@ -11,10 +11,10 @@ from urllib.parse import parse_qs
 import trio
 
 from mcpmux.errors import TransportClosed
-from mcpmux.runtime.http_answer import refuse
-from mcpmux.transports.http_message import HttpRequest
-from mcpmux.transports.http_reply import HttpReply
-from mcpmux.transports.http_server import serve_http
+from mcpmux.runtime.downstreams.http_answer import refuse
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server import serve_http
 from tests.runtime.scripted import ScriptedServer
 
 EVENT_STREAM = (("Content-Type", "text/event-stream; charset=utf-8"),)

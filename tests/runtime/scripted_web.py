@@ -15,8 +15,8 @@ from mcpmux import app
 from mcpmux.config import Config, Http, Upstream
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event
 from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.runtime.http_answer import refuse
-from mcpmux.transports.http_server import serve_http
+from mcpmux.runtime.downstreams.http_answer import refuse
+from mcpmux.transports.http.server import serve_http
 from tests.runtime.scripted import Json
 
 JSON = (("Content-Type", "application/json"),)

@@ -13,8 +13,8 @@ import trio
 
 from mcpmux import app
 from mcpmux.config import Config, Http, Upstream
-from mcpmux.runtime.http_answer import refuse
-from mcpmux.transports.http_server import serve_http
+from mcpmux.runtime.downstreams.http_answer import refuse
+from mcpmux.transports.http.server import serve_http
 from tests.runtime.bad_answers import DENIED, NO_ANSWER, patience
 from tests.runtime.scripted_web import JSON, exchange
 

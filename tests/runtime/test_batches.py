@@ -12,8 +12,8 @@ import trio
 from mcpmux import app
 from mcpmux.config import Config, Http, Upstream
 from mcpmux.protocol.batch import BATCH_LIMIT
-from mcpmux.runtime.stdio_client import serve_pipe
-from mcpmux.transports.http_reply import HttpReply
+from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.transports.http.reply import HttpReply
 from tests.memory_pipe import open_memory_pipes
 from tests.oracle import SchemaOracle
 from tests.runtime.scripted import Json, ScriptedClient, ScriptedServer

@@ -23,11 +23,11 @@ from mcpmux.config import Config, Http, Upstream
 from mcpmux.errors import TransportClosed
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.origin import OriginPolicy
-from mcpmux.runtime.http_answer import refuse
-from mcpmux.runtime.http_endpoint import HttpEndpoint, SessionLimits
-from mcpmux.transports.http_client import HttpPool
-from mcpmux.transports.http_connection import HttpOrigin
-from mcpmux.transports.http_server import serve_http
+from mcpmux.runtime.downstreams.http_answer import refuse
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.sse import SseDecoder
 from tests.oracle import SchemaOracle
 from tests.runtime.scripted import (

@@ -19,8 +19,8 @@ import trio.testing
 
 from mcpmux.errors import TransportClosed
 from mcpmux.mux.outbox import DETAIL_LIMIT
-from mcpmux.transports.http_client import HttpPool, PoolLimits
-from mcpmux.transports.http_connection import HttpOrigin
+from mcpmux.transports.http.client import HttpPool, PoolLimits
+from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.sse import SseDecoder
 from tests.memory_pipe import CAPACITY
 from tests.runtime.fanout_server import CLIENTS, URIS

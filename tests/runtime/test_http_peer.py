@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpmux.runtime.http_events import LEAST_RETRY_SECONDS, RETRY_SECONDS, continued, retry_seconds
+from mcpmux.runtime.upstreams.http_events import LEAST_RETRY_SECONDS, RETRY_SECONDS, continued, retry_seconds
 from mcpmux.transports.sse import SseDecoder
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import trio
 import trio.testing
 
-from mcpmux.runtime import http_session
+from mcpmux.runtime.downstreams import http_session
 from tests.runtime.scripted import Json, ScriptedServer
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_flows import docs

@@ -12,8 +12,8 @@ from mcpmux import app
 from mcpmux.config import Config, Http, Upstream
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw, text_of
-from mcpmux.runtime import http_events, subscriber
 from mcpmux.runtime.mailbox import Mailbox
+from mcpmux.runtime.upstreams import http_events, subscriber
 from tests.runtime.scripted_http import HttpFace, open_http_face
 from tests.runtime.subscribable import Subscribable
 

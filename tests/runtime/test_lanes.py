@@ -11,7 +11,7 @@ import trio
 
 from mcpmux.config import Http, Stdio, Upstream
 from mcpmux.errors import ConnectFailed
-from mcpmux.runtime.lanes import PAUSE_SECONDS, lane_key, mirrors
+from mcpmux.runtime.upstreams.lanes import PAUSE_SECONDS, lane_key, mirrors
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_asking import LEGACY, MODERN, client_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcpmux.errors import RpcError
-from mcpmux.runtime import connection
+from mcpmux.runtime.upstreams import connection
 from tests.runtime.bad_answers import DENIED, NO_ANSWER, Bad, patience, saying
 from tests.runtime.scripted import Json
 from tests.runtime.scripted_web import JSON, TOOLS, Web, exchange, initialize, open_web

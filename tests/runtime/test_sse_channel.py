@@ -16,8 +16,8 @@ from mcpmux.config import Config, Http, Secret, Upstream
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.envelope import decode_any, raw, text_of
-from mcpmux.runtime import sse_channel, subscriber
-from mcpmux.transports import http_sse_client
+from mcpmux.runtime.upstreams import sse_channel, subscriber
+from mcpmux.transports.http import sse_client as http_sse_client
 from tests.runtime.scripted import Json, ScriptedServer
 from tests.runtime.scripted_http import HttpFace
 from tests.runtime.scripted_sse import SseFace, open_sse_face

@@ -18,13 +18,13 @@ from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.origin import OriginPolicy
-from mcpmux.runtime.http_answer import refuse
-from mcpmux.runtime.http_endpoint import HttpEndpoint, SessionLimits
-from mcpmux.transports.http_client import HttpPool
-from mcpmux.transports.http_connection import HttpOrigin
-from mcpmux.transports.http_message import HttpLimits
-from mcpmux.transports.http_server import serve_http
-from mcpmux.transports.http_sse_client import open_sse_client_pipe
+from mcpmux.runtime.downstreams.http_answer import refuse
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.message import HttpLimits
+from mcpmux.transports.http.server import serve_http
+from mcpmux.transports.http.sse_client import open_sse_client_pipe
 from tests.runtime.scripted import Json, ScriptedClient, ScriptedServer
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer

@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcpmux.errors import TransportClosed
-from mcpmux.runtime.stdio_client import serve_pipe
+from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from tests.memory_pipe import open_memory_pipes
 from tests.oracle import SchemaOracle
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient

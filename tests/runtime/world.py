@@ -11,10 +11,10 @@ import trio
 from mcpmux import app
 from mcpmux.config import Config, Http, Merging, Upstream
 from mcpmux.errors import ConnectFailed
-from mcpmux.runtime.channels import answer_server
+from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.runtime.link import open_link
-from mcpmux.runtime.stdio_client import serve_pipe
 from mcpmux.runtime.tap import tapped
+from mcpmux.runtime.upstreams.channels import answer_server
 from tests.memory_pipe import open_memory_pipes
 from tests.runtime.scripted import ScriptedClient, ScriptedServer
 

@@ -15,14 +15,14 @@ import trio
 from mcpmux.config.admin import Admin
 from mcpmux.config.redaction import Redaction
 from mcpmux.runtime.tap import EXCHANGE, Leg
-from mcpmux.traffic.admin import serve_admin
-from mcpmux.traffic.admin_upstreams import UpstreamView
-from mcpmux.traffic.capture_record import Run
+from mcpmux.traffic.admin.listener import serve_admin
+from mcpmux.traffic.admin.upstreams import UpstreamView
+from mcpmux.traffic.capture.message import Run
 from mcpmux.traffic.correlation import Seen
-from mcpmux.traffic.live import RECENT, LiveRing
-from mcpmux.traffic.live_view import LiveView
+from mcpmux.traffic.live.ring import RECENT, LiveRing
+from mcpmux.traffic.live.view import LiveView
 from mcpmux.traffic.recorder import Recorder
-from mcpmux.traffic.redaction import Redactor
+from mcpmux.traffic.redaction.redactor import Redactor
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import World, open_world
 

@@ -14,7 +14,7 @@ from mcpmux.config import Audit as AuditSettings
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import Fields, raw
 from mcpmux.runtime.tap import NO_HEADERS, Leg
-from mcpmux.traffic.audit import Audit
+from mcpmux.traffic.audit.keeper import Audit
 from mcpmux.traffic.recorder import Recorder
 
 WALL = 1_800_000_000.0  # 2027-01-15T08:00:00Z

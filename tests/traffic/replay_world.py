@@ -14,17 +14,17 @@ import trio.testing
 
 from mcpmux import app
 from mcpmux.config import Config, Merging
-from mcpmux.runtime.channels import answer_server
+from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.runtime.link import open_link
-from mcpmux.runtime.stdio_client import serve_pipe
-from mcpmux.traffic.capture_record import Run, to_record
+from mcpmux.runtime.upstreams.channels import answer_server
+from mcpmux.traffic.capture.message import Run, to_record
 from mcpmux.traffic.correlation import Seen
-from mcpmux.traffic.dialogue import Dialogue, read_dialogues
+from mcpmux.traffic.reading.dialogue import Dialogue, read_dialogues
 from mcpmux.traffic.record import Record
 from mcpmux.traffic.recorder import Recorder
-from mcpmux.traffic.redaction import Redactor
-from mcpmux.traffic.replay import Settings, run_replay
-from mcpmux.traffic.replay_report import Report
+from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.replay.replay import Settings, run_replay
+from mcpmux.traffic.replay.report import Report
 from tests.memory_pipe import open_memory_pipes
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
 from tests.runtime.subscribable import Subscribable

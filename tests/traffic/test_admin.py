@@ -14,8 +14,8 @@ from mcpmux.config.report import Unfit
 from mcpmux.config.secret import Secret
 from mcpmux.config.tls import ServerTls
 from mcpmux.errors import ConfigError, TransportError
-from mcpmux.traffic.admin import serve_admin
-from mcpmux.traffic.admin_route import BadQuestion, Route, Routes, whole_number
+from mcpmux.traffic.admin.listener import serve_admin
+from mcpmux.traffic.admin.route import BadQuestion, Route, Routes, whole_number
 from mcpmux.transports.sse import SseDecoder
 from tests.runtime.scripted import ScriptedServer
 from tests.traffic.admin_world import Traffic, listening

@@ -8,12 +8,12 @@ import trio
 
 from mcpmux.config.admin import Admin
 from mcpmux.config.secret import Secret
-from mcpmux.traffic.admin import serve_admin
-from mcpmux.traffic.admin_metrics import metrics_route
-from mcpmux.traffic.admin_upstreams import UpstreamView
-from mcpmux.traffic.gauges import mux_gauges
-from mcpmux.transports.http_client import HttpPool
-from mcpmux.transports.http_connection import HttpOrigin
+from mcpmux.traffic.admin.listener import serve_admin
+from mcpmux.traffic.admin.scrape import metrics_route
+from mcpmux.traffic.admin.upstreams import UpstreamView
+from mcpmux.traffic.telemetry.gauges import mux_gauges
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.connection import HttpOrigin
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import open_world
 from tests.traffic.admin_world import Traffic

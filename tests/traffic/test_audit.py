@@ -19,11 +19,11 @@ from mcpmux.protocol.call import CLIENT_INFO
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Fields, encode_request, raw
 from mcpmux.runtime.tap import NO_HEADERS
-from mcpmux.traffic import audit as audit_module
-from mcpmux.traffic.audit import BACKLOG_LIMIT, FLUSH_SECONDS, RETRY_SECONDS, open_audit
-from mcpmux.traffic.audit_check import verify
-from mcpmux.traffic.audit_files import AuditUnusable
-from mcpmux.traffic.audit_record import (
+from mcpmux.traffic.audit import keeper as audit_module
+from mcpmux.traffic.audit.check import verify
+from mcpmux.traffic.audit.files import AuditUnusable
+from mcpmux.traffic.audit.keeper import BACKLOG_LIMIT, FLUSH_SECONDS, RETRY_SECONDS, open_audit
+from mcpmux.traffic.audit.record import (
     NAME_LIMIT,
     TARGETS_LIMIT,
     TEXT_LIMIT,

@@ -20,15 +20,15 @@ from mcpmux.config import Capture, CaptureRule, Redaction
 from mcpmux.errors import ConfigError
 from mcpmux.protocol.call import Call
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic import capture as capture_module
-from mcpmux.traffic import capture_sink
-from mcpmux.traffic.capture import Capturing, Run, open_capture, to_record
-from mcpmux.traffic.capture_files import find_files, read_files
-from mcpmux.traffic.capture_writer import CaptureWriter
+from mcpmux.traffic.capture import capture as capture_module
+from mcpmux.traffic.capture import sink as capture_sink
+from mcpmux.traffic.capture.capture import Capturing, Run, open_capture, to_record
+from mcpmux.traffic.capture.files import find_files, read_files
+from mcpmux.traffic.capture.writer import CaptureWriter
 from mcpmux.traffic.correlation import Correlator, Seen
 from mcpmux.traffic.record import Record, decode_record, encode_record
 from mcpmux.traffic.recorder import Recorder
-from mcpmux.traffic.redaction import Redactor
+from mcpmux.traffic.redaction.redactor import Redactor
 
 RUN = Run("5f3a9c01", 100.0, 1_795_262_400.0)
 REDACTOR = Redactor(Redaction(paths=("params.uri",), keys=("ssn",)))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from mcpmux.traffic.chain import (
+from mcpmux.traffic.audit.chain import (
     START,
     Broken,
     KeyNeeded,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mcpmux.traffic.dialogue import Dialogue, Note, Turn, read_dialogues
-from mcpmux.traffic.replayable import why_not
+from mcpmux.traffic.reading.dialogue import Dialogue, Note, Turn, read_dialogues
+from mcpmux.traffic.replay.replayable import why_not
 from tests.traffic.made import Play
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.traffic.export import COLUMNS, to_csv, to_har
+from mcpmux.traffic.reading.export import COLUMNS, to_csv, to_har
 from mcpmux.traffic.record import Record
 from tests.traffic.made import Play, record
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.traffic.filter_keys import KEYS, SORTS
-from mcpmux.traffic.filter_terms import FilterError
-from mcpmux.traffic.filters import Filter, parse_filter
+from mcpmux.traffic.reading.filter_keys import KEYS, SORTS
+from mcpmux.traffic.reading.filter_terms import FilterError
+from mcpmux.traffic.reading.filters import Filter, parse_filter
+from mcpmux.traffic.reading.summary import Summarizer
 from mcpmux.traffic.record import Record
-from mcpmux.traffic.summary import Summarizer
 from tests.traffic.made import Play, record
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)

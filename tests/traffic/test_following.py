@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mcpmux.traffic import following
-from mcpmux.traffic.capture_files import BadLine
-from mcpmux.traffic.following import Follower
+from mcpmux.traffic.capture.files import BadLine
+from mcpmux.traffic.reading import following
+from mcpmux.traffic.reading.following import Follower
 from mcpmux.traffic.record import encode_record
 from tests.traffic.made import record
 

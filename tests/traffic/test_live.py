@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from mcpmux.config.redaction import Redaction
 from mcpmux.runtime.tap import EXCHANGE
-from mcpmux.traffic.filter_terms import FilterError
-from mcpmux.traffic.live import MESSAGE_BYTES, RECENT, ROW_MESSAGES, SHARE
-from mcpmux.traffic.live_filter import RowFilter, read_filter
-from mcpmux.traffic.live_stats import EDGES, GROUPS, REST, Timed, measure, percentile
-from mcpmux.traffic.live_view import BODY_BYTES, CUT_BYTES, LiveView
-from mcpmux.traffic.redaction import Redactor
+from mcpmux.traffic.live.filter import RowFilter, read_filter
+from mcpmux.traffic.live.ring import MESSAGE_BYTES, RECENT, ROW_MESSAGES, SHARE
+from mcpmux.traffic.live.stats import EDGES, GROUPS, REST, Timed, measure, percentile
+from mcpmux.traffic.live.view import BODY_BYTES, CUT_BYTES, LiveView
+from mcpmux.traffic.reading.filter_terms import FilterError
+from mcpmux.traffic.redaction.redactor import Redactor
 from tests.traffic.admin_world import Traffic
 
 SECRET = "sk-live-4242424242424242abcdef"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcpmux.protocol.envelope import decode_fields
-from mcpmux.traffic.mapping import Mapping, Unmapped
+from mcpmux.traffic.replay.mapping import Mapping, Unmapped
 
 RELATED = "io.modelcontextprotocol/related-task"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from mcpmux.runtime.stdio_client import serve_pipe
-from mcpmux.traffic.mock import Mock, open_mock
+from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.traffic.mock.server import Mock, open_mock
 from tests.memory_pipe import open_memory_pipes
 from tests.runtime.scripted import RpcFailure, ScriptedClient
 from tests.traffic.replay_world import (

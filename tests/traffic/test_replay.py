@@ -13,8 +13,8 @@ import trio
 
 from mcpmux.config.json_path import parse_path
 from mcpmux.errors import ConnectFailed
-from mcpmux.traffic.difference import show_path
-from mcpmux.traffic.replay_report import Report
+from mcpmux.traffic.replay.difference import show_path
+from mcpmux.traffic.replay.report import Report
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.traffic.replay_world import (
     ERAS,

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from mcpmux.traffic.reading.rewriting import passages
 from mcpmux.traffic.record import Record
-from mcpmux.traffic.rewriting import passages
 from tests.traffic.made import Play
 
 

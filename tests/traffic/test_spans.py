@@ -11,7 +11,7 @@ import trio.testing
 from opentelemetry.trace import SpanKind, StatusCode
 
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.spans import ARRIVED_LIMIT
+from mcpmux.traffic.telemetry.spans import ARRIVED_LIMIT
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.runtime.test_flows import docs, open_client
 from tests.runtime.world import open_world

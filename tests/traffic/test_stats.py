@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from mcpmux.traffic import stats
+from mcpmux.traffic.reading import stats
+from mcpmux.traffic.reading.stats import CLIENTS, OTHERS, Stats
 from mcpmux.traffic.record import Record
-from mcpmux.traffic.stats import CLIENTS, OTHERS, Stats
 from tests.traffic.made import Play, record
 
 

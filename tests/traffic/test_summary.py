@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from mcpmux.traffic import summary
+from mcpmux.traffic.reading import summary
+from mcpmux.traffic.reading.summary import Summarizer, Summary
 from mcpmux.traffic.record import Record
-from mcpmux.traffic.summary import Summarizer, Summary
 from tests.traffic.made import Play
 
 

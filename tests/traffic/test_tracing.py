@@ -19,13 +19,14 @@ from structlog.testing import capture_logs
 from mcpmux import __version__
 from mcpmux.config import Http, Secret, Stdio, Tcp, Tracing, Unix, Upstream, WebSocket
 from mcpmux.errors import ConfigError
-from mcpmux.runtime.http_answer import refuse
-from mcpmux.traffic import telemetry, tracing
-from mcpmux.traffic.redaction import Redactor
-from mcpmux.traffic.tracing import open_tracing, servers_of
-from mcpmux.transports.http_message import HttpRequest
-from mcpmux.transports.http_reply import HttpReply
-from mcpmux.transports.http_server import serve_http
+from mcpmux.runtime.downstreams.http_answer import refuse
+from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.telemetry import otlp as telemetry
+from mcpmux.traffic.telemetry import tracing
+from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server import serve_http
 from tests.runtime.test_flows import docs
 from tests.traffic.test_spans import MODERN, URI, modern
 from tests.traffic.traced_world import CALLER, TRACE, TRACEPARENT, open_over_http
@@ -168,7 +169,8 @@ async def test_tracing_that_is_off_is_nothing():
 
 def test_opentelemetry_is_imported_only_when_it_is_wanted():
     program = (
-        "import sys, mcpmux.app, mcpmux.__main__, mcpmux.traffic.tracing, mcpmux.traffic.prometheus\n"
+        "import sys, mcpmux.app, mcpmux.__main__\n"
+        "import mcpmux.traffic.telemetry.tracing, mcpmux.traffic.telemetry.prometheus\n"
         "print([name for name in sys.modules if name.partition('.')[0] in ('opentelemetry', 'google')])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
@@ -178,8 +180,8 @@ def test_opentelemetry_is_imported_only_when_it_is_wanted():
 async def test_the_missing_extra_is_told_with_its_cure(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("opentelemetry")]:
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "mcpmux.traffic.spans")
-    monkeypatch.delitem(sys.modules, "mcpmux.traffic.telemetry", raising=False)
+    monkeypatch.delitem(sys.modules, "mcpmux.traffic.telemetry.spans")
+    monkeypatch.delitem(sys.modules, "mcpmux.traffic.telemetry.otlp", raising=False)
     with pytest.raises(ConfigError) as caught:
         async with open_tracing(Tracing(enabled=True), Redactor(), ()):
             pass

@@ -19,16 +19,16 @@ from mcpmux import app
 from mcpmux.config import Config, Http, Redaction, Upstream
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.origin import OriginPolicy
-from mcpmux.runtime.http_answer import refuse
-from mcpmux.runtime.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.runtime.downstreams.http_answer import refuse
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.traffic.recorder import Recorder
-from mcpmux.traffic.redaction import Redactor
-from mcpmux.traffic.spans import Server, Spans
-from mcpmux.transports.http_client import HttpPool
-from mcpmux.transports.http_connection import HttpOrigin
-from mcpmux.transports.http_message import HttpRequest
-from mcpmux.transports.http_reply import HttpReply
-from mcpmux.transports.http_server import serve_http
+from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.telemetry.spans import Server, Spans
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server import serve_http
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.scripted_http import HttpFace, open_http_face
 from tests.runtime.test_http_endpoint import HttpClient

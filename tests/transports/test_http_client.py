@@ -16,9 +16,9 @@ from mcpmux.errors import (
     TransportClosed,
     TransportError,
 )
-from mcpmux.transports.http_client import HttpPool, PoolLimits
-from mcpmux.transports.http_connection import HttpOrigin
-from mcpmux.transports.http_route import Route
+from mcpmux.transports.http.client import HttpPool, PoolLimits
+from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.route import Route
 
 OK = b"HTTP/1.1 200 OK\r\n"
 SHORT = OK + b"Content-Length: 2\r\n\r\nok"

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from mcpmux.transports.http_client import HttpPool
-from mcpmux.transports.http_connection import HttpOrigin
-from mcpmux.transports.http_server import serve_http
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.sse import SseDecoder, encode_event
 
 LARGE = bytes(range(256)) * 8192  # 2 MiB

@@ -11,8 +11,8 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from mcpmux.errors import LocalProtocolError
-from mcpmux.transports.http_message import HttpLimits
-from mcpmux.transports.http_server import REFUSED_CONNECTIONS, serve_http
+from mcpmux.transports.http.message import HttpLimits
+from mcpmux.transports.http.server import REFUSED_CONNECTIONS, serve_http
 
 GET = b"GET /a?b HTTP/1.1\r\nHost: x\r\n\r\n"
 GET_AND_CLOSE = b"GET /a?b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

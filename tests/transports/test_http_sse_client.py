@@ -12,11 +12,11 @@ import trio
 import trio.testing
 
 from mcpmux.errors import MessageTooLarge, RemoteProtocolError, TransportClosed, TransportError
-from mcpmux.transports import http_sse_client
-from mcpmux.transports.http_client import HttpPool
-from mcpmux.transports.http_connection import HttpOrigin
-from mcpmux.transports.http_server import serve_http
-from mcpmux.transports.http_sse_client import NoEventStream, SseClientPipe, open_sse_client_pipe
+from mcpmux.transports.http import sse_client as http_sse_client
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.server import serve_http
+from mcpmux.transports.http.sse_client import NoEventStream, SseClientPipe, open_sse_client_pipe
 
 STREAM = (("Content-Type", "text/event-stream"),)
 ENDPOINT = b"event: endpoint\ndata: /in?s=1\n\n"

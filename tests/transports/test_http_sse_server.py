@@ -10,9 +10,9 @@ import trio
 import trio.testing
 
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.http_message import HttpRequest
-from mcpmux.transports.http_reply import HttpReply, ServerState
-from mcpmux.transports.http_sse_server import (
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.reply import HttpReply, ServerState
+from mcpmux.transports.http.sse_server import (
     FLUSH_SECONDS,
     KEEP_ALIVE_SECONDS,
     QUEUE_BYTES,

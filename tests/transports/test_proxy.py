@@ -11,12 +11,12 @@ import trio
 
 from mcpmux.config import ClientTls, Secret
 from mcpmux.errors import ConfigError, ConnectFailed
-from mcpmux.transports import http_route
-from mcpmux.transports.http_client import HttpPool
-from mcpmux.transports.http_connection import HttpOrigin
-from mcpmux.transports.http_route import Route
-from mcpmux.transports.proxy import Proxy, choose_proxy, is_loopback, parse_proxy
-from mcpmux.transports.tls import client_context
+from mcpmux.transports.http import route as http_route
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.proxy import Proxy, choose_proxy, is_loopback, parse_proxy
+from mcpmux.transports.http.route import Route
+from mcpmux.transports.tls.context import client_context
 from tests.transports.forward_proxy import open_proxy
 from tests.transports.test_https import echo, scripted, server_tls, serving
 

@@ -17,7 +17,7 @@ from mcpmux.config import ClientTls, ServerTls
 from mcpmux.errors import ConnectFailed, TransportError
 from mcpmux.transports.stream import PatientStream, open_tcp, open_unix
 from mcpmux.transports.stream_server import REFUSED_CONNECTIONS, open_tcp_listeners, serve_streams
-from mcpmux.transports.tls import server_context
+from mcpmux.transports.tls.context import server_context
 from mcpmux.transports.unix_socket import open_unix_listener
 
 

@@ -10,8 +10,8 @@ import trio.testing
 
 from mcpmux.config import ClientTls, ServerTls
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.tls import client_context, explain_client, explain_server, server_context
-from mcpmux.transports.tls_wire import TlsWire
+from mcpmux.transports.tls.context import client_context, explain_client, explain_server, server_context
+from mcpmux.transports.tls.wire import TlsWire
 
 TEXT = bytes(range(256)) * 400
 

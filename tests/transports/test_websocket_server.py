@@ -13,8 +13,8 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.transports.stream import PatientStream
-from mcpmux.transports.websocket import ALLOWANCE_BYTES, CLOSE_SECONDS, GOING_AWAY, allowance
-from mcpmux.transports.websocket_server import HANDSHAKE_SECONDS, Door, open_websocket_client
+from mcpmux.transports.websocket.pipe import ALLOWANCE_BYTES, CLOSE_SECONDS, GOING_AWAY, allowance
+from mcpmux.transports.websocket.server import HANDSHAKE_SECONDS, Door, open_websocket_client
 from tests.transports.raw_websocket import BINARY, CLOSE, PING, PONG, TEXT, RawClient, frame, handshake
 
 LIMIT = 1000

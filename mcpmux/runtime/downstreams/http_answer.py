@@ -1,0 +1,100 @@
+"""How one answer leaves over HTTP: as JSON, or as an event stream when something comes before it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol.call import Event, Notify
+from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_REQUEST
+from mcpmux.protocol.envelope import Fields, Request, encode_error, encode_notification, encode_reply
+from mcpmux.protocol.modern import http_status
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.sse import encode_event
+
+log = structlog.get_logger()
+
+Headers = tuple[tuple[str, str], ...]
+Work = Callable[[Notify], Awaitable[Fields]]
+Say = Callable[[bytes], Awaitable[None]]
+"""Sends one more message to the client, before the answer."""
+
+JSON: Headers = (("Content-Type", "application/json"),)
+STREAM_HEADERS: Headers = (
+    ("Content-Type", "text/event-stream"),
+    ("Cache-Control", "no-store"),
+    ("X-Accel-Buffering", "no"),
+)
+
+
+class NoSession(RpcError):
+    """A legacy request without a session that we know; `status` is its HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(INVALID_REQUEST, message)
+        self.status = status
+
+
+def status_of(error: RpcError) -> int:
+    """The HTTP status of an answer that is this error."""
+    if isinstance(error, NoSession):
+        return error.status
+    return 503 if error.code == BUSY else http_status(error)
+
+
+async def outcome(request: Request, work: Work, notify: Notify) -> tuple[int, bytes]:
+    """(HTTP status, encoded answer) of `work`, whatever becomes of it: the wall around one request."""
+    try:
+        return 200, encode_reply(request.id, await work(notify))
+    except RpcError as error:
+        return status_of(error), encode_error(request.id, error)
+    except Exception:
+        log.exception("request failed", method=request.method)
+        return 500, encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
+
+
+def streaming(reply: HttpReply, *, streams: bool) -> Say:
+    """How to say something before the answer: by making it an event stream, if the client takes those."""
+
+    async def say(message: bytes) -> None:
+        if not streams:
+            return
+        data = encode_event(message)
+        if reply.started:
+            await reply.write(data)
+        else:
+            await reply.open(200, STREAM_HEADERS, data)
+
+    return say
+
+
+async def respond(
+    request: Request, reply: HttpReply, work: Work, *, streams: bool, legacy: bool = False
+) -> None:
+    """Do the work and send its answer; its notifications before, when the client takes event streams.
+
+    A legacy client hears of errors with status 200: it takes a 404 for the end of its session.
+    """
+    say = streaming(reply, streams=streams)
+
+    async def notify(event: Event) -> None:
+        await say(encode_notification(event.method, event.params))
+
+    status, data = await outcome(request, work, notify)
+    if reply.started:
+        await reply.finish(encode_event(data))
+    else:
+        await reply.send(200 if legacy else status, JSON, data)
+
+
+async def refuse_with(reply: HttpReply, status: int, sentence: str, headers: Headers = ()) -> None:
+    """Answer a request that is not even a message: a JSON-RPC error without an id."""
+    fields, body = refuse(status, sentence)
+    await reply.send(status, (*fields, *headers), body)
+
+
+def refuse(_status: int, sentence: str) -> tuple[Headers, bytes]:
+    """How the HTTP server words what it refuses itself: as a JSON-RPC error without an id."""
+    return JSON, encode_error(None, RpcError(INVALID_REQUEST, sentence[:1].upper() + sentence[1:]))

@@ -1,0 +1,67 @@
+"""A batch over Streamable HTTP: its members side by side, one answer for all of them.
+
+Promises: what is said before the answer (progress, questions) makes it an event stream, with the array of
+answers as its last event; otherwise it is a JSON body. Members end with their connection: unlike a single
+tool call a batch cannot be resumed. Source: "Sending Messages to the Server" in "Transports", 2025-03-26.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol.batch import BatchAnswer
+from mcpmux.protocol.envelope import BadMessage, Message, Notification, Request, encode_error
+from mcpmux.runtime.downstreams.http_answer import JSON, streaming
+from mcpmux.runtime.downstreams.http_session import HttpSession
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.sse import encode_event
+
+
+async def answer_batch(
+    session: HttpSession, members: Sequence[Message | BadMessage], reply: HttpReply, *, streams: bool
+) -> None:
+    """Take every member; answer with status 202 when none of them wants an answer."""
+    batch = BatchAnswer()
+    turn = trio.Lock()
+    say_now = streaming(reply, streams=streams)
+
+    async def say(message: bytes) -> None:
+        async with turn:  # the members share one stream
+            await say_now(message)
+
+    async def work(request: Request, scope: trio.CancelScope) -> None:
+        batch.settle(await session.work(request, scope, say))
+
+    def take(request: Request, nursery: trio.Nursery) -> None:
+        batch.expect()
+        try:
+            scope = session.admit(request)
+        except RpcError as refusal:
+            batch.settle(encode_error(request.id, refusal))
+        else:
+            nursery.start_soon(work, request, scope, name=f"exchange {request.method}")
+
+    async with trio.open_nursery() as nursery:
+        for member in members:
+            if isinstance(member, Request):
+                take(member, nursery)
+            elif isinstance(member, BadMessage):
+                batch.expect()
+                batch.settle(encode_error(member.id, member))
+            elif isinstance(member, Notification):
+                session.take_notification(member)
+            else:
+                session.take_answer(member)
+    await _send(batch.settle(), reply)
+
+
+async def _send(answers: bytes | None, reply: HttpReply) -> None:
+    if reply.started:
+        await reply.finish(encode_event(answers) if answers is not None else b"")
+    elif answers is not None:
+        await reply.send(200, JSON, answers)
+    else:
+        await reply.send(202, ())

@@ -1,0 +1,283 @@
+"""The MCP endpoint over Streamable HTTP, both eras on one path.
+
+What a POST is, is told by what it says: modern `_meta` or a modern version header → stateless; `initialize`
+→ a new legacy session; a session header → that session. GET opens or resumes a session's streams, DELETE
+ends it; a session that nobody uses ends by itself.
+
+Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26 to 2025-11-25.
+"""
+
+from __future__ import annotations
+
+import secrets
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+import trio
+
+from mcpmux.errors import RpcError
+from mcpmux.mux.replay import Gone, ReplayBounds
+from mcpmux.protocol import method as m
+from mcpmux.protocol.batch import read_batch
+from mcpmux.protocol.call import Call, Notify
+from mcpmux.protocol.codes import BUSY, INVALID_REQUEST
+from mcpmux.protocol.envelope import (
+    BadMessage,
+    ErrorReply,
+    Fields,
+    Id,
+    Message,
+    Notification,
+    Reply,
+    Request,
+    decode_message,
+    encode_error,
+    encode_reply,
+    is_batch,
+)
+from mcpmux.protocol.headers import (
+    LAST_EVENT_ID,
+    SESSION_HEADER,
+    VERSION_HEADER,
+    check_headers,
+    check_version_header,
+)
+from mcpmux.protocol.modern import check_call, unsupported_version
+from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
+from mcpmux.protocol.tool_headers import ToolHeaders
+from mcpmux.runtime.downstreams.front import read_call, says_modern
+from mcpmux.runtime.downstreams.http_answer import JSON, NoSession, refuse_with, respond, status_of
+from mcpmux.runtime.downstreams.http_batch import answer_batch
+from mcpmux.runtime.downstreams.http_session import HttpSession
+from mcpmux.runtime.downstreams.http_tap import ConnectionLegs, TappedReply
+from mcpmux.runtime.downstreams.service import Service
+from mcpmux.runtime.downstreams.sse_endpoint import SseEndpoint, SseLimits
+from mcpmux.runtime.downstreams.stdio_client import STALL_SECONDS
+from mcpmux.runtime.tap import Tap, Watch
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.reply import HttpReply
+
+log = structlog.get_logger()
+
+SESSION_BYTES = 18  # of randomness in a session id: it is a bearer's proof, so it must not be guessed
+SWEEP_SECONDS = 1.0  # how often idle sessions are looked for
+
+
+class SessionLimits(NamedTuple):
+    """How many sessions there may be, how long one may be idle (seconds), and what is kept for it."""
+
+    sessions: int
+    idle: float
+    replay: ReplayBounds
+
+
+class HttpEndpoint:
+    """All HTTP clients of one listener. `run` has to run. `sessions` holds the legacy ones by id."""
+
+    def __init__(
+        self,
+        front: Service,
+        path: str,
+        policy: OriginPolicy,
+        limits: SessionLimits,
+        sse_path: str = "",
+        stall: float = STALL_SECONDS,
+    ) -> None:
+        """`sse_path`: of HTTP+SSE, "" for none; `stall`: seconds that its clients may read nothing."""
+        self._front = front
+        self._path = path
+        self._policy = policy
+        self._limits = limits
+        self._tools = ToolHeaders()  # as clients see them
+        self._legs = ConnectionLegs()
+        self._nursery: trio.Nursery
+        self.sessions: dict[str, HttpSession] = {}
+        self._sse = SseEndpoint(front, sse_path, SseLimits(self._is_full, limits.idle, stall))
+
+    def __repr__(self) -> str:
+        return f"<HttpEndpoint {self._path} {len(self.sessions)} sessions>"
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Own the calls that outlive their connections, and end idle sessions, until cancelled."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                while True:
+                    await trio.sleep(SWEEP_SECONDS)
+                    self._end_idle_sessions()
+        finally:
+            for session in self.sessions.values():
+                session.close()
+
+    def _end_idle_sessions(self) -> None:
+        last = trio.current_time() - self._limits.idle
+        for session_id, session in list(self.sessions.items()):
+            if session.idle and session.last_used < last:
+                del self.sessions[session_id]
+                session.close()
+                log.info("idle session ended", sessions=len(self.sessions))
+
+    def _is_full(self) -> bool:
+        return len(self.sessions) + len(self._sse) >= self._limits.sessions
+
+    async def drain_after(self, stopping: trio.Event) -> None:
+        """When `stopping` is set, let the streams of HTTP+SSE come to their end."""
+        await stopping.wait()
+        self._sse.drain()
+
+    async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer one HTTP request."""
+        if self._front.tap is not None:
+            reply = self._watch(self._front.tap, request, reply)
+        refusal = self._policy.refuses(request.headers)
+        if refusal is not None:
+            await refuse_with(reply, 403, refusal)
+        elif request.path != self._path:
+            await self._handle_elsewhere(request, reply)
+        elif request.method == "POST":
+            await self._post(request, reply)
+        elif request.method == "GET" and SESSION_HEADER in request.headers:
+            await self._get(request, reply)
+        elif request.method == "DELETE":
+            await self._delete(request, reply)
+        else:
+            await refuse_with(reply, 405, "Method not allowed", (("Allow", "POST, GET, DELETE"),))
+
+    def _watch(self, tap: Tap, request: HttpRequest, reply: HttpReply) -> HttpReply:
+        """Tell the tap what comes in, and have it see what goes out."""
+        session = self.sessions.get(request.headers.get(SESSION_HEADER, ""))
+        watch = session.watch if session is not None else None
+        if watch is None:
+            watch = Watch(tap, self._legs.of(tap, request.peer))
+        watch.rest()
+        if request.path != self._path:
+            return reply
+        if request.body:
+            watch.received(request.body)
+        return TappedReply(reply, watch)
+
+    async def _handle_elsewhere(self, request: HttpRequest, reply: HttpReply) -> None:
+        if request.path == self._sse.path:
+            await self._sse.handle(request, reply)
+        else:
+            await refuse_with(reply, 404, f"Nothing here; the MCP endpoint is {self._path}")
+
+    async def _post(self, request: HttpRequest, reply: HttpReply) -> None:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            await refuse_with(reply, 415, "Content-Type must be application/json")
+            return
+        try:
+            if (session := self._batching(request)) is not None:
+                streams = "text/event-stream" in request.headers.get("accept", "")
+                await answer_batch(session, read_batch(request.body), reply, streams=streams)
+                return
+            message = decode_message(request.body)
+        except BadMessage as bad:
+            await reply.send(400, JSON, encode_error(bad.id, bad))
+            return
+        if isinstance(message, Request):
+            await self._take_request(message, request, reply)
+        else:
+            await self._take_other(message, request, reply)
+
+    def _batching(self, request: HttpRequest) -> HttpSession | None:
+        """The session that a batch is for, if this is one and the session's revision has them."""
+        session = self.sessions.get(request.headers.get(SESSION_HEADER, ""))
+        if session is None or not allows_batch(session.session.revision):
+            return None
+        return session if is_batch(request.body) else None
+
+    async def _take_request(self, message: Request, request: HttpRequest, reply: HttpReply) -> None:
+        """Find out whose request this is, and answer it."""
+        streams = "text/event-stream" in request.headers.get("accept", "")
+        if isinstance(reply, TappedReply):
+            reply.watch.begin(message.id, request.headers)
+        try:
+            call = read_call(message)
+            version = request.headers.get(VERSION_HEADER)
+            if says_modern(call) or (version is not None and is_modern(version)):
+                _check_modern(call, request)
+                self._tools.check(request.headers, call)
+                if message.method == m.LISTEN and not streams:
+                    raise RpcError(
+                        INVALID_REQUEST, "Invalid request: a listen needs Accept: text/event-stream"
+                    )
+                work = partial(self._answer_modern, message.id, call)
+                await respond(message, reply, work, streams=streams)
+            elif version is not None and version not in SUPPORTED:
+                raise unsupported_version(version)
+            elif message.method == m.INITIALIZE:
+                await self._initialize(message, request, reply)
+            else:
+                await self._session_of(request).post(message, reply, streams=streams)
+        except RpcError as error:
+            await reply.send(status_of(error), JSON, encode_error(message.id, error))
+
+    async def _answer_modern(self, request_id: Id, call: Call, notify: Notify) -> Fields:
+        result = await self._front.answer(request_id, call, notify)
+        if call.method == m.TOOLS_LIST:
+            self._tools.learn(dict(result))
+        return result
+
+    async def _initialize(self, message: Request, request: HttpRequest, reply: HttpReply) -> None:
+        if self._is_full():
+            count = self._limits.sessions
+            raise RpcError(BUSY, f"Busy: {count} sessions are open; end one or try again later")
+        session, result = await self._front.initialize(message)
+        session_id = secrets.token_urlsafe(SESSION_BYTES)
+        opened = self.sessions[session_id] = HttpSession(session, self._nursery, self._limits.replay)
+        if isinstance(reply, TappedReply):
+            opened.watch = reply.watch
+            opened.watch.leg.session = session_id
+            self._legs.give_away(request.peer)
+        log.info("session opened", revision=session.revision, sessions=len(self.sessions))
+        await reply.send(200, (*JSON, ("Mcp-Session-Id", session_id)), encode_reply(message.id, result))
+
+    async def _take_other(self, message: Message, request: HttpRequest, reply: HttpReply) -> None:
+        """A notification or an answer: nothing to say but that it was taken."""
+        try:
+            session = self._session_of(request) if SESSION_HEADER in request.headers else None
+        except NoSession as error:
+            await reply.send(error.status, JSON, encode_error(None, error))
+            return
+        if session is not None and isinstance(message, Notification):
+            session.take_notification(message)
+        elif session is not None and isinstance(message, Reply | ErrorReply):
+            session.take_answer(message)
+        await reply.send(202, ())
+
+    async def _get(self, request: HttpRequest, reply: HttpReply) -> None:
+        try:
+            await self._session_of(request).get(request.headers.get(LAST_EVENT_ID), reply)
+        except NoSession as error:
+            await reply.send(error.status, JSON, encode_error(None, error))
+        except Gone as error:
+            await refuse_with(reply, 400, str(error))
+
+    async def _delete(self, request: HttpRequest, reply: HttpReply) -> None:
+        session = self.sessions.pop(request.headers.get(SESSION_HEADER, ""), None)
+        if session is None:
+            await refuse_with(reply, 404, "Session not found")
+            return
+        session.close()
+        log.info("session ended", sessions=len(self.sessions))
+        await reply.send(204, ())
+
+    def _session_of(self, request: HttpRequest) -> HttpSession:
+        session_id = request.headers.get(SESSION_HEADER)
+        if session_id is None:
+            raise NoSession(400, "send `initialize` first, then its Mcp-Session-Id with every request")
+        session = self.sessions.get(session_id)
+        if session is None:
+            raise NoSession(404, "Session not found: it has ended; send `initialize` again")
+        return session
+
+
+def _check_modern(call: Call, request: HttpRequest) -> None:
+    """The body is complete, and the headers say the same. Raises RpcError."""
+    check_version_header(request.headers, call)
+    check_call(call)
+    check_headers(request.headers, call)

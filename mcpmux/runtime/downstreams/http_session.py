@@ -1,0 +1,310 @@
+"""A legacy session over Streamable HTTP: its requests, its own stream, and what can be heard again.
+
+Promises: a tool call goes on when its client loses the connection, and its stream can be resumed with
+`Last-Event-ID`, as can the session's own stream; what is kept for that is bounded. Other requests change
+nothing, so they just end with their connection. Source: "Transports", 2025-03-26 to 2025-11-25.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import trio
+
+from mcpmux.errors import RpcError
+from mcpmux.mux.replay import Gone, Kept, ReplayBounds, ReplayBuffer
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.codes import BUSY, INVALID_REQUEST
+from mcpmux.protocol.envelope import (
+    ErrorReply,
+    Fields,
+    Id,
+    Notification,
+    Reply,
+    Request,
+    decode_fields,
+    encode_notification,
+    encode_request,
+    id_of,
+)
+from mcpmux.protocol.revisions import V_2025_11_25
+from mcpmux.runtime.calls import Calls
+from mcpmux.runtime.downstreams.http_answer import JSON, STREAM_HEADERS, Say, outcome, respond, streaming
+from mcpmux.runtime.downstreams.service import Session
+from mcpmux.runtime.tap import Watch
+from mcpmux.runtime.upstreams.connection import unheard
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.sse import encode_event
+
+OWN_STREAM = 0  # the number of the stream that a plain GET opens
+IN_FLIGHT_LIMIT = 256  # requests of one session at a time
+QUESTION = Event("dev.mcpmux/question", {})  # in the mailbox: something is to be asked
+KEEP_ALIVE_SECONDS = 15.0  # between comments on a quiet stream, so that nothing in between closes it
+PRIMING_SECONDS = 0.05  # for a call's answer, before its client gets an event id that it can resume from
+RETRY_MILLISECONDS = 1000  # for a client to come back after its stream has broken off
+
+
+class _Stream:
+    """A call's stream. `over` once its last event is in; `only_answer` when that was all there is."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.events = 0
+        self.only_answer: bytes | None = None
+        self.over = False
+        self.arrival = trio.lowlevel.ParkingLot()
+
+
+class HttpSession:
+    """One legacy client. `last_used` is trio's time of its last request."""
+
+    def __init__(self, session: Session, nursery: trio.Nursery, bounds: ReplayBounds) -> None:
+        self.session = session
+        self.last_used = trio.current_time()
+        self._nursery = nursery
+        self._buffer = ReplayBuffer(bounds)
+        self._buffer.open(OWN_STREAM)
+        self._in_flight: dict[Id, trio.CancelScope] = {}
+        self._asked = Calls(_unasked, _unheard)
+        self._streams: dict[int, _Stream] = {}
+        self._next_stream = OWN_STREAM + 1
+        self._readers = 0
+        self._own_reader: trio.CancelScope | None = None
+        self._questions: list[bytes] = []
+        session.ask_unasked = self._ask_on_own_stream
+        self.watch: Watch | None = None
+
+    def __repr__(self) -> str:
+        return f"<HttpSession {self.session!r} {len(self._in_flight)} in flight, {self._buffer!r}>"
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody reads a stream of it and nothing is in flight."""
+        return self._readers == 0 and not self._in_flight
+
+    def close(self) -> None:
+        """The session is over: its exchanges and streams end, nothing of its interest stays."""
+        for scope in self._in_flight.values():
+            scope.cancel(reason="the session has ended")
+        self.session.mailbox.close()
+        self.session.close()
+        if self.watch is not None:
+            self.watch.tap.gone(self.watch.leg)
+
+    def take_answer(self, answer: Reply | ErrorReply) -> None:
+        """The client's answer to something that it was asked."""
+        self._asked.outgoing.take_answer(answer)
+
+    async def _ask(self, say: Say, method: str, params: Fields) -> Fields:
+        """Ask the client something in the stream of the call that it is about. Raises RpcError."""
+        ticket = self._asked.outgoing.open(Call(method, params, {}))
+        try:
+            await say(encode_request(ticket.id, method, params or None))
+            return await self._asked.wait(ticket, unheard)
+        finally:
+            self._asked.outgoing.close(ticket)
+
+    async def _ask_on_own_stream(self, method: str, params: Fields) -> Fields:
+        """Ask the client something on its own stream, as soon as it has one open."""
+
+        async def say(message: bytes) -> None:
+            self._questions.append(message)
+            self.session.mailbox.put(QUESTION)
+
+        return await self._ask(say, method, params)
+
+    def take_notification(self, notification: Notification) -> None:
+        """A notification of the client: it may take back a request."""
+        if notification.method != m.CANCELLED:
+            self.session.take_notification(notification)
+            return
+        try:
+            request_id = id_of(decode_fields(notification.params).get("requestId"))
+        except ValueError:
+            return
+        scope = self._in_flight.get(request_id) if request_id is not None else None
+        if scope is not None:
+            scope.cancel(reason="the client cancelled the request")
+
+    # Requests
+
+    async def post(self, request: Request, reply: HttpReply, *, streams: bool) -> None:
+        """Answer one request; `streams`: the client takes event streams. Raises RpcError for a refusal."""
+        scope = self.admit(request)
+        if streams and request.method == m.TOOLS_CALL:
+            stream = self._open_stream()
+            self._nursery.start_soon(self._work, request, scope, stream, name=f"call {request.id}")
+            await self._follow(stream, reply)
+            return
+        try:
+            with scope:
+                ask = partial(self._ask, streaming(reply, streams=streams))
+                work = partial(self.session.answer, request, ask=ask)
+                await respond(request, reply, work, streams=streams, legacy=True)
+            if scope.cancelled_caught and not reply.started:
+                await _send_only(reply, None)
+        finally:
+            del self._in_flight[request.id]
+
+    def admit(self, request: Request) -> trio.CancelScope:
+        """One more request is in flight: the scope that cancels it. Raises RpcError for a refusal."""
+        self.last_used = trio.current_time()
+        if request.id in self._in_flight:
+            raise RpcError(INVALID_REQUEST, f"Invalid request: id {request.id!r} is already in flight")
+        if len(self._in_flight) >= IN_FLIGHT_LIMIT:
+            raise RpcError(BUSY, f"Busy: more than {IN_FLIGHT_LIMIT} requests in flight; try again later")
+        scope = self._in_flight[request.id] = trio.CancelScope()
+        return scope
+
+    async def work(self, request: Request, scope: trio.CancelScope, say: Say) -> bytes | None:
+        """The answer to an admitted request of several that share a response; None when it was cancelled."""
+
+        async def notify(event: Event) -> None:
+            await say(encode_notification(event.method, event.params))
+
+        if self.watch is not None:
+            self.watch.begin(request.id)
+        try:
+            with scope:
+                ask = partial(self._ask, say)
+                return (await outcome(request, partial(self.session.answer, request, ask=ask), notify))[1]
+            return None
+        finally:
+            del self._in_flight[request.id]
+
+    def _open_stream(self) -> _Stream:
+        self._buffer.open(self._next_stream)
+        stream = self._streams[self._next_stream] = _Stream(self._next_stream)
+        self._next_stream += 1
+        return stream
+
+    async def _work(self, request: Request, scope: trio.CancelScope, stream: _Stream) -> None:
+        """A request that outlives its connection: everything it says goes into its stream."""
+
+        async def say(message: bytes) -> None:
+            self._put(stream, message)
+
+        async def notify(event: Event) -> None:
+            await say(encode_notification(event.method, event.params))
+
+        try:
+            with scope:
+                ask = partial(self._ask, say)
+                _, data = await outcome(request, partial(self.session.answer, request, ask=ask), notify)
+                if stream.events == 0:
+                    stream.only_answer = data
+                self._put(stream, data)
+        finally:
+            del self._in_flight[request.id]
+            del self._streams[stream.number]
+            stream.over = True
+            stream.arrival.unpark_all()
+            self._buffer.close(stream.number)
+
+    def _put(self, stream: _Stream, data: bytes) -> None:
+        stream.events += 1
+        self._buffer.add(stream.number, data, trio.current_time())
+        stream.arrival.unpark_all()
+
+    async def _follow(self, stream: _Stream, reply: HttpReply) -> None:
+        """Send a call's stream as it grows; as plain JSON when its answer comes soon and alone."""
+        self._readers += 1
+        primes = self.session.revision >= V_2025_11_25
+        try:
+            first = f"{stream.number}-0"
+            with trio.move_on_after(PRIMING_SECONDS if primes else math.inf):
+                while not stream.over and not self._after(first):
+                    await stream.arrival.park()
+            if stream.only_answer is not None or (stream.over and stream.events == 0):
+                await _send_only(reply, stream.only_answer)
+                return
+            opening = b""
+            if primes:
+                opening = encode_event(b"", event_id=first, retry=RETRY_MILLISECONDS)
+            await reply.open(200, STREAM_HEADERS, opening)
+            await self._send_after(stream, first, reply)
+        finally:
+            self._readers -= 1
+
+    def _after(self, event_id: str) -> list[Kept]:
+        return self._buffer.after(event_id, trio.current_time())[1]
+
+    async def _send_after(self, stream: _Stream, event_id: str, reply: HttpReply) -> None:
+        """Send everything behind an event of a stream, until its end."""
+        while True:
+            try:
+                events = self._after(event_id)
+            except Gone:
+                return  # too slow a reader: the end of the response tells it to ask again
+            for event in events:
+                event_id = event.event_id
+                await reply.write(encode_event(event.data, event_id=event_id))
+            if not events and stream.over:
+                return
+            if not events:
+                await stream.arrival.park()
+
+    # Streams that the client opens itself
+
+    async def get(self, last_event_id: str | None, reply: HttpReply) -> None:
+        """Open the session's own stream, or resume any stream. Raises Gone."""
+        self.last_used = trio.current_time()
+        number = OWN_STREAM
+        missed: list[Kept] = []
+        if last_event_id is not None:
+            number, missed = self._buffer.after(last_event_id, trio.current_time())
+        self._readers += 1
+        try:
+            data = b"".join(encode_event(event.data, event_id=event.event_id) for event in missed)
+            await reply.open(200, STREAM_HEADERS, data or b": open\n\n")
+            if number == OWN_STREAM:
+                await self._send_own(reply)
+            elif number in self._streams:
+                last = missed[-1].event_id if missed else last_event_id
+                await self._send_after(self._streams[number], last or "", reply)
+        finally:
+            self._readers -= 1
+
+    async def _send_own(self, reply: HttpReply) -> None:
+        """Send what changes, until the client goes or opens this stream a second time."""
+        if self._own_reader is not None:
+            self._own_reader.cancel(reason="the client opened its stream again")
+        with trio.CancelScope() as scope:
+            self._own_reader = scope
+            while True:
+                event: Event | None = None
+                with trio.move_on_after(KEEP_ALIVE_SECONDS) as patience:
+                    event = await self.session.mailbox.take()
+                if event is not None:
+                    for data in self._messages_of(event):
+                        kept = self._buffer.add(OWN_STREAM, data, trio.current_time())
+                        await reply.write(encode_event(data, event_id=kept.event_id))
+                elif patience.cancelled_caught:
+                    await reply.write(b":\n\n")
+                else:
+                    return
+
+    def _messages_of(self, event: Event) -> list[bytes]:
+        """What an event in the mailbox stands for: a notification, or the questions that wait."""
+        if event is not QUESTION:
+            return [encode_notification(event.method, event.params)]
+        questions, self._questions = self._questions, []
+        return questions
+
+
+async def _unasked(_data: bytes) -> None:
+    """A client asks nothing in the middle of what it was asked."""
+
+
+def _unheard(_notification: Notification) -> None:
+    """And takes nothing back."""
+
+
+async def _send_only(reply: HttpReply, data: bytes | None) -> None:
+    """The answer alone; a request that was cancelled has none."""
+    if data is None:
+        await reply.send(202, ())
+    else:
+        await reply.send(200, JSON, data)

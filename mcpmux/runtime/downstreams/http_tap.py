@@ -1,0 +1,89 @@
+"""HTTP clients as a tap sees them: which leg a request is on, and what is sent back.
+
+A session is a leg; requests without one are on the leg of their connection.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from mcpmux.runtime.tap import Leg, Tap, Watch
+from mcpmux.transports.http.message import Fields
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.sse import SseDecoder
+
+CONNECTION_LIMIT = 4096  # legs that are remembered; no listener has so many connections at a time
+EVENT_LIMIT = 2**40  # what mcpmux sends is bounded before it comes here
+
+
+class ConnectionLegs:
+    """The legs of clients without a session, by the address of their connection."""
+
+    def __init__(self) -> None:
+        self._legs: OrderedDict[str, Leg] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<ConnectionLegs {len(self._legs)}>"
+
+    def of(self, tap: Tap, address: str) -> Leg:
+        """The leg of the connection from `address`."""
+        leg = self._legs.get(address)
+        if leg is None:
+            leg = self._legs[address] = tap.client("http")
+            if len(self._legs) > CONNECTION_LIMIT:
+                tap.gone(self._legs.popitem(last=False)[1])
+        return leg
+
+    def give_away(self, address: str) -> None:
+        """What was on this connection so far was a session: the next leg there is a new one."""
+        self._legs.pop(address, None)
+
+
+class TappedReply(HttpReply):
+    """A reply whose messages a tap sees: a body, or the events of a stream."""
+
+    __slots__ = ("_decoder", "_reply", "watch")
+
+    def __init__(self, reply: HttpReply, watch: Watch) -> None:
+        self._reply = reply
+        self._decoder = SseDecoder(EVENT_LIMIT)
+        self.watch = watch
+
+    def __repr__(self) -> str:
+        return f"<TappedReply {self._reply!r}>"
+
+    @property
+    def started(self) -> bool:
+        """See HttpReply."""
+        return self._reply.started
+
+    @property
+    def finished(self) -> bool:
+        """See HttpReply."""
+        return self._reply.finished
+
+    async def send(self, status: int, fields: Fields, body: bytes = b"") -> None:
+        """See HttpReply."""
+        if body:
+            self.watch.tap.saw(self.watch.leg, "out", body, status)
+        await self._reply.send(status, fields, body)
+
+    async def open(self, status: int, fields: Fields, data: bytes = b"") -> None:
+        """See HttpReply."""
+        self._see(data)
+        await self._reply.open(status, fields, data)
+
+    async def write(self, data: bytes) -> None:
+        """See HttpReply."""
+        self._see(data)
+        await self._reply.write(data)
+
+    async def finish(self, data: bytes = b"") -> None:
+        """See HttpReply."""
+        self._see(data)
+        await self._reply.finish(data)
+
+    def _see(self, data: bytes) -> None:
+        for event in self._decoder.feed(data):
+            if event.data:
+                self.watch.sent(event.data)

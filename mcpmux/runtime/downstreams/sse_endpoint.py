@@ -1,0 +1,123 @@
+"""Clients over HTTP+SSE: a GET is a session's stream out, POSTs to the address that it names the way in.
+
+Promises: a session lives as long as its stream; when the client leaves, its calls are cancelled. What the
+messages say is the business of the duplex client that serves them, as on stdio: any revision may travel here.
+
+Source: "HTTP with SSE" in "Transports", 2024-11-05.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import parse_qs
+
+import structlog
+import trio
+
+from mcpmux.errors import RpcError, TransportClosed
+from mcpmux.protocol.codes import BUSY, INVALID_REQUEST
+from mcpmux.protocol.envelope import BadMessage, decode_message, encode_error, is_batch
+from mcpmux.runtime.downstreams.http_answer import JSON, refuse_with
+from mcpmux.runtime.downstreams.service import Service
+from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.sse_server import SseServerPipe, open_sse_server_pipe
+
+log = structlog.get_logger()
+
+SESSION_BYTES = 18  # of randomness in a session id: it is a bearer's proof, so it must not be guessed
+SESSION_KEY = "session_id"
+
+
+class SseLimits(NamedTuple):
+    """What is granted to clients."""
+
+    is_full: Callable[[], bool]  # whether no more sessions may be opened
+    idle: float  # seconds until the first POST
+    stall: float  # seconds without reading what waits
+
+
+class _Session(NamedTuple):
+    """One client's stream; `scope` ends it, in time unless the client says something."""
+
+    pipe: SseServerPipe
+    scope: trio.CancelScope
+
+
+class SseEndpoint:
+    """All clients of one listener that use HTTP+SSE. They share `path`: GET is the stream, POST the input."""
+
+    def __init__(self, front: Service, path: str, limits: SseLimits) -> None:
+        self.path = path
+        self._front = front
+        self._limits = limits
+        self._sessions: dict[str, _Session] = {}
+        self._stopping = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<SseEndpoint {self.path} {len(self._sessions)} sessions>"
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def drain(self) -> None:
+        """Nothing new is taken; what clients have asked is answered, then their streams end."""
+        self._stopping.set()
+
+    async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer one HTTP request to `path`; its Host and Origin are checked already."""
+        if request.method == "GET":
+            await self._open(reply)
+        elif request.method == "POST" and (session_ids := parse_qs(request.query).get(SESSION_KEY)):
+            await self._post(self._sessions.get(session_ids[0]), request, reply)
+        else:
+            # What a client hears that tries Streamable HTTP first; it goes on with GET then.
+            sentence = "This is the endpoint of HTTP+SSE: open its event stream with GET"
+            await refuse_with(reply, 405, sentence, (("Allow", "GET, POST"),))
+
+    async def _open(self, reply: HttpReply) -> None:
+        if self._limits.is_full():
+            error = RpcError(BUSY, "Busy: too many sessions are open; end one or try again later")
+            await reply.send(503, JSON, encode_error(None, error))
+            return
+        session_id = secrets.token_urlsafe(SESSION_BYTES)
+        with trio.CancelScope(deadline=trio.current_time() + self._limits.idle) as scope:
+            async with open_sse_server_pipe(reply, f"{self.path}?{SESSION_KEY}={session_id}") as pipe:
+                self._sessions[session_id] = _Session(pipe, scope)
+                log.info("stream opened", streams=len(self))
+                try:
+                    await serve_pipe(
+                        pipe, self._front, self._limits.stall, stopping=self._stopping, transport="sse"
+                    )
+                finally:
+                    del self._sessions[session_id]
+                    log.info("stream ended", streams=len(self))
+        if scope.cancelled_caught:
+            log.info("a client that never said anything is closed")
+
+    async def _post(self, session: _Session | None, request: HttpRequest, reply: HttpReply) -> None:
+        if session is None:
+            await refuse_with(reply, 404, "Session not found: its event stream has ended; open a new one")
+            return
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            await refuse_with(reply, 415, "Content-Type must be application/json")
+            return
+        try:
+            if is_batch(request.body):
+                raise BadMessage(INVALID_REQUEST, "Invalid request: batches do not travel over HTTP+SSE")
+            decode_message(request.body)
+        except BadMessage as bad:
+            await reply.send(400, JSON, encode_error(bad.id, bad))
+            return
+        session.scope.deadline = math.inf
+        try:
+            await session.pipe.take(request.body)
+        except TransportClosed as error:
+            await refuse_with(reply, 404, f"Session not found: {error}")
+            return
+        await reply.send(202, ())

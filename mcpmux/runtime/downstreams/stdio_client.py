@@ -1,0 +1,160 @@
+"""One client on a duplex stream: standard input and output, or anything framed like it.
+
+A request with modern `_meta` is served statelessly; `initialize` opens the stream's one legacy session.
+Both may be used on the same stream. Source: "Versioning and Compatibility" (dual-era servers), 2026-07-28.
+"""
+
+from __future__ import annotations
+
+import structlog
+import trio
+
+from mcpmux.errors import RpcError, TransportError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call, Notify
+from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST
+from mcpmux.protocol.envelope import Fields, Notification, Request
+from mcpmux.protocol.modern import check_call
+from mcpmux.protocol.revisions import allows_batch
+from mcpmux.runtime.downstreams.front import read_call, says_modern
+from mcpmux.runtime.downstreams.service import Service, Session
+from mcpmux.runtime.link import Link, open_link
+from mcpmux.runtime.tap import Watch, tapped
+from mcpmux.runtime.upstreams.connection import unheard
+from mcpmux.transports.pipe import MessagePipe
+
+log = structlog.get_logger()
+
+STALL_SECONDS = 60.0  # a client that reads nothing for so long is gone
+LINGER_SECONDS = 10.0  # for answering what was asked before the client closed its side
+
+
+class DuplexClient:
+    """The client at the other end of one stream."""
+
+    def __init__(self, front: Service, stall: float) -> None:
+        self._front = front
+        self._stall = stall
+        self._session: Session | None = None
+        self._initialized = trio.Event()
+        self._listens: set[trio.CancelScope] = set()
+        self.link: Link | None = None
+        self.watch: Watch | None = None
+
+    def __repr__(self) -> str:
+        return f"<DuplexClient {self._session!r}>"
+
+    async def answer(self, request: Request, notify: Notify) -> Fields:
+        """Answer one request. Raises RpcError."""
+        if self.watch is not None:
+            self.watch.begin(request.id)
+        if request.method == m.INITIALIZE and self._session is None:
+            session, result = await self._front.initialize(request)
+            if self._session is not None:  # while this one waited for the upstreams
+                session.close()
+                raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
+            self._session = session
+            session.ask_unasked = self._ask
+            assert self.link is not None
+            self.link.batches = allows_batch(session.revision)
+            self._initialized.set()
+            return result
+        call = read_call(request, self)
+        if self._session is not None and not says_modern(call):
+            return await self._session.answer(request, notify, self._ask)
+        if not says_modern(call) and request.method == m.PING:
+            return {}
+        if not says_modern(call) and request.method != m.DISCOVER:
+            raise RpcError(INVALID_REQUEST, "Invalid request: send `initialize` first, or modern `_meta`")
+        check_call(call)
+        if request.method == m.LISTEN:
+            return await self._listen(request, call, notify)
+        return await self._front.answer(request.id, call, notify)
+
+    async def _ask(self, method: str, params: Fields) -> Fields:
+        """Ask the client something. Raises RpcError when it refuses or has gone."""
+        assert self.link is not None
+        try:
+            return await self.link.exchange(Call(method, params, {}), unheard)
+        except TransportError as error:
+            raise RpcError(INTERNAL_ERROR, f"the client has gone: {error}") from None
+
+    async def _listen(self, request: Request, call: Call, notify: Notify) -> Fields:
+        with trio.CancelScope() as scope:
+            self._listens.add(scope)
+            try:
+                return await self._front.answer(request.id, call, notify)
+            finally:
+                self._listens.discard(scope)
+        raise RpcError(INVALID_REQUEST, "the client has closed its side of the stream")
+
+    async def hang_up(self, link: Link) -> None:
+        """End the listens of a client that says nothing more: it could not end them itself any more."""
+        await link.closed.wait()
+        for scope in list(self._listens):
+            scope.cancel(reason="the client has closed its side")
+
+    async def deliver(self, link: Link, serving: trio.CancelScope) -> None:
+        """Tell a legacy client what changes, until it goes, we stop, or it does not read any more."""
+        await self._initialized.wait()
+        assert self._session is not None
+        try:
+            while (event := await self._session.mailbox.take()) is not None:
+                with trio.fail_after(self._stall):
+                    await link.notify(event.method, event.params)
+        except (TransportError, trio.TooSlowError):
+            log.warning("client does not read any more; closing it", client=repr(self._session))
+            serving.cancel(reason="the client does not read")
+
+    def leave(self) -> None:
+        """The client has gone: nothing of its interest stays behind."""
+        if self._session is not None:
+            self._session.close()
+        self._front.leave(self)
+        if self.watch is not None:
+            self.watch.tap.gone(self.watch.leg)
+
+    def hear(self, notification: Notification) -> None:
+        """Take a notification that belongs to no exchange."""
+        if self._session is not None:
+            self._session.take_notification(notification)
+        elif notification.method == m.ROOTS_CHANGED:
+            self._front.roots_changed()
+
+
+async def serve_pipe(
+    pipe: MessagePipe,
+    front: Service,
+    stall: float = STALL_SECONDS,
+    linger: float = LINGER_SECONDS,
+    stopping: trio.Event | None = None,
+    transport: str = "stdio",
+) -> None:
+    """Serve one client until its stream ends, or until it has read nothing for `stall` seconds.
+
+    `linger`: seconds for what it asked before its stream ended. Once `stopping` is set, what it has asked is
+    answered and what it asks is refused. The pipe stays the caller's.
+    """
+    client = DuplexClient(front, stall)
+    if front.tap is not None:
+        client.watch = Watch(front.tap, front.tap.client(transport))
+        pipe = tapped(pipe, client.watch)
+    try:
+        async with (
+            open_link(pipe, client.answer, client.hear, objects=True, linger=linger) as link,
+            trio.open_nursery() as nursery,
+        ):
+            client.link = link
+            nursery.start_soon(client.deliver, link, nursery.cancel_scope, name="deliver changes")
+            nursery.start_soon(client.hang_up, link, name="hang up")
+            if stopping is not None:
+                nursery.start_soon(_drain_when, stopping, link, name="drain")
+            await link.ended.wait()
+            nursery.cancel_scope.cancel()
+    finally:
+        client.leave()
+
+
+async def _drain_when(stopping: trio.Event, link: Link) -> None:
+    await stopping.wait()
+    link.drain()

@@ -1,0 +1,1 @@
+"""Tasks: tool calls that are answered later, in every pair of eras."""

@@ -1,0 +1,150 @@
+"""From a configured target to an open channel: the one place that knows which transports there are."""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+import trio
+
+from mcpmux.config import ClientTls, Http, Stdio, Upstream
+from mcpmux.errors import ConfigError, RpcError, TransportClosed, TransportError
+from mcpmux.protocol.call import Notify
+from mcpmux.protocol.codes import METHOD_NOT_FOUND
+from mcpmux.protocol.envelope import Fields, Request
+from mcpmux.protocol.method import PING
+from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.link import open_link
+from mcpmux.runtime.tap import Watch, tapped
+from mcpmux.runtime.upstreams.connection import Channel
+from mcpmux.runtime.upstreams.sse_channel import HttpPlace, open_either, open_sse, open_streamable
+from mcpmux.runtime.upstreams.stream_channel import open_stream_channel
+from mcpmux.transports.http.client import HttpPool, PoolLimits
+from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.proxy import choose_proxy
+from mcpmux.transports.http.route import Route
+from mcpmux.transports.process import StopLadder, open_process
+from mcpmux.transports.tls.context import client_context
+
+log = structlog.get_logger()
+
+LAST_WORDS = 3  # lines of stderr that explain a death
+
+
+async def answer_server(request: Request, _notify: Notify) -> Fields:
+    """What mcpmux itself answers to a server's request: it is alive, and has nothing else to offer."""
+    if request.method == PING:
+        return {}
+    raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
+
+
+class ChannelOpener:
+    """Opens channels within one set of limits."""
+
+    def __init__(
+        self, message_limit: int, head_limit: int, stop: StopLadder, connections: int | None = None
+    ) -> None:
+        """`connections`: that an HTTP channel may open, and keeps open; None for the pool's own limits."""
+        self._connections = connections
+        self._message_limit = message_limit
+        self._head_limit = head_limit
+        self._stop = stop
+        self._sse_urls: set[str] = set()  # of servers found out to speak HTTP+SSE
+        self._contexts: dict[ClientTls, ssl.SSLContext] = {}  # made once: a store of authorities is large
+
+    @asynccontextmanager
+    async def open(
+        self, upstream: Upstream, hear: Hear, watch: Watch | None = None
+    ) -> AsyncIterator[Channel]:
+        """A channel to `upstream`. Leaving stops its process or ends its session. Raises TransportError."""
+        if isinstance(upstream.target, Stdio):
+            async with self._open_process(upstream.target, hear, watch) as link:
+                yield link
+        elif isinstance(upstream.target, Http):
+            async with self._open_http(upstream.target, hear, upstream.connect_timeout, watch) as channel:
+                yield channel
+        else:
+            async with open_stream_channel(
+                upstream.target, self._message_limit, upstream.connect_timeout, answer_server, hear, watch
+            ) as link:
+                yield link
+
+    @asynccontextmanager
+    async def _open_process(self, target: Stdio, hear: Hear, watch: Watch | None) -> AsyncIterator[Channel]:
+        last_words: deque[str] = deque(maxlen=LAST_WORDS)
+
+        def on_stderr(line: str) -> None:
+            last_words.append(line)
+            log.info("upstream says", line=line)
+
+        env = {key: secret.reveal() for key, secret in target.env.items()}
+        async with (
+            open_process(
+                target.command,
+                target.args,
+                env,
+                Path(target.cwd) if target.cwd is not None else None,
+                stop=self._stop,
+                on_stderr_line=on_stderr,
+                max_message_bytes=self._message_limit,
+            ) as process,
+            open_link(tapped(process.pipe, watch), answer_server, hear, objects=False) as link,
+        ):
+            try:
+                yield link
+            except TransportClosed as error:
+                raise _with_last_words(error, last_words) from None
+            if link.closed.is_set():
+                raise _with_last_words(link.close_reason, last_words)
+
+    @asynccontextmanager
+    async def _open_http(
+        self, target: Http, hear: Hear, patience: float, watch: Watch | None
+    ) -> AsyncIterator[Channel]:
+        limits = PoolLimits(head_bytes=self._head_limit, body_bytes=self._message_limit)
+        if self._connections is not None:
+            limits = replace(limits, connections=self._connections, idle=self._connections)
+        headers = tuple((key, secret.reveal()) for key, secret in target.headers.items())
+        route = await self._find_route(target)
+        with HttpPool(route.origin, limits=limits, route=route) as pool:
+            limit = self._message_limit
+            place = HttpPlace(pool, target.url, headers, limit, answer_server, hear, patience, watch)
+            if target.transport == "auto":
+                opening: AbstractAsyncContextManager[Channel] = open_either(place, self._sse_urls)
+            else:
+                opening = open_sse(place) if target.transport == "sse" else open_streamable(place)
+            async with opening as channel:
+                yield channel
+
+    async def _find_route(self, target: Http) -> Route:
+        """Raises ConfigError."""
+        origin = HttpOrigin.from_url(target.url)
+        proxy = choose_proxy(origin, target.proxy)
+        if proxy is not None:
+            log.debug("by way of a proxy", proxy=str(proxy))
+        if not origin.secure and target.tls != ClientTls():
+            raise ConfigError(["`tls` does not go with an http:// URL; expected https://"])
+        if not target.tls.verify:
+            log.warning("ANY SERVER IS BELIEVED: `tls.verify` is false", host=origin.host)
+        return Route(
+            origin,
+            await self._context(target.tls) if origin.secure else None,
+            target.tls.server_name,
+            proxy,
+            await self._context(ClientTls()) if proxy is not None and proxy.origin.secure else None,
+        )
+
+    async def _context(self, tls: ClientTls) -> ssl.SSLContext:
+        if tls not in self._contexts:
+            self._contexts[tls] = await trio.to_thread.run_sync(client_context, tls)
+        return self._contexts[tls]
+
+
+def _with_last_words(reason: TransportError, last_words: deque[str]) -> TransportClosed:
+    """Why a process says nothing more, with what it wrote to stderr before: that often explains it."""
+    return TransportClosed(f"{reason}; it last said: {' | '.join(last_words)}" if last_words else str(reason))

@@ -1,0 +1,297 @@
+"""An open conversation with one upstream: its era found out, its exchanges in the core's language.
+
+Promises: `exchange` takes and gives the shapes of 2026-07-28, whatever the server speaks. Refuses to know
+what is merged, prefixed or retried.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from contextlib import suppress
+from typing import Protocol
+
+import structlog
+import trio
+from msgspec import Raw
+
+from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportClosed, TransportError
+from mcpmux.protocol import handshake
+from mcpmux.protocol import method as m
+from mcpmux.protocol.asking import RESPONSES, STATE, after_visits, first_error
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, LOG_LEVEL, Call, Event, Notify
+from mcpmux.protocol.envelope import Fields, raw, text_of
+from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_error, upgrade_result
+from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.modern import LOG_LEVELS, severity
+from mcpmux.protocol.revisions import NEWEST_LEGACY
+from mcpmux.protocol.tasks import without_task_support
+from mcpmux.runtime.calls import FindClient
+from mcpmux.runtime.upstreams.http_peer import HttpStatusError
+
+log = structlog.get_logger()
+
+PROBE_SECONDS = (
+    5.0  # a legacy server may be silent on `server/discover`; a slow start must not look like that
+)
+SURE_SECONDS = 5.0  # after a server was found to speak as agreed; many errors cost one question
+
+
+class Channel(Protocol):
+    """What carries exchanges to one server: a duplex link, or HTTP. Knows no era but its headers."""
+
+    closed: trio.Event
+    legacy_only: bool
+    """Whether no modern server is to be expected there."""
+
+    @property
+    def close_reason(self) -> TransportError:
+        """Why it ended, once `closed` is set."""
+        ...
+
+    async def exchange(self, call: Call, notify: Notify) -> Fields:
+        """Send `call` as it is. Raises RpcError (the server's answer) or TransportError."""
+        ...
+
+    async def notify(self, method: str, params: Fields | None = None) -> None:
+        """Send a notification. Raises TransportError."""
+        ...
+
+    async def resume(self, call: Call, notify: Notify) -> Fields:
+        """Go on with a call that was parked. Raises like `exchange`."""
+        ...
+
+    async def reply(self, call: Call) -> None:
+        """Answer what a parked call asked, and wait for it no more. Raises like `exchange`."""
+        ...
+
+    def abandon(self, state: str) -> bool:
+        """The client of a parked call has gone; False when the state is not known here."""
+        ...
+
+    def ask_clients_by(self, find: FindClient) -> None:
+        """Who is asked when the server asks something that no call has caused."""
+        ...
+
+    async def listen(self) -> None:
+        """From now on hear what a legacy server says of its own accord."""
+        ...
+
+    async def older(self) -> Channel | None:
+        """After `initialize` was refused: the same server by the transport of 2024-11-05, if it has that."""
+        ...
+
+    def settle(self, facts: ServerFacts) -> None:
+        """The revision is agreed."""
+        ...
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the server has refused something as one of another era would, since `believe`."""
+        ...
+
+    def believe(self) -> None:
+        """Forget the doubts so far."""
+        ...
+
+    def give_up(self, reason: TransportError) -> None:
+        """What was agreed does not hold any more: sets `closed`."""
+        ...
+
+
+class Connection:
+    """One upstream's open conversation. `facts` is what it said about itself."""
+
+    def __init__(self, channel: Channel, facts: ServerFacts, client_info: Raw) -> None:
+        self._channel = channel
+        self._client_info = client_info
+        self.facts = facts
+        self.closed = channel.closed
+        self._sure_until = -math.inf
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.facts.revision}{' closed' if self.closed.is_set() else ''}>"
+
+    @property
+    def channel(self) -> Channel:
+        """What carries it; another one than was tried first when the server was found to be older."""
+        return self._channel
+
+    @property
+    def close_reason(self) -> TransportError:
+        """Why it ended, once `closed` is set."""
+        return self._channel.close_reason
+
+    async def exchange(self, call: Call, notify: Notify) -> Fields:
+        """One call. Raises RpcError (the upstream's answer) or TransportError (no answer)."""
+        raise NotImplementedError
+
+    def abandon(self, state: str) -> bool:
+        """The client of a parked call has gone; False when the state is not known here."""
+        return self._channel.abandon(state)
+
+    async def reply(self, call: Call) -> None:
+        """Answer what a parked call asked, and wait for it no more. Raises like `exchange`."""
+        await self._channel.reply(call)
+
+    async def tell(self, method: str, params: Fields) -> None:
+        """Pass on a notification of the clients that this server's era knows; 2026-07-28 knows none."""
+
+    async def holds(self) -> bool:
+        """After an error: whether the server still speaks as agreed. Ends the connection when it does not.
+
+        Over HTTP a server can be replaced by one of the other era without anything being closed.
+        """
+        if not self._channel.doubtful or trio.current_time() < self._sure_until:
+            return True
+        self._channel.believe()
+        if await self._is_recognised():
+            self._sure_until = trio.current_time() + SURE_SECONDS
+            return True
+        self._channel.give_up(TransportClosed(f"it does not speak {self.facts.revision} any more"))
+        return False
+
+    async def _is_recognised(self) -> bool:
+        raise NotImplementedError
+
+
+class ModernConnection(Connection):
+    """A server of 2026-07-28: every request states its version and its client."""
+
+    async def exchange(self, call: Call, notify: Notify) -> Fields:
+        error = first_error(call)
+        if error is not None:
+            raise error
+        leg = call.with_meta(modern_meta(call, self._client_info))
+        if call.legacy and call.method == m.TOOLS_LIST:
+            return without_task_support(await self._channel.exchange(leg, notify))
+        return await self._channel.exchange(leg, notify)
+
+    async def _is_recognised(self) -> bool:
+        try:
+            return await _discover(self._channel, self._client_info) is not None
+        except McpmuxError:
+            return True  # some other trouble, which the next call will meet
+
+
+class LegacyConnection(Connection):
+    """A session opened with `initialize`; answers are raised to the shape of 2026-07-28."""
+
+    _severity = len(LOG_LEVELS)  # of the log level that was set; so far none
+
+    async def exchange(self, call: Call, notify: Notify) -> Fields:
+        if LOG_LEVEL in call.meta:
+            await self._speak_up(text_of(call.meta[LOG_LEVEL]))
+        capabilities = call.meta.get(CLIENT_CAPABILITIES)
+        leg = Call(call.method, call.params, downgrade_meta(call), call.client, capabilities, call.legacy)
+        try:
+            if STATE in call.params:
+                result = await self._channel.resume(leg, notify)
+            elif RESPONSES in call.params:
+                result = await self._channel.exchange(after_visits(leg), notify)
+            else:
+                result = await self._channel.exchange(leg, notify)
+        except RpcError as error:
+            raise upgrade_error(call.method, call.params, error) from None
+        return upgrade_result(call.method, result)
+
+    async def _speak_up(self, level: str | None) -> None:
+        """Have the server log at least `level`: its sessions have one level, our clients each their own."""
+        if severity(level) >= self._severity or not self.facts.offers("logging"):
+            return
+        self._severity = severity(level)
+        try:
+            await self._channel.exchange(Call(m.SET_LEVEL, {"level": raw(level)}, {}), unheard)
+        except RpcError as error:
+            log.debug("log level refused", level=level, reason=error.message)
+
+    async def tell(self, method: str, params: Fields) -> None:
+        await self._channel.notify(method, params)
+
+    async def _is_recognised(self) -> bool:
+        with trio.move_on_after(PROBE_SECONDS), suppress(RpcError, TransportError):
+            await self._channel.exchange(Call(m.PING, {}, {}), unheard)
+        return not self._channel.doubtful
+
+
+async def unheard(_event: Event) -> None:
+    """For an exchange whose notifications nobody waits for."""
+
+
+class Eras(enum.Enum):
+    """In which order a server is asked for its era."""
+
+    MODERN_FIRST = enum.auto()
+    LEGACY_FIRST = enum.auto()
+    """For a server that does not survive `server/discover`, and for the session of a legacy client."""
+    LEGACY_ONLY = enum.auto()
+
+
+async def connect(
+    channel: Channel, client_info: Raw, capabilities: Raw, eras: Eras, legacy: str = NEWEST_LEGACY
+) -> Connection:
+    """Find out the server's era and open the conversation. The caller owns the deadline.
+
+    `capabilities`: of the client or clients, for a server whose sessions are opened with them. `legacy`: the
+    revision that a legacy server is asked for; it may answer another.
+
+    Raises TransportError, RpcError (it refused `initialize`), RemoteProtocolError (it makes no sense).
+    """
+    probe = eras is Eras.MODERN_FIRST and not channel.legacy_only
+    facts = await _discover(channel, client_info) if probe else None
+    if facts is None:
+        try:
+            return await _initialize(channel, client_info, capabilities, legacy)
+        except (RpcError, HttpStatusError) as refusal:
+            older = await channel.older()
+            if older is not None:
+                return await _initialize(older, client_info, capabilities, legacy)
+            if eras is Eras.LEGACY_ONLY:
+                raise
+            # A modern server that was too slow for the probe, or not asked, refuses `initialize`.
+            facts = await _discover(channel, client_info)
+            if facts is None:
+                raise refusal from None
+    channel.settle(facts)
+    return ModernConnection(channel, facts, client_info)
+
+
+async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
+    """The facts of a modern server, None for a legacy one. Raises RemoteProtocolError for a newer one."""
+    with trio.move_on_after(PROBE_SECONDS):
+        try:
+            return handshake.read_discover_result(await _probe(channel, client_info))
+        except RpcError as error:
+            if handshake.is_modern_error(error) and not handshake.common_legacy(error):
+                raise RemoteProtocolError(handshake.refusal(error)) from None
+        except HttpStatusError as error:
+            if error.status in (401, 403):
+                raise
+        except RemoteProtocolError as error:  # the answer to `initialize` will say more
+            log.debug("the probe's answer makes no sense", reason=str(error))
+    return None
+
+
+async def _probe(channel: Channel, client_info: Raw) -> Fields:
+    """The answer to `server/discover`. Asked once more of a server that refused a version which it lists.
+
+    "The client SHOULD select a mutually supported version from the `supported` list and retry the request"
+    (Versioning, 2026-07-28): ours is one.
+    """
+    call = handshake.discover_call(client_info)
+    try:
+        return await channel.exchange(call, unheard)
+    except RpcError as error:
+        if not handshake.offers_newest(error):
+            raise
+    return await channel.exchange(call, unheard)
+
+
+async def _initialize(channel: Channel, client_info: Raw, capabilities: Raw, revision: str) -> Connection:
+    call = handshake.initialize_call(client_info, capabilities, revision)
+    result = await channel.exchange(call, unheard)
+    facts = handshake.read_initialize_result(result)
+    channel.settle(facts)
+    await channel.notify(m.INITIALIZED)
+    await channel.listen()
+    return LegacyConnection(channel, facts, client_info)

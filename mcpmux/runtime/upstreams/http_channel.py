@@ -1,0 +1,409 @@
+"""Exchanges with one upstream over Streamable HTTP, in both eras: one POST each.
+
+Promises: the answer may come as JSON or as an event stream, over as many connections as a legacy server
+makes of it; cancelling an exchange closes its response, and tells a legacy server. A call in which a legacy
+server may ask something is carried by a task of its own, as it may have to be parked.
+
+Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 and 2025-11-25.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import structlog
+import trio
+from msgspec import Raw
+
+from mcpmux.errors import RpcError, TransportClosed, TransportError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.asking import ASKS
+from mcpmux.protocol.call import PROGRESS_TOKEN, VERSION, Call, Event, Notify, with_meta
+from mcpmux.protocol.codes import HEADER_MISMATCH
+from mcpmux.protocol.envelope import (
+    ErrorReply,
+    Fields,
+    Message,
+    Notification,
+    Reply,
+    Request,
+    decode_fields,
+    encode_error,
+    encode_notification,
+    encode_reply,
+    encode_request,
+    first_byte,
+    id_of,
+    is_batch,
+    raw,
+)
+from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.inflight import Ticket
+from mcpmux.protocol.tasks import related_task
+from mcpmux.runtime.calls import Calls, FindClient, Hear, result_of
+from mcpmux.runtime.link import Answer, Link
+from mcpmux.runtime.tap import Watch
+from mcpmux.runtime.upstreams.carried import CarriedCalls
+from mcpmux.runtime.upstreams.http_events import (
+    batch_in,
+    continued,
+    is_event_stream,
+    message_in,
+    retry_seconds,
+)
+from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, Headers, HttpPeer, SessionExpired, nonsense
+from mcpmux.transports.http.client import HttpPool, HttpResponse
+from mcpmux.transports.sse import SseDecoder
+
+log = structlog.get_logger()
+
+OpenOlder = Callable[[], Awaitable[Link | None]]
+"""Opens a link to the same server over HTTP+SSE; None when it does not speak that."""
+
+LISTEN_SECONDS = 2.0  # for the server to open its own stream; some send no headers before there is an event
+TOOL_PAGES = 100  # of a server's tools that are searched for annotations before a call is repeated
+
+_FORGOTTEN = (404, 400, 405)
+"""What servers answer to a session of their former life; 404 by the specification, 405 when now modern."""
+
+_NOT_STREAMABLE = (400, 404, 405)
+"""What a server of HTTP+SSE answers to an `initialize` that is POSTed to its event stream's URL."""
+
+_MAY_BE_PARKED = frozenset({m.TOOLS_CALL, m.PROMPTS_GET, m.TASKS_RESULT})
+"""Reading a resource is not among them: no legacy server asks for input there, and it is the hot path."""
+
+
+class _Waiting:
+    """One request whose answer has not come, and how far its event stream has been read.
+
+    `ticket` is set when the answer is waited for elsewhere: then what comes before it goes there.
+    """
+
+    def __init__(self, request_id: int, notify: Notify, message_limit: int, ticket: Ticket | None) -> None:
+        self.request_id = request_id
+        self.notify = notify
+        self.decoder = SseDecoder(message_limit)
+        self.ticket = ticket
+
+
+class HttpChannel:
+    """One upstream over HTTP. Made by `open_http_channel`."""
+
+    legacy_only = False
+
+    def __init__(
+        self, peer: HttpPeer, answer: Answer, hear: Hear, nursery: trio.Nursery, older: OpenOlder | None
+    ) -> None:
+        self._peer = peer
+        self._open_older = older
+        self._answer = answer
+        self._hear = hear
+        self._nursery = nursery
+        self._listening = trio.Event()
+        self._calls = Calls(peer.tell, hear)
+        self._carried = CarriedCalls(self._calls, nursery, self._perform, self._say_cancelled)
+        self.closed = peer.closed
+
+    def __repr__(self) -> str:
+        return f"<HttpChannel {self._peer!r} {self._calls!r}>"
+
+    @property
+    def close_reason(self) -> TransportError:
+        """Why it ended, once `closed` is set."""
+        return self._peer.close_reason
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the server has refused something as one of another era would, since it was last asked."""
+        return self._peer.doubtful
+
+    def believe(self) -> None:
+        """Forget the doubts so far."""
+        self._peer.doubtful = False
+
+    def give_up(self, reason: TransportError) -> None:
+        """What was agreed with the server does not hold any more."""
+        self._peer.lose(reason)
+
+    async def older(self) -> Link | None:
+        """The server over HTTP+SSE, if it refused `initialize` as those do and has an event stream there.
+
+        Raises RemoteProtocolError when it has one that must not be used.
+        """
+        if self._open_older is None or self._peer.initialize_status not in _NOT_STREAMABLE:
+            return None
+        link = await self._open_older()
+        if link is not None:
+            link.ask_clients_by(self._calls.find_client)
+        return link
+
+    def head_of(self, call: Call) -> tuple[str, Headers]:
+        """Path, query and headers with which a call is POSTed, for who sends it without us."""
+        return self._peer.head_of(call)
+
+    def settle(self, facts: ServerFacts) -> None:
+        """From now on every request carries what the agreed revision asks for."""
+        self._peer.settle(facts)
+        self._calls.revision = facts.revision
+
+    async def exchange(self, call: Call, notify: Notify) -> Fields:
+        """Send one request and wait for its answer.
+
+        Raises RpcError (the server's answer), SessionExpired, HttpStatusError or another TransportError.
+        """
+        if self._peer.legacy and call.method in _MAY_BE_PARKED:
+            return await self._carried.exchange(call, notify)
+        if call.method == m.TOOLS_LIST and VERSION in call.meta:
+            return self._without_invalid(await self._exchange(call, notify))
+        try:
+            return await self._exchange(call, notify)
+        except RpcError as error:
+            if error.code != HEADER_MISMATCH or call.method != m.TOOLS_CALL:
+                raise
+        await self._learn_tools(call)
+        return await self._exchange(call, notify)
+
+    def _without_invalid(self, result: Fields) -> Fields:
+        for tool, reason in self._peer.tools.learn(result):
+            log.warning("tool left out: its header annotations are invalid", tool=tool, reason=reason)
+        return result
+
+    async def _learn_tools(self, call: Call) -> None:
+        """The server misses headers for an argument: list its tools anew to see which."""
+        cursor: Raw | None = None
+        for _ in range(TOOL_PAGES):
+            params = {} if cursor is None else {"cursor": cursor}
+            result = await self._exchange(Call(m.TOOLS_LIST, params, call.meta), _unheard)
+            self._peer.tools.learn(result)
+            cursor = result.get("nextCursor")
+            if cursor is None or first_byte(cursor) != b'"':
+                return
+
+    async def _exchange(self, call: Call, notify: Notify) -> Fields:
+        request_id = self._calls.outgoing.next_id()
+        token = call.meta.get(PROGRESS_TOKEN)
+
+        async def pass_on(event: Event) -> None:
+            if event.method != m.PROGRESS:
+                await notify(event)
+            elif token is not None:
+                await notify(Event(event.method, {**event.params, PROGRESS_TOKEN: token}))
+
+        finished = False
+        try:
+            waiting = _Waiting(request_id, pass_on, self._peer.message_limit, None)
+            answer = await self._answer_to(call, waiting)
+            finished = True
+        finally:
+            if not finished and self._peer.legacy:
+                await self._say_cancelled(request_id)
+        return result_of(answer)
+
+    async def _answer_to(self, call: Call, waiting: _Waiting) -> Reply | ErrorReply:
+        """Send a call and read until its answer, over as many connections as its stream takes."""
+        meta = call.meta
+        if PROGRESS_TOKEN in meta:
+            meta = {**meta, PROGRESS_TOKEN: raw(waiting.request_id)}
+        body = encode_request(waiting.request_id, call.method, with_meta(call.params, meta) or None)
+        answer = await self._ask(call, body, waiting)
+        while answer is None:
+            answer = await self._resume_stream(waiting)
+        return answer
+
+    async def _perform(self, ticket: Ticket) -> Reply | ErrorReply:
+        """Send the call of a ticket; what comes before its answer goes into the ticket."""
+
+        async def pass_on(event: Event) -> None:
+            ticket.push(event)
+
+        waiting = _Waiting(ticket.id, pass_on, self._peer.message_limit, ticket)
+        return await self._answer_to(ticket.call, waiting)
+
+    def fail_calls(self) -> None:
+        """The channel is over: whoever still waits hears it."""
+        self._calls.outgoing.fail_all(self.close_reason)
+
+    async def resume(self, call: Call, notify: Notify) -> Fields:
+        """Go on with a parked call. Raises RpcError for a state that is not known (any more)."""
+        return await self._carried.resume(call, notify)
+
+    async def reply(self, call: Call) -> None:
+        """Answer what a parked call asked, and wait for it no more. Raises like `resume`."""
+        await self._carried.reply(call)
+
+    def abandon(self, state: str) -> bool:
+        """The client of a parked call has gone; False when no call was parked with that state."""
+        return self._carried.abandon(state)
+
+    async def _ask(self, call: Call, body: bytes, waiting: _Waiting) -> Reply | ErrorReply | None:
+        """Send the request; its answer, or None when its event stream broke off and can be resumed."""
+        async with self._peer.ask(call, body) as response:
+            return await self._answer_in(response, waiting)
+
+    async def _resume_stream(self, waiting: _Waiting) -> Reply | ErrorReply | None:
+        """Go on reading a broken event stream where it broke off (2025-11-25 and earlier)."""
+        await trio.sleep(retry_seconds(waiting.decoder))
+        async with self._peer.stream(waiting.decoder.last_event_id) as response:
+            if not is_event_stream(response):
+                raise TransportClosed("the response stream ended without an answer and is not resumed")
+            return await self._answer_in_stream(response, waiting)
+
+    async def _say_cancelled(self, request_id: int) -> None:
+        """Closing the stream says nothing to a legacy server: only a notification does."""
+        if self.closed.is_set():
+            return
+        params = {"requestId": request_id, "reason": "the client gave up"}
+        with trio.move_on_after(FAREWELL_SECONDS, shield=True), suppress(TransportError):
+            await self._peer.tell(encode_notification(m.CANCELLED, params))
+
+    def ask_clients_by(self, find: FindClient) -> None:
+        """Who is asked when the server asks something that no call has caused."""
+        self._calls.find_client = find
+
+    async def listen(self) -> None:
+        """Hear what a legacy server says of its own accord, from now on; it may not offer that."""
+        self._nursery.start_soon(self._listen, name="http listen")
+        with trio.move_on_after(LISTEN_SECONDS):
+            await self._listening.wait()
+
+    async def _listen(self) -> None:
+        decoder = SseDecoder(self._peer.message_limit)
+        while not self.closed.is_set():
+            try:
+                async with self._peer.stream(decoder.last_event_id) as response:
+                    again = self._listening.is_set()
+                    self._listening.set()
+                    if again and response.status in _FORGOTTEN:
+                        raise SessionExpired("the server has forgotten the session")
+                    if not is_event_stream(response):
+                        return
+                    if again and not decoder.last_event_id:
+                        self._hear(Notification(m.MISSED))
+                    decoder = continued(decoder, self._peer.message_limit)
+                    async for chunk in response:
+                        for message in self._peer.messages_in(decoder, chunk):
+                            await self._take_unasked(message)
+            except TransportError as error:
+                log.debug("the server's stream broke off", reason=str(error))
+            await trio.sleep(retry_seconds(decoder))
+
+    async def notify(self, method: str, params: Fields | None = None) -> None:
+        """Send a notification. Raises TransportError."""
+        await self._peer.tell(encode_notification(method, params))
+
+    async def _answer_in(self, response: HttpResponse, waiting: _Waiting) -> Reply | ErrorReply | None:
+        if is_event_stream(response):
+            return await self._answer_in_stream(response, waiting)
+        if response.status == 404 and self._peer.session is not None:
+            raise SessionExpired("the server has forgotten the session")
+        body = await response.read()
+        self._peer.note(body, response.status)
+        message = await self._answer_in_batch(body, waiting) if self._is_batch(body) else message_in(body)
+        if response.status >= 400:
+            self._peer.note_refusal(response.status, message if isinstance(message, ErrorReply) else None)
+        if isinstance(message, Reply | ErrorReply) and message.id in (waiting.request_id, None):
+            return message
+        if response.status != 200:
+            raise self._peer.status_error(response, body)
+        raise nonsense(response, body)
+
+    def _is_batch(self, body: bytes) -> bool:
+        return self._peer.batches and is_batch(body)
+
+    async def _answer_in_batch(self, body: bytes, waiting: _Waiting) -> Message | None:
+        """The answer among the messages of a batch; the others are taken as on a stream."""
+        for message in batch_in(body):
+            if isinstance(message, Reply | ErrorReply) and message.id == waiting.request_id:
+                return message
+            await self._take(message, waiting)
+        return None
+
+    async def _answer_in_stream(self, response: HttpResponse, waiting: _Waiting) -> Reply | ErrorReply | None:
+        """The answer in an event stream; None when it breaks off before that and can be resumed."""
+        waiting.decoder = continued(waiting.decoder, self._peer.message_limit)
+        try:
+            async for chunk in response:
+                for message in self._peer.messages_in(waiting.decoder, chunk):
+                    if isinstance(message, Reply | ErrorReply) and message.id == waiting.request_id:
+                        return message
+                    await self._take(message, waiting)
+        except TransportClosed:
+            if not waiting.decoder.last_event_id:
+                raise
+        if waiting.decoder.last_event_id and self._peer.legacy:
+            return None
+        raise TransportClosed("the response stream ended without an answer")
+
+    async def _take(self, message: Message, waiting: _Waiting) -> None:
+        if isinstance(message, Notification):
+            await self._take_notification(message, waiting.notify)
+        elif isinstance(message, Request):
+            await self._take_question(message, waiting.ticket)
+
+    async def _take_question(self, request: Request, ticket: Ticket | None) -> None:
+        if request.method in ASKS and ticket is not None:
+            await self._calls.take_question(request, ticket)
+        elif request.method in ASKS:
+            self._nursery.start_soon(self._calls.take_question, request, name="server's question")
+        else:
+            await self._serve(request)
+
+    async def _take_unasked(self, message: Message) -> None:
+        if isinstance(message, Notification):
+            await self._take_notification(message, _unheard)
+        elif isinstance(message, Request):
+            await self._take_question(message, None)
+
+    async def _take_notification(self, message: Notification, notify: Notify) -> None:
+        try:
+            params = decode_fields(message.params)
+        except ValueError:
+            return
+        if message.method == m.PROGRESS and related_task(params) is not None:
+            self._hear(message)  # goes on when the call that made the task has been answered
+        elif message.method in (m.PROGRESS, m.LOG_MESSAGE, m.ACKNOWLEDGED):
+            await notify(Event(message.method, params))
+        elif message.method == m.CANCELLED:
+            self._calls.withdraw_question(id_of(params.get("requestId")))
+        else:
+            self._hear(message)
+
+    async def _serve(self, request: Request) -> None:
+        """A legacy server asks something while it works on our request: answer in a POST of its own."""
+
+        async def unheard(_event: Event) -> None:
+            """The server's own requests have no notifications that it could hear."""
+
+        try:
+            data = encode_reply(request.id, await self._answer(request, unheard))
+        except RpcError as error:
+            data = encode_error(request.id, error)
+        await self._peer.tell(data)
+
+
+async def _unheard(_event: Event) -> None:
+    """On the server's own stream nothing belongs to one of our requests."""
+
+
+@asynccontextmanager
+async def open_http_channel(
+    pool: HttpPool,
+    target: str,
+    headers: Sequence[tuple[str, str]],
+    message_limit: int,
+    answer: Answer,
+    hear: Hear,
+    older: OpenOlder | None = None,
+    watch: Watch | None = None,
+) -> AsyncIterator[HttpChannel]:
+    """A channel to `target` (path and query) over `pool`; leaving ends the session at the server."""
+    peer = HttpPeer(pool, target, tuple(headers), message_limit, watch)
+    async with trio.open_nursery() as nursery:
+        channel = HttpChannel(peer, answer, hear, nursery, older)
+        try:
+            yield channel
+        finally:
+            channel.fail_calls()
+            await peer.end_session()
+            nursery.cancel_scope.cancel()

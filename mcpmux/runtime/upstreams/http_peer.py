@@ -1,0 +1,265 @@
+"""One server's MCP endpoint over HTTP: requests with the right headers, and what comes back.
+
+Promises: headers say what the body says, in the revision that was agreed; a server that cannot be reached,
+or has forgotten our session, sets `closed`. Refuses to know what a message means.
+
+Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 and 2025-11-25.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import structlog
+import trio
+
+from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportClosed, TransportError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import VERSION, Call
+from mcpmux.protocol.codes import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_CLIENT_CAPABILITY,
+)
+from mcpmux.protocol.envelope import ErrorReply, Message
+from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.headers import SESSION_HEADER, request_headers
+from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, allows_batch, is_modern
+from mcpmux.protocol.tool_headers import ToolHeaders
+from mcpmux.runtime.tap import TRACE_HEADERS, Watch
+from mcpmux.runtime.upstreams.http_events import EVENT_STREAM, messages_of
+from mcpmux.transports.http.client import HttpPool, HttpResponse
+from mcpmux.transports.http.redirect import MOVES, describe_move, target_after
+from mcpmux.transports.sse import SseDecoder
+
+log = structlog.get_logger()
+
+Headers = tuple[tuple[str, str], ...]
+
+JSON_TYPE = "application/json"
+REDIRECTS = 3  # followed for one request; more are a circle
+FAREWELL_SECONDS = 2.0  # for ending a session at the server while we stop
+ERROR_TEXT_BYTES = 4096  # of a foreign error page that are looked at
+ERROR_TEXT_LIMIT = 200  # characters of it that are worth showing
+
+_CHECK_URL = "check that the URL is that of an MCP endpoint"
+_HINTS = {
+    202: f"it took the request and gave no answer: {_CHECK_URL}",
+    401: "it asks for credentials: give them in the upstream's `headers`",
+    403: "it refuses these credentials or this caller",
+    404: "nothing there speaks MCP: check the URL's path",
+    405: "nothing there accepts MCP messages: check the URL's path",
+}
+
+
+# How a server of the other era answers what it does not understand.
+_REFUSALS = frozenset({400, 404, 405, 406, 415})
+_ANSWERS_OF_MODERN = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY})
+
+
+class SessionExpired(TransportError):
+    """The server no longer knows our session: the request was not carried out."""
+
+
+class HttpStatusError(TransportError):
+    """The server answered with a status that carries no MCP message. `move` says where it sends us."""
+
+    def __init__(self, status: int, body: bytes, move: str | None = None) -> None:
+        more = move or _HINTS.get(status) or excerpt(body)
+        super().__init__(f"HTTP status {status}" + (f": {more}" if more else ""))
+        self.status = status
+
+
+def excerpt(body: bytes) -> str:
+    """The beginning of what is no MCP message, in one line."""
+    return " ".join(body[:ERROR_TEXT_BYTES].decode(errors="replace").split())[:ERROR_TEXT_LIMIT]
+
+
+def nonsense(response: HttpResponse, body: bytes) -> RemoteProtocolError:
+    """What to say of a successful response that does not answer the request."""
+    if not body:
+        return RemoteProtocolError(f"its answer is empty: {_CHECK_URL}")
+    coding = response.headers.get("content-encoding", "identity")[:ERROR_TEXT_LIMIT]
+    if coding != "identity":
+        return RemoteProtocolError(
+            f"its answer is compressed ({coding}), though mcpmux asks for none: switch that off for this URL"
+        )
+    kind = response.headers.get("content-type", "no content type")[:ERROR_TEXT_LIMIT]
+    return RemoteProtocolError(
+        f"its answer ({kind}) is no JSON-RPC response to the request: {_CHECK_URL}; "
+        f"it begins {excerpt(body)!r}"
+    )
+
+
+class HttpPeer:
+    """The endpoint of one server. `session` is the id that a legacy server gave us.
+
+    `doubtful`: it has refused something in a way that a server of the era that was agreed would not.
+    """
+
+    def __init__(
+        self,
+        pool: HttpPool,
+        target: str,
+        headers: Headers,
+        message_limit: int,
+        watch: Watch | None = None,
+    ) -> None:
+        self._watch = watch
+        self._pool = pool
+        self._target = target
+        self._fixed = (*headers, ("Content-Type", JSON_TYPE), ("Accept", f"{JSON_TYPE}, {EVENT_STREAM}"))
+        self._of_session: Headers = ()
+        self.message_limit = message_limit
+        self.session: str | None = None
+        self.initialize_status: int | None = None  # of the answer to the last `initialize`
+        self.legacy = False
+        self.batches = False
+        self.doubtful = False
+        self.tools = ToolHeaders()
+        self.closed = trio.Event()
+        self.close_reason: TransportError = TransportClosed("not reachable")
+
+    def __repr__(self) -> str:
+        return f"<HttpPeer {self._target} session={self.session!r}>"
+
+    def settle(self, facts: ServerFacts) -> None:
+        """From now on every request carries what the agreed revision asks for."""
+        headers = []
+        self.legacy = not is_modern(facts.revision)
+        self.batches = allows_batch(facts.revision)
+        if self.legacy and facts.revision >= V_2025_06_18:
+            headers.append(("MCP-Protocol-Version", facts.revision))
+        if self.session is not None:
+            headers.append(("Mcp-Session-Id", self.session))
+        self._of_session = tuple(headers)
+
+    def _headers(self, call: Call) -> Headers:
+        if VERSION not in call.meta:
+            return (*self._fixed, *self._of_session)
+        headers = (*self._fixed, *request_headers(call.method, call.params, NEWEST))
+        return (*headers, *self.tools.headers_of(call)) if call.method == m.TOOLS_CALL else headers
+
+    def head_of(self, call: Call) -> tuple[str, Headers]:
+        """Where a call is POSTed to, and with which headers, for who sends it without us."""
+        return self._target, self._headers(call)
+
+    @asynccontextmanager
+    async def ask(self, call: Call, body: bytes) -> AsyncIterator[HttpResponse]:
+        """POST a call that was encoded as `body`; leaving early is how HTTP says "cancelled".
+
+        Raises ConnectFailed and other TransportErrors; SessionExpired may be raised into it by the reader.
+        """
+        headers, idempotent = self._headers(call), call.method in m.IDEMPOTENT
+        if self._watch is not None:
+            self._watch.sent(body)
+            headers = (*headers, *TRACE_HEADERS.get())
+        try:
+            for hop in range(REDIRECTS + 1):
+                async with self._pool.request(
+                    "POST", self._target, headers, body, idempotent=idempotent
+                ) as response:
+                    if response.status in MOVES and self._moves(response, hop):
+                        continue
+                    if call.method == m.INITIALIZE:
+                        self.initialize_status = response.status
+                        self.session = response.headers.get(SESSION_HEADER)
+                        if self._watch is not None:
+                            self._watch.leg.session = self.session
+                    yield response
+                    return
+        except (ConnectFailed, SessionExpired) as error:
+            self.lose(error)
+            raise
+
+    async def tell(self, body: bytes) -> None:
+        """POST a message that is not answered. Raises TransportError."""
+        if self._watch is not None:
+            self._watch.sent(body)
+        headers = (*self._fixed, *self._of_session)
+        try:
+            for hop in range(REDIRECTS + 1):
+                async with self._pool.request(
+                    "POST", self._target, headers, body, idempotent=False
+                ) as response:
+                    if response.status in MOVES and self._moves(response, hop):
+                        continue
+                    if response.status >= 300:
+                        raise self.status_error(response, await response.read())
+                    return
+        except ConnectFailed as error:
+            self.lose(error)
+            raise
+
+    @asynccontextmanager
+    async def stream(self, last_event_id: str | None) -> AsyncIterator[HttpResponse]:
+        """GET the server's own stream, or go on with the one that broke off behind an event.
+
+        Raises and may have raised into it the same as `ask`.
+        """
+        headers = (*self._fixed, *self._of_session)
+        if last_event_id:
+            headers = (*headers, ("Last-Event-ID", last_event_id))
+        try:
+            for hop in range(REDIRECTS + 1):
+                async with self._pool.request("GET", self._target, headers, b"", idempotent=True) as response:
+                    if response.status in MOVES and self._moves(response, hop):
+                        continue
+                    yield response
+                    return
+        except (ConnectFailed, SessionExpired) as error:
+            self.lose(error)
+            raise
+
+    def _moves(self, response: HttpResponse, hop: int) -> bool:
+        """Whether to repeat the request where a redirect leads: elsewhere at the same origin, from now on."""
+        target = target_after(self._pool.origin, self._target, response.status, response.headers)
+        if target is None or target == self._target or hop == REDIRECTS:
+            return False
+        log.info("the endpoint has moved", path=target.partition("?")[0])
+        self._target = target
+        return True
+
+    def status_error(self, response: HttpResponse, body: bytes) -> HttpStatusError:
+        """What a response with `body` but without an MCP message says."""
+        status = response.status
+        move = describe_move(self._pool.origin, self._target, response.headers) if status in MOVES else None
+        return HttpStatusError(status, body, move)
+
+    def note_refusal(self, status: int, error: ErrorReply | None) -> None:
+        """The server answered a request with an error status."""
+        usual = not self.legacy and error is not None and error.code in _ANSWERS_OF_MODERN
+        if status in _REFUSALS and not usual:
+            self.doubtful = True
+
+    def note(self, body: bytes, status: int) -> None:
+        """A whole response has been read: whoever watches may see it."""
+        if self._watch is not None and body:
+            self._watch.received(body, status)
+
+    def messages_in(self, decoder: SseDecoder, chunk: bytes) -> Iterator[Message]:
+        """The messages that a chunk of an event stream completes; events without one only carry an id."""
+        for event in decoder.feed(chunk):
+            if self._watch is not None and event.data:
+                self._watch.received(event.data)
+            yield from messages_of(event.data, batches=self.batches)
+
+    async def end_session(self) -> None:
+        """Tell the server that the session is over; it may not care."""
+        if self.session is None or self.closed.is_set():
+            return
+        headers = (*self._fixed, *self._of_session)
+        with trio.move_on_after(FAREWELL_SECONDS, shield=True):
+            try:
+                async with self._pool.request("DELETE", self._target, headers, b"", idempotent=True):
+                    pass
+            except TransportError as error:
+                log.debug("the session could not be ended", reason=str(error))
+
+    def lose(self, reason: TransportError) -> None:
+        """It is over with this server, or with what was agreed."""
+        if not self.closed.is_set():
+            self.close_reason = reason
+            self.closed.set()

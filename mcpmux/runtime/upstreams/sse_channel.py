@@ -1,0 +1,110 @@
+"""Servers over HTTP+SSE: a link over their event stream, and finding out which of them need it.
+
+"Clients wanting to support older servers should" POST `initialize`, and when that is answered with 400, 404
+or 405 GET the same URL: an event stream that begins with `endpoint` is HTTP+SSE.
+
+Source: "Backwards Compatibility" in "Transports", 2025-11-25; "HTTP with SSE" of 2024-11-05.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
+
+import structlog
+import trio
+
+from mcpmux.errors import TransportError
+from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.link import Answer, Link, open_link
+from mcpmux.runtime.tap import Watch, tapped
+from mcpmux.runtime.upstreams.connection import Channel
+from mcpmux.runtime.upstreams.http_channel import open_http_channel
+from mcpmux.runtime.upstreams.http_peer import Headers
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.sse_client import NoEventStream, open_sse_client_pipe
+from mcpmux.transports.http.sse_endpoint import target_of
+
+log = structlog.get_logger()
+
+DETECT_SECONDS = 5.0  # for the first event, where it is not sure that there will be one
+
+
+class HttpPlace(NamedTuple):
+    """One server's URL, and how it is spoken to there. `patience`: seconds for it to answer a GET."""
+
+    pool: HttpPool
+    url: str
+    headers: Headers
+    message_limit: int
+    answer: Answer
+    hear: Hear
+    patience: float
+    watch: Watch | None = None
+
+
+@asynccontextmanager
+async def open_streamable(place: HttpPlace) -> AsyncIterator[Channel]:
+    """A channel over Streamable HTTP; the server need not be there yet."""
+    pool, url, headers, limit, answer, hear, _, watch = place
+    async with open_http_channel(pool, target_of(url), headers, limit, answer, hear, watch=watch) as channel:
+        yield channel
+
+
+@asynccontextmanager
+async def open_sse(place: HttpPlace) -> AsyncIterator[Link]:
+    """A link over HTTP+SSE. Raises NoEventStream, another RemoteProtocolError, TransportError."""
+    pool, url, headers, limit, answer, hear, patience, watch = place
+    async with (
+        open_sse_client_pipe(pool, url, headers, limit, patience) as pipe,
+        open_link(tapped(pipe, watch), answer, hear, objects=False) as link,
+    ):
+        link.legacy_only = True
+        yield link
+
+
+@asynccontextmanager
+async def open_either(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Channel]:
+    """A channel over whichever of the two it is; `sse_urls` remembers those found out to be HTTP+SSE.
+
+    A remembered one that has no event stream any more is forgotten and found out anew. Raises as `open_sse`.
+    """
+    async with AsyncExitStack() as stack:
+        guess = place._replace(patience=min(place.patience, DETECT_SECONDS))
+        channel: Channel | None = None
+        if place.url in sse_urls:
+            try:
+                channel = await stack.enter_async_context(open_sse(guess))
+            except NoEventStream as error:
+                log.info("the server does not speak HTTP+SSE any more", reason=str(error))
+                sse_urls.discard(place.url)
+        if channel is None:
+            channel = await stack.enter_async_context(_open_detecting(guess, sse_urls))
+        yield channel
+
+
+@asynccontextmanager
+async def _open_detecting(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Channel]:
+    pool, url, headers, limit, answer, hear, _, watch = place
+
+    async def hold(task_status: trio.TaskStatus[Link]) -> None:
+        async with open_sse(place) as link:
+            task_status.started(link)
+            await trio.sleep_forever()
+
+    async def older() -> Link | None:
+        try:
+            link: Link = await nursery.start(hold, name="http+sse")
+        except (NoEventStream, TransportError) as error:
+            log.debug("not HTTP+SSE either", reason=str(error))
+            return None
+        sse_urls.add(url)
+        return link
+
+    async with (
+        trio.open_nursery() as nursery,
+        open_http_channel(pool, target_of(url), headers, limit, answer, hear, older, watch=watch) as channel,
+    ):
+        yield channel
+        nursery.cancel_scope.cancel(reason="the channel is closed")

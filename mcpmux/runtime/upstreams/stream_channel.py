@@ -1,0 +1,70 @@
+"""Exchanges with one upstream over a stream that stays open: WebSocket, TCP or a Unix socket."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import structlog
+import trio
+
+from mcpmux.config import ClientTls, Tcp, Unix, WebSocket
+from mcpmux.errors import ConnectFailed
+from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.link import Answer, Link, open_link
+from mcpmux.runtime.tap import Watch, tapped
+from mcpmux.transports.pipe import MessagePipe, open_line_pipe
+from mcpmux.transports.stream import PatientStream, open_tcp, open_unix
+from mcpmux.transports.websocket.client import open_websocket
+
+log = structlog.get_logger()
+
+
+@asynccontextmanager
+async def open_stream_channel(
+    target: WebSocket | Tcp | Unix,
+    message_limit: int,
+    patience: float,
+    answer: Answer,
+    hear: Hear,
+    watch: Watch | None,
+) -> AsyncIterator[Link]:
+    """A link to the server at `target`, connected within `patience` seconds.
+
+    Leaving closes the stream. Raises TransportError, and ConfigError for a file of the TLS settings.
+    """
+    if isinstance(target, WebSocket):
+        opening = _open_websocket(target, message_limit, patience)
+    else:
+        opening = _open_lines(target, message_limit, patience)
+    async with opening as pipe, open_link(tapped(pipe, watch), answer, hear, objects=False) as link:
+        yield link
+
+
+def _open_websocket(
+    target: WebSocket, message_limit: int, patience: float
+) -> AbstractAsyncContextManager[MessagePipe]:
+    headers = [(key, secret.reveal()) for key, secret in target.headers.items()]
+    if target.url.startswith("wss"):
+        _warn_of(target.tls, target.display)
+    return open_websocket(target.url, headers, target.tls, message_limit, patience)
+
+
+@asynccontextmanager
+async def _open_lines(target: Tcp | Unix, message_limit: int, patience: float) -> AsyncIterator[MessagePipe]:
+    stream = None
+    with trio.move_on_after(patience):
+        if isinstance(target, Unix):
+            stream = await open_unix(target.path)
+        else:
+            _warn_of(target.tls, target.display)
+            stream = await open_tcp(target.host, target.port, target.tls)
+    if stream is None:
+        raise ConnectFailed(f"cannot connect to {target.display}: not within {patience:g} s")
+    async with open_line_pipe(PatientStream(stream), message_limit) as pipe:
+        yield pipe
+
+
+def _warn_of(tls: ClientTls | None, where: str) -> None:
+    if tls is not None and not tls.verify:
+        log.warning("ANY SERVER IS BELIEVED: `tls.verify` is false", target=where)

@@ -1,0 +1,287 @@
+"""Keeps what one upstream is asked for equal to what is wanted of it.
+
+Level-triggered: `wanted` is compared with what has been asked on this very connection, whenever either
+changes, so that a reconnect is nothing special: nothing has been asked yet. Whoever was subscribed before
+the connection was (re)made hears one catch-up update, because a change may have passed in between.
+
+    legacy upstream: one `resources/subscribe` or `unsubscribe` for each difference; one URI never waits
+                     for another
+    modern upstream: one `subscriptions/listen` with everything; a changed wish opens the next one and,
+                     once that is acknowledged, closes the one before; one that is refused changes nothing
+
+Source: `server/resources` of 2024-11-05 to 2025-11-25; `basic/patterns/subscriptions`, 2026-07-28.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import structlog
+import trio
+
+from mcpmux.errors import RemoteProtocolError, RpcError, TransportError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
+from mcpmux.protocol.envelope import Fields, decode_any, decode_fields, raw
+from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.revisions import is_modern
+from mcpmux.runtime.upstreams.connection import Connection, unheard
+
+log = structlog.get_logger()
+
+GATHER_SECONDS = 0.02  # wishes that come together are asked for together
+AGREE_SECONDS = 10.0  # for the upstream's word on a subscription
+RETRY_SECONDS = 5.0  # after a listen that broke off
+REASK_SECONDS = 30.0  # for what is refused now and was agreed once: somebody still relies on it
+SUBSCRIBES_AT_ONCE = 16  # legacy requests in flight; enough to hide latency, too few to flood
+
+_LISTS = (
+    ("toolsListChanged", "tools"),
+    ("promptsListChanged", "prompts"),
+    ("resourcesListChanged", "resources"),
+)
+
+Tell = Callable[[str], None]
+"""Says that a resource of the upstream may have changed."""
+
+
+TellLists = Callable[[ServerFacts], None]
+"""Says that the lists of the upstream with these facts may have changed."""
+
+
+class Subscriber:
+    """One upstream's subscriptions. `run` has to run while a connection lasts."""
+
+    def __init__(
+        self, wanted: Callable[[], frozenset[str]], tell_update: Tell, tell_lists: TellLists
+    ) -> None:
+        self._wanted = wanted
+        self._tell_update = tell_update
+        self._tell_lists = tell_lists
+        self._deaf = False  # a listen broke off and no other has taken over
+        self._asked: set[str] = set()
+        self._refused: dict[str, RpcError] = {}
+        self._missed: frozenset[str] = frozenset()  # whose changes may have passed unheard
+        self._busy: set[str] = set()  # URIs that a legacy upstream is being asked about
+        self._listen = trio.CancelScope()  # of the newest acknowledged listen
+        self._wish = trio.Event()
+        self._progress = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Subscriber {len(self._asked)} asked, {len(self._refused)} refused>"
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """What the upstream has been asked for and has agreed to, on the connection of now."""
+        return frozenset(self._asked)
+
+    def poke(self) -> None:
+        """What is wanted has changed."""
+        self._wish.set()
+
+    async def ensure(self, uri: str) -> None:
+        """Wait until the upstream has agreed to tell about `uri`. Raises RpcError when it does not."""
+        self._refused.pop(uri, None)
+        self.poke()
+        while uri not in self._asked:
+            if uri in self._refused:
+                raise self._refused[uri]
+            await self._progress.wait()
+
+    def take_over(self, uris: frozenset[str]) -> None:
+        """Whoever told of changes of `uris` so far has gone: they are wanted of this session now."""
+        for uri in sorted(uris & self._asked):
+            self._tell_update(uri)
+        self._missed |= uris - self._asked
+        self.poke()
+
+    def catch_up(self) -> None:
+        """What the upstream told for a while was lost: everything that it was asked for may have changed."""
+        for uri in sorted(self._asked):
+            self._tell_update(uri)
+
+    async def run(self, connection: Connection) -> None:
+        """Follow the wishes until cancelled."""
+        self._refused.clear()
+        self._deaf = False
+        try:
+            if is_modern(connection.facts.revision):
+                await self._follow_by_listening(connection)
+            else:
+                await self._follow_by_subscribing(connection)
+        finally:
+            self._lose()
+
+    def _agreed(self, uri: str) -> None:
+        self._asked.add(uri)
+        self._refused.pop(uri, None)
+        if uri in self._missed:
+            self._missed -= {uri}
+            self._tell_update(uri)
+
+    def _refuse(self, uris: Iterable[str], code: int, reason: str) -> None:
+        for uri in uris:
+            self._refused[uri] = RpcError(code, f"{reason} {uri}")
+
+    def _lose(self) -> None:
+        """The upstream tells nothing any more: what it agreed to has to be asked for and caught up again."""
+        self._missed |= self._asked
+        self._asked.clear()
+
+    def _report(self) -> None:
+        """Wake whoever waits in `ensure`."""
+        self._progress.set()
+        self._progress = trio.Event()
+
+    def _take_wish(self) -> frozenset[str]:
+        """What is wanted now. What nobody wants any more is neither refused nor missed."""
+        wanted = self._wanted()
+        self._missed &= wanted
+        for uri in self._refused.keys() - wanted:
+            del self._refused[uri]
+        return wanted
+
+    async def _next_wish(self) -> None:
+        """Wait until something else is wanted, or until what was agreed once is to be asked for again."""
+        withdrawn = self._missed & self._refused.keys()
+        with trio.move_on_after(REASK_SECONDS if withdrawn else math.inf):
+            await self._wish.wait()
+        for uri in withdrawn:
+            self._refused.pop(uri, None)
+        await trio.sleep(GATHER_SECONDS)
+        self._wish = trio.Event()
+
+    # Legacy
+
+    async def _follow_by_subscribing(self, connection: Connection) -> None:
+        limit = trio.CapacityLimiter(SUBSCRIBES_AT_ONCE)
+        self._busy.clear()
+        async with trio.open_nursery() as nursery:
+            while True:
+                wanted = self._take_wish()
+                for uri in sorted((wanted - self._refused.keys()) ^ self._asked):
+                    if uri not in self._busy:
+                        self._busy.add(uri)
+                        nursery.start_soon(self._align, connection, uri, limit)
+                await self._next_wish()
+
+    async def _align(self, connection: Connection, uri: str, limit: trio.CapacityLimiter) -> None:
+        """Ask until `uri` is subscribed exactly when it is wanted, or until the upstream refuses."""
+        async with limit:
+            while uri not in self._refused and (uri in self._wanted()) != (uri in self._asked):
+                if uri in self._asked:
+                    await self._unsubscribe(connection, uri)
+                else:
+                    await self._subscribe(connection, uri)
+        self._busy.discard(uri)
+        self._report()
+        if uri in self._refused and uri in self._missed:
+            self.poke()
+
+    async def _subscribe(self, connection: Connection, uri: str) -> None:
+        with trio.move_on_after(AGREE_SECONDS):
+            try:
+                await connection.exchange(Call(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)}, {}), unheard)
+            except RpcError as error:
+                self._refused[uri] = error
+            except (RemoteProtocolError, TransportError) as error:
+                self._refuse([uri], UPSTREAM_UNAVAILABLE, f"the upstream failed ({error}) to subscribe")
+            else:
+                self._agreed(uri)
+            return
+        self._refuse([uri], UPSTREAM_TIMEOUT, "the upstream did not answer in time whether it tells about")
+
+    async def _unsubscribe(self, connection: Connection, uri: str) -> None:
+        self._asked.discard(uri)
+        with trio.move_on_after(AGREE_SECONDS):
+            try:
+                await connection.exchange(Call(m.RESOURCES_UNSUBSCRIBE, {"uri": raw(uri)}, {}), unheard)
+            except (RpcError, RemoteProtocolError, TransportError) as error:
+                log.debug("unsubscribe refused", uri=uri, reason=str(error))
+
+    # Modern
+
+    async def _follow_by_listening(self, connection: Connection) -> None:
+        lists = _list_wishes(connection)
+        async with trio.open_nursery() as nursery:
+            while True:
+                wanted = self._take_wish()
+                if wanted or lists:
+                    await nursery.start(self._keep_listening, connection, wanted, lists)
+                else:
+                    self._take_over(trio.CancelScope(), wanted, wanted)
+                self._report()
+                if self._wanted() == wanted:
+                    await self._next_wish()
+
+    async def _keep_listening(
+        self,
+        connection: Connection,
+        wanted: frozenset[str],
+        lists: tuple[str, ...],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """One listen until another takes over. Started once the upstream has acknowledged or refused it.
+
+        When it breaks off the next one is opened a little later; a refusal is final, until the next wish.
+        """
+        wish: Fields = {name: raw(True) for name in lists}
+        if wanted:
+            wish["resourceSubscriptions"] = raw(sorted(wanted))
+        acknowledged = refused = False
+
+        async def hear(event: Event) -> None:
+            nonlocal acknowledged
+            if event.method == m.ACKNOWLEDGED and not acknowledged:
+                acknowledged = True
+                patience.deadline = math.inf
+                if self._deaf:
+                    self._deaf = False
+                    self._tell_lists(connection.facts)
+                self._take_over(scope, wanted, _honoured(event.params))
+                task_status.started()
+
+        with trio.CancelScope() as scope:
+            with trio.move_on_after(AGREE_SECONDS) as patience:
+                try:
+                    await connection.exchange(Call(m.LISTEN, {"notifications": raw(wish)}, {}), hear)
+                except (RpcError, RemoteProtocolError, TransportError) as error:
+                    refused = isinstance(error, RpcError)
+                    log.debug("listen ended", reason=str(error))
+                    await connection.holds()
+            if self._listen is scope:
+                self._deaf = True
+                self._lose()
+            elif not acknowledged:
+                self._refuse(wanted - self._asked, METHOD_NOT_FOUND, "the upstream does not tell about")
+                task_status.started()
+            if acknowledged or not (refused or patience.cancelled_caught):
+                await trio.sleep(RETRY_SECONDS)
+                self.poke()
+
+    def _take_over(self, listen: trio.CancelScope, wanted: frozenset[str], honoured: frozenset[str]) -> None:
+        """`listen` is the one from now on, and covers `honoured`: the one before is not needed any more."""
+        self._listen.cancel(reason="another listen has taken over")
+        self._listen = listen
+        self._missed |= wanted & self._asked - honoured
+        self._asked &= honoured
+        for uri in sorted(honoured & wanted):
+            self._agreed(uri)
+        self._refuse(wanted - honoured, METHOD_NOT_FOUND, "the upstream does not tell about")
+
+
+def _list_wishes(connection: Connection) -> tuple[str, ...]:
+    """The list changes that a modern upstream offers to tell."""
+    capabilities = connection.facts.capabilities
+    return tuple(wish for wish, name in _LISTS if (capabilities.get(name) or {}).get("listChanged") is True)
+
+
+def _honoured(params: Fields) -> frozenset[str]:
+    """The URIs that an acknowledgement agrees to."""
+    try:
+        uris = decode_any(decode_fields(params["notifications"]).get("resourceSubscriptions", b"[]"))
+    except (KeyError, ValueError):
+        return frozenset()
+    return frozenset(uri for uri in uris if isinstance(uri, str)) if isinstance(uris, list) else frozenset()

@@ -1,0 +1,1 @@
+"""The admin listener: its door, its routes, the inspector's pages."""

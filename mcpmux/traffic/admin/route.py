@@ -1,0 +1,93 @@
+"""One table of what the admin listener answers. Pure.
+
+path in the table      "/api/exchanges/{row}"
+path of a request      "/api/exchanges/17"        arguments {"row": "17"}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qs, unquote
+
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.reply import HttpReply
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One request that has come in. `path`: the arguments in its path, `query`: the first value of each."""
+
+    request: HttpRequest
+    reply: HttpReply
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What is answered where. `open` to everybody who reaches the listener: it must tell nothing."""
+
+    path: str
+    handle: Callable[[Visit], Awaitable[None]]
+    method: str = "GET"
+    open: bool = False
+
+
+class BadQuestion(ValueError):
+    """A request that cannot be answered as it is; the text is for whoever asked."""
+
+
+class Routes:
+    """The table, looked up."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._exact: dict[str, list[Route]] = {}
+        self._patterns: list[tuple[list[str], Route]] = []
+        for route in routes:
+            if "{" in route.path:
+                self._patterns.append((route.path.split("/"), route))
+            else:
+                self._exact.setdefault(route.path, []).append(route)
+
+    def __repr__(self) -> str:
+        return f"<Routes {sorted(self._exact)}, {len(self._patterns)} patterns>"
+
+    def find(self, path: str) -> list[tuple[Route, dict[str, str]]]:
+        """The routes for a path, one for each method, with the arguments in the path."""
+        if path in self._exact:
+            return [(route, {}) for route in self._exact[path]]
+        parts = path.split("/")
+        found = []
+        for pattern, route in self._patterns:
+            arguments = _match(pattern, parts)
+            if arguments is not None:
+                found.append((route, arguments))
+        return found
+
+
+def _match(pattern: list[str], parts: list[str]) -> dict[str, str] | None:
+    if len(pattern) != len(parts):
+        return None
+    arguments = {}
+    for expected, part in zip(pattern, parts, strict=True):
+        if expected.startswith("{"):
+            arguments[expected[1:-1]] = unquote(part)
+        elif expected != part:
+            return None
+    return arguments
+
+
+def read_query(query: str) -> dict[str, str]:
+    """The first value of each name."""
+    return {name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()}
+
+
+def whole_number(arguments: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
+    """An argument that is a whole number. Raises BadQuestion."""
+    text = arguments.get(name, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 16 and low <= int(text) <= high):
+        raise BadQuestion(f"`{name}` must be a whole number from {low} to {high}")
+    return int(text)

@@ -1,0 +1,107 @@
+"""What passes, as server-sent events: looked up ten times a second, so that traffic itself wakes nobody.
+
+Promises: a reader that is slow holds up nothing and costs no memory: it misses what the ring gives up
+meanwhile, and is told how much. A stream ends when we stop, or when its reader has gone.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from mcpmux.runtime.downstreams.http_answer import STREAM_HEADERS
+from mcpmux.traffic.live.ring import Kept, Row
+from mcpmux.traffic.live.view import LARGE, LiveView, Matches, Summary, encode
+from mcpmux.traffic.reading.filters import Filter
+from mcpmux.traffic.record import Record, encode_record
+from mcpmux.transports.http.message import Fields
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.sse import encode_event
+
+TICK_SECONDS = 0.1  # as fast as a person sees
+QUIET_SECONDS = 15.0  # after which something is sent, to notice a reader that has gone
+ROWS_AT_ONCE = 200  # of one tick; more is a flood, and the newest count
+RECORDS_AT_ONCE = 500
+BREATH = 25  # records that are encoded before others may do something
+COMMENT = b":\n\n"
+
+
+async def stream_rows(
+    view: LiveView, matches: Matches | None, reply: HttpReply, fields: Fields, stopping: trio.Event
+) -> None:
+    """Events `rows`: the rows that changed, the newest of them; those that match no more; how many there are.
+
+    `first`, `last`: of all rows. `skipped`: rows that changed and are not told, for there were too many.
+    """
+    ring = view.ring
+    position, quiet = ring.seq, 0.0
+    await reply.open(200, (*STREAM_HEADERS, *fields), _rows_event(view, [], [], 0))
+    while not stopping.is_set():
+        await trio.sleep(TICK_SECONDS)
+        if ring.seq == position:
+            quiet += TICK_SECONDS
+            if quiet >= QUIET_SECONDS:
+                quiet = 0.0
+                await reply.write(COMMENT)
+            continue
+        quiet = 0.0
+        rows, missed = ring.touched_since(position)
+        position = ring.seq
+        rows.sort(key=_number)
+        newest = rows[-ROWS_AT_ONCE:]
+        kept = [row for row in newest if matches is None or matches(row)]
+        wanted = {row.number for row in kept}
+        gone = [row.number for row in newest if row.number not in wanted]
+        told = [view.summary(row) for row in kept]
+        await reply.write(_rows_event(view, told, gone, len(rows) - len(newest) + missed))
+
+
+def _number(row: Row) -> int:
+    return row.number
+
+
+def _rows_event(view: LiveView, rows: list[Summary], gone: list[int], skipped: int) -> bytes:
+    ring = view.ring
+    data = {
+        "rows": rows,
+        "gone": gone,
+        "skipped": skipped,
+        "first": ring.first,
+        "last": ring.last,
+        "messages": ring.seq,
+    }
+    return encode_event(encode(data), event="rows")
+
+
+async def stream_records(
+    view: LiveView, wanted: Filter | None, reply: HttpReply, fields: Fields, stopping: trio.Event
+) -> None:
+    """Events `record`: each message as a capture has it. `missed`: how many a slow reader has not got."""
+    ring = view.ring
+    position, quiet = ring.seq, 0.0
+    await reply.open(200, (*STREAM_HEADERS, *fields), COMMENT)
+    while not stopping.is_set():
+        found, position, missed = ring.messages_since(position, RECORDS_AT_ONCE)
+        data = encode_event(b'{"missed":%d}' % missed, event="missed") if missed else b""
+        parts = [data]
+        for index, kept in enumerate(found):
+            record = await _read(view, kept)
+            if wanted is None or wanted.matches(record):
+                parts.append(encode_event(encode_record(record).rstrip(b"\n"), event="record"))
+            if index % BREATH == 0:
+                await trio.lowlevel.checkpoint()
+        data = b"".join(parts)
+        if data:
+            quiet = 0.0
+            await reply.write(data)
+        elif quiet >= QUIET_SECONDS:
+            quiet = 0.0
+            await reply.write(COMMENT)
+        if position == ring.seq:
+            quiet += TICK_SECONDS
+            await trio.sleep(TICK_SECONDS)
+
+
+async def _read(view: LiveView, kept: Kept) -> Record:
+    if len(kept.seen.data) > LARGE:
+        return await trio.to_thread.run_sync(view.record, kept)
+    return view.record(kept)

@@ -1,0 +1,1 @@
+"""The audit log: one record per exchange, chained by hashes, never lossy."""

@@ -1,0 +1,321 @@
+"""The audit log at work: a keeper that holds exchanges back until the disk has their records.
+
+Promises
+- Every exchange that was admitted leaves one record, whatever ended it, cancellation included; the formats
+  are those of `audit_record`, `chain` and `audit_files`.
+- The record is written, and with `sync` other than `never` on the disk, before the client has the answer:
+  an answer that somebody got is in the log, also after `kill -9`. What was begun and not answered when mcpmux
+  was killed has a `begin` record only: listens, or with `begin = "all"` every request.
+- Records that wait while the disk is busy are written together, with one fsync.
+- A slow disk loses nothing: answers wait for their records, and with BACKLOG_LIMIT records waiting new
+  exchanges wait as well. So memory holds that many records, and one for each exchange under way.
+- When a write fails it is tried again every RETRY_SECONDS. Until then, with `on_full = "refuse"`, no exchange
+  is admitted (BUSY, nothing was done), and the answers of those under way are withheld; their records
+  are kept and written later. With `continue` all goes on; records beyond BACKLOG_LIMIT are lost and counted.
+  Either way a `gap` record tells it afterwards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+import trio
+
+from mcpmux import __version__
+from mcpmux.config.audit import Audit as AuditSettings
+from mcpmux.errors import Refused, RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR
+from mcpmux.protocol.envelope import Fields
+from mcpmux.traffic.audit.files import AuditFiles, AuditUnusable
+from mcpmux.traffic.audit.record import (
+    FRAGMENT_LIMIT,
+    AuditRecord,
+    Clean,
+    begin_record,
+    encode_audit,
+    end_record,
+    when,
+)
+from mcpmux.traffic.recorder import Exchange
+
+log = structlog.get_logger()
+
+BACKLOG_LIMIT = 1024  # records that wait for the disk before exchanges are held back
+GROUP_LIMIT = 256  # records of one write: about 150 kB
+RETRY_SECONDS = 1.0  # between attempts while the disk fails
+REMIND_SECONDS = 60.0  # between complaints about that
+FLUSH_SECONDS = 5.0  # for what still waits at the end
+
+REFUSED = "The audit log cannot be written ({reason}), so nothing was done; try again once its disk is well"
+WITHHELD = "The audit log cannot be written ({reason}), so the answer is withheld; the work was done already"
+
+
+class Store(Protocol):
+    """Where records go."""
+
+    async def append(self, bodies: Sequence[bytes]) -> None:
+        """Write all or none, so that they are as durable as configured. Raises OSError: none was written."""
+        ...
+
+
+class _Entry:
+    """A record that waits for the disk. `settled`: it is `written`, or is not going to be soon."""
+
+    __slots__ = ("body", "settled", "written")
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.settled = trio.Event()
+        self.written = False
+
+
+class _Trouble:
+    """A time in which the log cannot be written."""
+
+    def __init__(self, reason: str, wall: float, clock: float) -> None:
+        self.reason = reason
+        self.wall = wall
+        self.began = self.reminded = clock
+        self.refused = self.lost = 0
+
+
+class Audit:
+    """See `recorder.Keeper`. Nothing is written unless `run` runs. `wall` gives seconds since 1970."""
+
+    def __init__(
+        self, store: Store, settings: AuditSettings, run: str, clean: Clean, wall: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._goes_on = settings.on_full == "continue"
+        self._begins_all = settings.begin == "all"
+        self._group_limit = 1 if settings.sync == "always" else GROUP_LIMIT
+        self._run = run
+        self._clean = clean
+        self._wall = wall
+        self._backlog: deque[_Entry] = deque()
+        self._written = 0  # records so far
+        self._trouble: _Trouble | None = None
+        self._work = trio.Event()
+        self._held_back = trio.lowlevel.ParkingLot()  # exchanges that wait for room in the backlog
+        self._closing = False
+
+    def __repr__(self) -> str:
+        state = f"failing: {self._trouble.reason}" if self._trouble is not None else "well"
+        return f"<Audit {self._written} written, {len(self._backlog)} waiting, {state}>"
+
+    async def admit(self, exchange: Exchange) -> None:
+        """See Keeper. Raises RpcError: the log cannot be written."""
+        while len(self._backlog) >= BACKLOG_LIMIT and self._trouble is None:
+            await self._held_back.park()
+        if self._trouble is not None and not self._goes_on:
+            self._trouble.refused += 1
+            raise self._refusal()
+        if not self._begins_all and exchange.call.method != m.LISTEN:
+            return
+        entry = self._queue(begin_record(exchange, self._now(), self._run, self._clean))
+        try:
+            if not await self._may_go_on(entry):
+                raise self._refusal()
+        except BaseException as error:  # nobody tells `ended` about it
+            self._queue(end_record(exchange, error, 0.0, self._now(), self._run, self._clean))
+            raise
+
+    async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
+        """See Keeper. Waits for an answer's record only; cancelled, it leaves the record to be written.
+
+        Raises RpcError, in place of an answer: its record cannot be written now.
+        """
+        entry = self._queue(end_record(exchange, outcome, seconds, self._now(), self._run, self._clean))
+        is_answer = not isinstance(outcome, BaseException) or isinstance(outcome, RpcError)
+        if is_answer and not await self._may_go_on(entry):
+            raise RpcError(INTERNAL_ERROR, WITHHELD.format(reason=self._reason))
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Write what waits. Ends after `close` once nothing waits any more; cancelling it loses what does."""
+        task_status.started()
+        while self._backlog or not self._closing:
+            if not self._backlog:
+                self._work = trio.Event()
+                await self._work.wait()
+                continue
+            group = list(islice(self._backlog, self._group_limit))
+            try:
+                await self._store.append([entry.body for entry in group])
+            except OSError as error:
+                self._failed(error)
+                await trio.sleep(RETRY_SECONDS)
+            else:
+                self._succeeded(group)
+
+    def close(self) -> None:
+        """Nothing comes any more: write what waits and end."""
+        self._note(AuditRecord(time=self._now(), kind="close", run=self._run))
+        self._closing = True
+        self._work.set()
+
+    def _now(self) -> str:
+        return when(self._wall())
+
+    @property
+    def _reason(self) -> str:
+        return self._trouble.reason if self._trouble is not None else "it failed a moment ago"
+
+    def _refusal(self) -> Refused:
+        return Refused(BUSY, REFUSED.format(reason=self._reason), "audit")
+
+    def _queue(self, record: AuditRecord) -> _Entry | None:
+        """None when it is lost."""
+        if self._trouble is not None and self._goes_on and len(self._backlog) >= BACKLOG_LIMIT:
+            self._trouble.lost += 1
+            return None
+        return self._note(record)
+
+    def _note(self, record: AuditRecord) -> _Entry:
+        entry = _Entry(encode_audit(record))
+        self._backlog.append(entry)
+        self._work.set()
+        return entry
+
+    async def _may_go_on(self, entry: _Entry | None) -> bool:
+        """Wait for an exchange's record. Whether it is written, or need not be now."""
+        if entry is not None and self._trouble is None:
+            await entry.settled.wait()
+        return self._goes_on or (entry is not None and entry.written)
+
+    def _succeeded(self, group: Sequence[_Entry]) -> None:
+        for entry in group:
+            self._backlog.popleft()
+            entry.written = True
+            entry.settled.set()
+        self._written += len(group)
+        trouble, self._trouble = self._trouble, None
+        if trouble is not None:
+            self._tell_gap(trouble, len(group) + len(self._backlog))
+        self._held_back.unpark(count=max(0, BACKLOG_LIMIT - len(self._backlog)))
+
+    def _tell_gap(self, trouble: _Trouble, late: int) -> None:
+        seconds = trio.current_time() - trouble.began
+        self._note(
+            AuditRecord(
+                time=self._now(),
+                kind="gap",
+                run=self._run,
+                since=when(trouble.wall),
+                ms=round(seconds * 1000, 3),
+                reason=trouble.reason,
+                refused=trouble.refused,
+                late=late,
+                lost=trouble.lost,
+            )
+        )
+        facts = {"seconds": round(seconds, 1), "refused": trouble.refused, "late": late, "lost": trouble.lost}
+        log.warning("audit log can be written again", **facts)
+
+    def _failed(self, error: OSError) -> None:
+        now = trio.current_time()
+        reason = (error.strerror or str(error)).lower()
+        if self._trouble is None or now - self._trouble.reminded >= REMIND_SECONDS:
+            policy = "exchanges go on UNAUDITED" if self._goes_on else "exchanges are refused"
+            log.error(f"audit log cannot be written; {policy}", reason=reason, waiting=len(self._backlog))
+            if self._trouble is not None:
+                self._trouble.reminded = now
+        if self._trouble is None:
+            self._trouble = _Trouble(reason, self._wall(), now)
+            for entry in self._backlog:
+                entry.settled.set()
+            self._held_back.unpark_all()
+
+
+class _FileStore:
+    """The files, written by a thread."""
+
+    def __init__(self, files: AuditFiles) -> None:
+        self._files = files
+        self._one_thread = trio.CapacityLimiter(1)
+
+    async def append(self, bodies: Sequence[bytes]) -> None:
+        """See Store. Cancelling it leaves a thread behind that may still write."""
+        await trio.to_thread.run_sync(
+            self._files.append, bodies, abandon_on_cancel=True, limiter=self._one_thread
+        )
+
+
+def _as_it_is(text: str) -> str:
+    return text
+
+
+@asynccontextmanager
+async def open_audit(
+    settings: AuditSettings,
+    run: str,
+    clean: Clean = _as_it_is,
+    wall: Callable[[], float] = time.time,
+) -> AsyncIterator[Audit | None]:
+    """The audit log as configured; None when there is none. `run` names this run in its records.
+
+    Belongs around everything whose exchanges it keeps. Leaving writes what waits, for FLUSH_SECONDS at most.
+    Raises AuditUnusable when it cannot be opened.
+    """
+    if settings.directory is None:
+        yield None
+        return
+    key = settings.key.reveal().encode() if settings.key is not None else None
+    opening = partial(_opening_body, run=run, keyed=key is not None, wall=wall)
+    directory, sync = Path(settings.directory), settings.sync != "never"
+    files = AuditFiles(directory, key, settings.rotate_size, opening, sync=sync)
+    try:
+        await trio.to_thread.run_sync(files.open)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise AuditUnusable(f"cannot open the audit log in {directory}: {reason}") from None
+    log.info("audit log opened", directory=str(directory), record=files.head.seq, head=files.head.hash)
+    audit = Audit(_FileStore(files), settings, run, clean, wall)
+    writing = trio.CancelScope(shield=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_write_to_the_end, writing, audit, files, name="audit")
+        try:
+            yield audit
+        finally:
+            audit.close()
+            writing.deadline = trio.current_time() + FLUSH_SECONDS
+    if writing.cancelled_caught:
+        log.error("audit log could not be finished in time", state=repr(audit))
+        return  # a thread may still be at the files
+    files.close()
+    log.info("audit log closed", record=files.head.seq, head=files.head.hash)
+
+
+async def _write_to_the_end(scope: trio.CancelScope, audit: Audit, files: AuditFiles) -> None:
+    with scope:
+        await audit.run()
+    if scope.cancelled_caught:  # a thread may still be at the files
+        log.error("audit log could not be finished in time", state=repr(audit))
+        return
+    files.close()
+    log.info("audit log closed", record=files.head.seq, head=files.head.hash)
+
+
+def _opening_body(
+    number: int | None, torn: bytes, *, run: str, keyed: bool, wall: Callable[[], float]
+) -> bytes:
+    return encode_audit(
+        AuditRecord(
+            time=when(wall()),
+            kind="open",
+            run=run,
+            version=__version__,
+            file=number,
+            keyed=keyed or None,
+            torn=len(torn) or None,
+            fragment=torn[:FRAGMENT_LIMIT].decode(errors="replace") or None,
+        )
+    )

@@ -1,0 +1,1 @@
+"""Capture: messages of both legs into rotated files, redacted first."""

@@ -1,0 +1,110 @@
+"""One message as a capture record: described, redacted, cut. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import lru_cache
+from hashlib import blake2b
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from mcpmux.traffic.correlation import Seen, facts_in
+from mcpmux.traffic.record import VERSION, Record
+from mcpmux.traffic.redaction.redactor import Redactor
+
+FINGERPRINT_BYTES = 8
+SESSIONS_CACHED = 1024
+
+_LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
+
+
+class Run(NamedTuple):
+    """One life of mcpmux: its random name, and what a clock that is never set showed at a known time.
+
+    `clock`: seconds, as in `Seen.at`, when the run began. `wall`: seconds since 1970 at that moment.
+    """
+
+    name: str
+    clock: float
+    wall: float
+
+    def time_of(self, clock: float) -> str:
+        """RFC 3339 in UTC with microseconds."""
+        moment = datetime.fromtimestamp(self.wall + clock - self.clock, UTC)
+        return moment.isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def start_record(run: Run, clock: float, version: str) -> Record:
+    """What a file begins with."""
+    at = round(clock - run.clock, 6)
+    return Record(v=VERSION, run=run.name, time=run.time_of(clock), at=at, kind="start", version=version)
+
+
+def to_record(
+    seen: Seen, run: Run, seq: int, redactor: Redactor, level: str = "full", body_bytes: int = 4096
+) -> Record:
+    """The record of a message, all of it redacted first. `level` as in `[capture]`, but not `off`.
+
+    `body_bytes`: how much of the redacted body a record of level `truncated` has.
+    """
+    leg, data = seen.leg, seen.data
+    body, count = redactor.redact(seen.method, data)
+    method, request_id, target = seen.method, seen.id, seen.target
+    if count:  # what stands in the message must not be told beside it either
+        own_method, request_id, target = facts_in(body)
+        method = own_method or method
+    message, text = (None, None) if level == "metadata" else _body_of(seen.kind, body, level, body_bytes)
+    return Record(
+        v=VERSION,
+        run=run.name,
+        seq=seq,
+        time=run.time_of(seen.at),
+        at=round(seen.at - run.clock, 6),
+        kind=seen.kind,
+        leg=leg.side,
+        direction=seen.direction,
+        exchange=seen.exchange or None,
+        method=redactor.redact_name(method),
+        id=request_id,
+        target=target,
+        peer=leg.peer,
+        upstream=leg.upstream,
+        client=redactor.redact_name(leg.name) if leg.side == "client" else None,
+        session=fingerprint(leg.session) if leg.session is not None else None,
+        transport=leg.transport,
+        revision=redactor.redact_name(leg.revision),
+        status=seen.status,
+        size=len(data),
+        code=seen.code,
+        failed=seen.failed,
+        ms=round(seen.ms, 3) if seen.ms is not None else None,
+        redacted=count or None,
+        message=message,
+        text=text,
+    )
+
+
+def _body_of(kind: str, body: bytes, level: str, limit: int) -> tuple[Raw | None, str | None]:
+    """`message` and `text`, of which one is None."""
+    if level == "truncated" and len(body) > limit:
+        return None, body[:limit].decode("utf-8", "ignore")
+    if kind != "invalid" and body[:1] != b'"':
+        return Raw(body.translate(_LINE_ENDS) if b"\n" in body or b"\r" in body else body), None
+    if _is_object(body):
+        return Raw(body.translate(_LINE_ENDS)), None
+    return None, body.decode("utf-8", "replace")
+
+
+def _is_object(body: bytes) -> bool:
+    try:
+        return body.lstrip()[:1] == b"{" and isinstance(msgspec.json.decode(body), dict)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+@lru_cache(SESSIONS_CACHED)
+def fingerprint(session: str) -> str:
+    """Text that is equal for equal session ids and says nothing else about them."""
+    return blake2b(session.encode("utf-8", "replace"), digest_size=FINGERPRINT_BYTES).hexdigest()

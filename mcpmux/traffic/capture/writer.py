@@ -1,0 +1,138 @@
+"""Writes one run's capture files. Blocks: used from a thread, by one caller at a time.
+
+Promises: whole lines only. When a write fails, what it has written of a line is taken back, so that the same
+lines can be written again later; when even that is impossible, a new file is begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from mcpmux import __version__
+from mcpmux.traffic.capture.files import file_name
+from mcpmux.traffic.capture.message import Run, start_record
+from mcpmux.traffic.record import encode_record
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+NAMES_TRIED = 100  # a name is taken only when two runs have the same random name
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+
+
+class CaptureWriter:
+    """One file at a time is open. `size` in bytes, `age` in seconds; `now` is the time by the run's clock."""
+
+    def __init__(self, directory: Path, run: Run, size: int, age: float) -> None:
+        self.directory = directory
+        self._rotated = False
+        self._run = run
+        self._size_limit = size
+        self._age_limit = age
+        self._number = 0
+        self._fd: int | None = None
+        self._path: Path | None = None
+        self._size = 0
+        self._began = 0.0
+
+    def __repr__(self) -> str:
+        return f"<CaptureWriter {self._path} {self._size} bytes>"
+
+    def take_rotated(self) -> bool:
+        """Whether a file has become complete since this was asked last."""
+        rotated, self._rotated = self._rotated, False
+        return rotated
+
+    def open(self, now: float) -> None:
+        """Begin a file when none is open. Raises OSError."""
+        if self._fd is not None:
+            return
+        self.directory.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+        self._fd, self._path = self._create(now)
+        self._size, self._began = 0, now
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._append(encode_record(start_record(self._run, now, __version__)))
+        except OSError:
+            self._abandon()
+            raise
+
+    def _create(self, now: float) -> tuple[int, Path]:
+        for _ in range(NAMES_TRIED):
+            self._number += 1
+            wall = self._run.wall + now - self._run.clock
+            path = self.directory / file_name(wall, self._run.name, self._number)
+            try:
+                return os.open(path, _FLAGS, FILE_MODE), path
+            except FileExistsError:
+                continue
+        raise FileExistsError(f"{NAMES_TRIED} files of run {self._run.name} are there already")
+
+    def write(self, lines: Sequence[bytes], now: float) -> int:
+        """Write lines, each with its newline, into as many files as it takes; how many of them are written.
+
+        Raises OSError when not even the first could be; the rest can be written again in any case.
+        """
+        done = 0
+        while done < len(lines):
+            try:
+                done += self._write_some(lines[done:], now)
+            except OSError:
+                if not done:
+                    raise
+                break
+        return done
+
+    def _write_some(self, lines: Sequence[bytes], now: float) -> int:
+        """As many as fit into the file, at least one."""
+        if self._fd is not None and now - self._began >= self._age_limit:
+            self.close()
+        self.open(now)
+        room, count = self._size_limit - self._size, 0
+        while count < len(lines) and (room > 0 or not count):
+            room -= len(lines[count])
+            count += 1
+        self._append(b"".join(lines[:count]))
+        if self._size >= self._size_limit:
+            self.close()
+        return count
+
+    def _append(self, data: bytes) -> None:
+        assert self._fd is not None
+        view, good = memoryview(data), self._size
+        try:
+            while view:
+                written = os.write(self._fd, view)
+                self._size += written
+                view = view[written:]
+        except OSError:
+            self._take_back(good)
+            raise
+
+    def _take_back(self, good: int) -> None:
+        """The file as it was before a write that failed."""
+        assert self._fd is not None
+        try:
+            os.ftruncate(self._fd, good)
+            self._size = good
+        except OSError:
+            self.close()
+
+    def _abandon(self) -> None:
+        """A file that could not even be begun is removed."""
+        path = self._path
+        self.close()
+        if path is not None:
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """The file is complete. Does not raise: nothing is waiting in it to be written."""
+        if self._fd is not None:
+            fd, self._fd, self._path = self._fd, None, None
+            self._rotated = True
+            with contextlib.suppress(OSError):
+                os.close(fd)

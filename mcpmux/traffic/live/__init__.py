@@ -1,0 +1,1 @@
+"""The last exchanges in memory, and what of them may be shown."""

@@ -1,0 +1,212 @@
+"""What of the ring may be shown, as JSON: everything in it goes through the redactor first.
+
+Promises: no text of a message leaves but redacted; a large one is not read on the way of others: it is cut,
+or redacted in a thread. Times are milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpmux.traffic.capture.message import Run, to_record
+from mcpmux.traffic.correlation import Seen, facts_in
+from mcpmux.traffic.live.ring import Kept, LiveRing, Row
+from mcpmux.traffic.record import Record
+from mcpmux.traffic.redaction.redactor import Redactor
+
+PAGE_ROWS = 500  # of one answer
+BREATH_SECONDS = 0.01  # of searching before others may do something
+SCAN_SECONDS = 1.0  # after which a search answers with what it has, and where to go on
+BODY_BYTES = 256 * 2**10  # of one message beside others; the whole of it is had by itself
+CUT_BYTES = 16 * 2**10  # what is shown of a longer one
+DETAIL_BYTES = 8 * 2**20  # of all messages in one answer; of the later ones their beginning is shown
+LARGE = 64 * 2**10  # bytes; from here on a message is redacted in a thread
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A row as the list shows it; see `live.Row`. `leg`: where it began. `left_out`: messages not kept."""
+
+    row: int
+    at: float
+    leg: str
+    peer: str
+    transport: str
+    status: str
+    kind: str
+    exchange: int | None = None
+    client: str | None = None
+    revision: str | None = None
+    method: str | None = None
+    target: str | None = None
+    upstreams: tuple[str, ...] = ()
+    code: int | None = None
+    http: int | None = None
+    ms: float | None = None
+    messages: int = 0
+    left_out: int = 0
+    size: int = 0
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One message of a row: its record, when it passed, and whether its text is `cut` or was not kept."""
+
+    at: float
+    record: Record
+    cut: bool = False
+    gone: bool = False
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the list, newest first. `before`: where to go on, or None. `first`, `last`: of all rows."""
+
+    rows: list[Summary]
+    before: int | None
+    first: int
+    last: int
+
+
+Matches = Callable[[Row], bool]
+
+
+class LiveView:
+    """Reads a ring for people."""
+
+    def __init__(self, ring: LiveRing, redactor: Redactor, run: Run) -> None:
+        self.ring = ring
+        self.redactor = redactor
+        self._run = run
+
+    def __repr__(self) -> str:
+        return f"<LiveView {self.ring!r}>"
+
+    @property
+    def run_name(self) -> str:
+        """Of this run of mcpmux, as in captures."""
+        return self._run.name
+
+    def time_of(self, seen: Seen) -> str:
+        """When a message passed, as captures say it."""
+        return self._run.time_of(seen.at)
+
+    def when(self, clock: float) -> float:
+        """A reading of the recorder's clock as milliseconds since 1970."""
+        return round((self._run.wall + clock - self._run.clock) * 1000, 3)
+
+    def summary(self, row: Row) -> Summary:
+        """The row, redacted. What it is about is read once."""
+        if row.shown is None:
+            row.shown = self._shown(row)
+        leg = row.first.leg
+        return Summary(
+            row=row.number,
+            at=self.when(row.first.at),
+            leg=leg.side,
+            peer=leg.peer,
+            transport=leg.transport,
+            status=row.status,
+            kind=row.first.kind,
+            exchange=row.exchange or None,
+            client=self.redactor.redact_name(leg.name) if leg.side == "client" else None,
+            revision=self.redactor.redact_name(leg.revision),
+            method=row.shown[0],
+            target=row.shown[1],
+            upstreams=row.upstreams,
+            code=row.code,
+            http=row.http,
+            ms=round(row.ms, 3) if row.ms is not None else None,
+            messages=row.count,
+            left_out=row.left_out,
+            size=row.size,
+        )
+
+    def _shown(self, row: Row) -> tuple[str | None, str | None]:
+        """Method and target: not as they were when a secret was in the message, for it may be in them."""
+        first = row.first
+        if len(first.data) > LARGE:
+            return self.redactor.redact_name(first.method), None
+        body, count = self.redactor.redact(first.method, first.data)
+        row.redacted = count > 0
+        method, _, target = facts_in(body) if count else (None, None, first.target)
+        return self.redactor.redact_name(method or first.method), target
+
+    async def find(self, matches: Matches | None, before: int | None, most: int) -> Found:
+        """The newest rows before a row number (None: of all) that match. Looks for a bounded time only."""
+        ring = self.ring
+        rows: list[Summary] = []
+        position = ring.last + 1 if before is None else before
+        until = trio.current_time() + SCAN_SECONDS
+        while position > ring.first and len(rows) < most and trio.current_time() < until:
+            breath = time.perf_counter() + BREATH_SECONDS
+            for row in ring.before(position):
+                position = row.number
+                if matches is None or matches(row):
+                    rows.append(self.summary(row))
+                if len(rows) >= most or time.perf_counter() > breath:
+                    break
+            else:
+                position = ring.first
+            await trio.lowlevel.checkpoint()
+        more = position > ring.first
+        return Found(rows=rows, before=position if more else None, first=ring.first, last=ring.last)
+
+    async def messages(self, row: Row) -> list[Message]:
+        """All messages of a row, the long ones cut."""
+        found, total = [], 0
+        for kept in list(row.messages):
+            limit = BODY_BYTES if total < DETAIL_BYTES else CUT_BYTES
+            message = await self._message(kept, limit)
+            total += len(message.record.message or message.record.text or "")
+            found.append(message)
+            await trio.lowlevel.checkpoint()
+        return found
+
+    async def whole(self, row: Row, seq: int) -> Message | None:
+        """One message of a row, uncut; None when it is not here."""
+        for kept in row.messages:
+            if kept.seq == seq:
+                return await self._message(kept, None)
+        return None
+
+    async def _message(self, kept: Kept, limit: int | None) -> Message:
+        if len(kept.seen.data) > LARGE:
+            record = await trio.to_thread.run_sync(self.record, kept)
+        else:
+            record = self.record(kept)
+        cut = limit is not None and record.message is not None and len(record.message) > limit
+        if cut:
+            beginning = bytes(record.message or b"")[:CUT_BYTES].decode("utf-8", "ignore")
+            record = msgspec.structs.replace(record, message=None, text=beginning)
+        return Message(at=self.when(kept.seen.at), record=record, cut=cut, gone=kept.too_large)
+
+    def record(self, kept: Kept) -> Record:
+        """The message as a capture has it; `message` is absent when it was too large to keep."""
+        record = to_record(kept.seen, self._run, kept.seq, self.redactor)
+        if kept.too_large:
+            return msgspec.structs.replace(record, message=None, text=None, size=kept.size)
+        if record.message is not None and not _is_json(record.message):
+            text = bytes(record.message).decode("utf-8", "replace")
+            return msgspec.structs.replace(record, message=None, text=text)
+        return record
+
+
+def _is_json(data: Raw) -> bool:
+    """Whether it can stand inside of other JSON: the envelope's decoder does not look into payloads."""
+    try:
+        msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode(value: Any) -> bytes:
+    """JSON on one line."""
+    return _encoder.encode(value)

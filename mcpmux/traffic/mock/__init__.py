@@ -1,0 +1,1 @@
+"""A server that answers from a capture."""

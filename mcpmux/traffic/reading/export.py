@@ -1,0 +1,201 @@
+"""Captured messages for other programs: HAR and CSV. Pure; pieces of text come as the messages go in.
+
+HAR: one entry for each request on each leg with its answer, and one for each other message, so nothing is
+left out. What HAR has no words for is in members that begin with `_`. Hosts are names that can be nobody's
+(RFC 6761). Source: "HTTP Archive (HAR) format" of the W3C Web Performance group, version 1.2.
+
+CSV: RFC 4180, a row for each message, without bodies. Text that a spreadsheet would take for a formula has a
+`'` in front.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from mcpmux.traffic.reading.pairing import Pair, pair_up
+from mcpmux.traffic.reading.status import statuses_of
+from mcpmux.traffic.record import Record
+
+COLUMNS = (
+    *("time", "run", "seq", "exchange", "kind", "leg", "direction", "peer", "upstream", "client", "method"),
+    *(
+        "target",
+        "id",
+        "outcome",
+        "status",
+        "code",
+        "ms",
+        "size",
+        "redacted",
+        "transport",
+        "revision",
+        "session",
+    ),
+)
+OUTCOME = "outcome"
+
+JSON_TYPE = "application/json"
+TEXT_TYPE = "text/plain"
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_NO_HOST = re.compile(r"[^a-z0-9.-]+")
+_FLUSH = 200  # rows in a piece
+
+
+def to_har(records: Iterable[Record], version: str) -> Iterator[str]:
+    """One HAR document in pieces. `version`: that of mcpmux."""
+    creator = json.dumps({"name": "mcpmux", "version": version})
+    yield f'{{"log":{{"version":"1.2","creator":{creator},"pages":[],"entries":['
+    separator = "\n"
+    for pair in pair_up(records):
+        yield separator + json.dumps(har_entry(pair), ensure_ascii=False)
+        separator = ",\n"
+    yield "\n]}}\n"
+
+
+def har_entry(pair: Pair) -> dict[str, Any]:
+    """A request with its answer, or another message, as an entry."""
+    first, answer = pair
+    outcome = statuses_of(answer) if answer is not None else statuses_of(first)
+    own = {
+        "_leg": first.leg,
+        "_direction": first.direction,
+        "_kind": first.kind,
+        "_method": first.method,
+        "_target": first.target,
+        "_exchange": first.exchange,
+        "_run": first.run,
+        "_seq": first.seq,
+        "_answerSeq": answer.seq if answer is not None else None,
+        "_id": first.id,
+        "_upstream": first.upstream,
+        "_client": first.client,
+        "_transport": first.transport,
+        "_revision": first.revision,
+        "_outcome": outcome[0] if outcome else None,
+        "_code": answer.code if answer is not None else None,
+        "_redacted": ((first.redacted or 0) + (answer.redacted or 0 if answer is not None else 0)) or None,
+    }
+    took = duration_of(pair)
+    entry = {
+        "startedDateTime": first.time,
+        "time": took,
+        "request": _har_request(first),
+        "response": _har_response(answer, first),
+        "cache": {},
+        "timings": {
+            "blocked": -1,
+            "dns": -1,
+            "connect": -1,
+            "send": 0,
+            "wait": took,
+            "receive": 0,
+            "ssl": -1,
+        },
+        "connection": f"{first.run} {first.peer or ''}".strip(),
+    }
+    return entry | {name: value for name, value in own.items() if value is not None}
+
+
+def duration_of(pair: Pair) -> float:
+    """Milliseconds; 0 where nothing was waited for."""
+    if pair.answer is None:
+        return 0
+    if pair.answer.ms is not None:
+        return pair.answer.ms
+    return round(max(0.0, pair.answer.at - pair.first.at) * 1000, 3)
+
+
+def _har_request(first: Record) -> dict[str, Any]:
+    query = [{"name": "target", "value": first.target}] if first.target is not None else []
+    return {
+        "method": "POST",
+        "url": _url_of(first),
+        "httpVersion": _version_of(first),
+        "cookies": [],
+        "headers": [],
+        "queryString": query,
+        "postData": {"mimeType": _type_of(first), "params": [], "text": _text_of(first)},
+        "headersSize": -1,
+        "bodySize": first.size,
+    }
+
+
+def _har_response(answer: Record | None, first: Record) -> dict[str, Any]:
+    """Status 0 says that there was none; other transports than HTTP have 200 for an answer."""
+    if answer is None:
+        status = first.status or 0
+        content = {"size": 0, "mimeType": "x-unknown", "text": ""}
+    else:
+        status = answer.status or 200
+        content = {"size": answer.size, "mimeType": _type_of(answer), "text": _text_of(answer)}
+    return {
+        "status": status,
+        "statusText": _phrase_of(status),
+        "httpVersion": _version_of(answer or first),
+        "cookies": [],
+        "headers": [],
+        "content": content,
+        "redirectURL": "",
+        "headersSize": -1,
+        "bodySize": content["size"] if answer is not None else -1,
+    }
+
+
+def _phrase_of(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+def _version_of(record: Record) -> str:
+    return "HTTP/1.1" if record.transport in ("http", "sse") else record.transport or "unknown"
+
+
+def _url_of(record: Record) -> str:
+    """Two legs of an exchange differ in the host, two methods in the path."""
+    host = _NO_HOST.sub("-", (record.peer or "unknown").lower()).strip("-.") or "unknown"
+    path = quote(record.method or record.kind, safe="/")
+    query = f"?target={quote(record.target, safe='')}" if record.target is not None else ""
+    return f"http://{host}.{record.leg or 'unknown'}.invalid/{path}{query}"
+
+
+def _type_of(record: Record) -> str:
+    return TEXT_TYPE if record.text is not None else JSON_TYPE
+
+
+def _text_of(record: Record) -> str:
+    if record.message is not None:
+        return bytes(record.message).decode("utf-8", "replace")
+    return record.text or ""
+
+
+def to_csv(records: Iterable[Record]) -> Iterator[str]:
+    """A table in pieces: a row of headings, then a row for each message."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer)
+    writer.writerow(COLUMNS)
+    for number, record in enumerate(records, 1):
+        if record.kind == "start":
+            continue
+        writer.writerow([_cell(record, column) for column in COLUMNS])
+        if number % _FLUSH == 0:
+            yield buffer.getvalue()
+            buffer.seek(0)
+            buffer.truncate()
+    yield buffer.getvalue()
+
+
+def _cell(record: Record, column: str) -> Any:
+    value = " ".join(statuses_of(record)) if column == OUTCOME else getattr(record, column)
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return "'" + value
+    return value

@@ -1,0 +1,172 @@
+"""What a filter can ask about: keys, the sorts of their values, and how they are compared. Pure.
+
+`KEYS` is the table that `--help` shows. Values are read once; times are relative to a `now` that is handed
+in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, TypeAlias
+
+from mcpmux.traffic.reading.status import WORDS, statuses_of
+from mcpmux.traffic.reading.summary import Summary
+from mcpmux.traffic.record import Record
+
+Subject: TypeAlias = Record | Summary
+
+ORDERED = frozenset({">", ">=", "<", "<="})
+TIME_LENGTH = len("2026-11-21T12:00:00.000000")
+
+_MILLISECONDS = {"us": 0.001, "µs": 0.001, "ms": 1.0, "": 1.0, "s": 1e3, "m": 6e4, "min": 6e4, "h": 3.6e6}
+_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"": 1, "b": 1, "k": 1024, "kb": 1000, "kib": 1024, "m": 1024**2, "mb": 1000**2, "mib": 1024**2}
+_BYTES |= {"g": 1024**3, "gb": 1000**3, "gib": 1024**3}
+_MEASURE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) ?([a-zA-Zµ]{0,3})", re.ASCII)
+_CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
+_HTTP_CLASS = re.compile(r"(http-)?[1-9]xx", re.ASCII)
+_HTTP_STATUS = re.compile(r"(http-)?[1-9]\d\d", re.ASCII)
+
+
+class Unreadable(ValueError):
+    """A value that its key cannot have; says what is expected."""
+
+
+class Sort(NamedTuple):
+    """A sort of values. `read`: what a value is compared as; None where text stays text."""
+
+    operators: tuple[str, ...]
+    read: Callable[[str, datetime], Any] | None
+
+
+class Key(NamedTuple):
+    """One key. `get`: what a subject has there, a tuple of several things, or None."""
+
+    name: str
+    aliases: tuple[str, ...]
+    sort: str
+    about: str
+    get: Callable[[Subject], Any]
+    words: tuple[str, ...] = ()
+
+
+def _read_number(text: str, _now: datetime) -> int:
+    if not re.fullmatch(r"-?\d{1,15}", text, re.ASCII):
+        raise Unreadable("expected a whole number")
+    return int(text)
+
+
+def _read_duration(text: str, _now: datetime) -> float:
+    found = _MEASURE.fullmatch(text)
+    if found is None or found[2] not in _MILLISECONDS:
+        raise Unreadable("expected a duration such as 200ms or 1.5s")
+    return float(found[1]) * _MILLISECONDS[found[2]]
+
+
+def _read_size(text: str, _now: datetime) -> float:
+    found = _MEASURE.fullmatch(text)
+    if found is None or found[2].lower() not in _BYTES:
+        raise Unreadable("expected a size such as 500, 10KiB or 1MiB")
+    return float(found[1]) * _BYTES[found[2].lower()]
+
+
+def _read_time(text: str, now: datetime) -> str:
+    """As the beginning of `time` in a record."""
+    found = _MEASURE.fullmatch(text)
+    try:
+        if found is not None and found[2] in _SECONDS:
+            moment = now - timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+        elif _CLOCK.fullmatch(text):
+            moment = datetime.fromisoformat(f"{now.astimezone(UTC):%Y-%m-%d}T{text}")
+        else:
+            moment = datetime.fromisoformat(text)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        return moment.isoformat(timespec="microseconds")[:TIME_LENGTH]
+    except (ValueError, OverflowError):
+        raise Unreadable("expected 10m (ago), 12:30, 2026-11-21 or 2026-11-21T12:30:00, in UTC") from None
+
+
+def _read_status(text: str, _now: datetime) -> str:
+    lowered = text.lower()
+    if lowered in WORDS:
+        return lowered
+    if _HTTP_STATUS.fullmatch(lowered) or _HTTP_CLASS.fullmatch(lowered):
+        return "http-" + lowered.removeprefix("http-")
+    raise Unreadable(f"expected one of {', '.join(WORDS)}, or an HTTP status such as 404 or 4xx")
+
+
+_EQUAL = ("=", "!=")
+_ALIKE = (*_EQUAL, "~", "!~")
+_IN_ORDER = (*_EQUAL, ">", ">=", "<", "<=")
+
+SORTS: Mapping[str, Sort] = {
+    "text": Sort(_ALIKE, None),
+    "word": Sort(_EQUAL, None),
+    "body": Sort(("~", "!~"), None),
+    "flag": Sort((), None),
+    "status": Sort(_EQUAL, _read_status),
+    "number": Sort(_IN_ORDER, _read_number),
+    "duration": Sort(_IN_ORDER, _read_duration),
+    "size": Sort(_IN_ORDER, _read_size),
+    "time": Sort(_IN_ORDER, _read_time),
+    "since": Sort(("=",), _read_time),
+}
+
+
+def _statuses(subject: Subject) -> tuple[str, ...]:
+    return statuses_of(subject) if isinstance(subject, Record) else subject.statuses
+
+
+def _has_failed(subject: Subject) -> bool:
+    statuses = _statuses(subject)
+    return bool(statuses) and statuses[0] not in ("ok", "open", "cancelled")
+
+
+def _id_text(subject: Subject) -> str | None:
+    return str(subject.id) if subject.id is not None else None
+
+
+def _body(_subject: Subject) -> None:
+    """Filters look at bodies themselves."""
+
+
+_TABLE = (
+    Key("method", (), "text", "the method; an answer has that of its request", lambda s: s.method),
+    Key("upstream", ("server",), "text", "name of the upstream", lambda s: s.upstream),
+    Key("uri", ("name", "target"), "text", "URI or name that the method is about", lambda s: s.target),
+    Key("client", (), "text", "what the client calls itself", lambda s: s.client),
+    Key("status", (), "status", "ok, error, tool-error, invalid, 404, 5xx", _statuses),
+    Key("failed", (), "flag", "a flag: error, tool-error, invalid, or HTTP 4xx 5xx", _has_failed),
+    Key("duration", ("ms", "latency"), "duration", "of an answer, since its request", lambda s: s.ms),
+    Key("size", ("bytes",), "size", "of the message", lambda s: s.size),
+    Key("code", (), "number", "JSON-RPC error code", lambda s: s.code),
+    Key("exchange", (), "number", "number of the exchange", lambda s: s.exchange),
+    Key("since", (), "since", "that passed in the last 10m, or since 12:30", lambda s: s.time[:TIME_LENGTH]),
+    Key("until", (), "since", "that passed before", lambda s: s.time[:TIME_LENGTH]),
+    Key("time", (), "time", "when it passed, in UTC", lambda s: s.time[:TIME_LENGTH]),
+    Key("text", ("body", "message"), "body", "what is in the message", _body),
+    Key("leg", ("side",), "word", "client, upstream", lambda s: s.leg, ("client", "upstream")),
+    Key("direction", ("dir",), "word", "in (to mcpmux), out", lambda s: s.direction, ("in", "out")),
+    Key(
+        "kind",
+        ("type",),
+        "word",
+        "request, notification, result, error, invalid",
+        lambda s: s.kind,
+        ("request", "notification", "result", "error", "invalid"),
+    ),
+    Key("redacted", (), "flag", "a flag: something was redacted", lambda s: bool(s.redacted)),
+    Key("transport", (), "text", "http, stdio, sse, websocket, tcp, unix", lambda s: s.transport),
+    Key("revision", (), "text", "protocol revision", lambda s: s.revision),
+    Key("session", (), "text", "fingerprint of the HTTP session", lambda s: s.session),
+    Key("peer", (), "text", "upstream session (docs#3) or client (c1)", lambda s: s.peer),
+    Key("id", (), "text", "JSON-RPC id", _id_text),
+    Key("seq", (), "number", "number of the message in its run", lambda s: s.seq),
+    Key("run", (), "text", "name of the run", lambda s: s.run),
+)
+
+KEYS: Mapping[str, Key] = {key.name: key for key in _TABLE}
+NAMES: Mapping[str, Key] = {**KEYS} | {alias: key for key in _TABLE for alias in key.aliases}
+"""Keys by their names and their other names."""

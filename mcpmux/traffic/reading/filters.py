@@ -1,0 +1,232 @@
+"""Which messages or exchanges are wanted. Pure.
+
+    method=resources/read upstream=docs status!=ok duration>200ms uri~*.md
+
+`filter_terms` has the grammar, `filter_keys` the keys. `=` compares as it is, `~` whatever the case; `~`
+without a star is content with a part. `text~word` looks into bodies as they are on the wire and with escapes
+undone; of an exchange it holds when it holds for one of its messages.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import msgspec
+
+from mcpmux.traffic.reading.filter_keys import NAMES, ORDERED, SORTS, Key, Subject, Unreadable
+from mcpmux.traffic.reading.filter_terms import FilterError, Placed, Term, print_terms, split_terms
+from mcpmux.traffic.reading.glob import Glob, casefold, is_inside, matches
+from mcpmux.traffic.reading.summary import Summary
+from mcpmux.traffic.record import Record
+
+Test: TypeAlias = Callable[[Subject], bool]
+
+_NOTHING: Glob = ("",)
+_decoder = msgspec.json.Decoder()
+
+
+class Filter:
+    """All terms must hold. `watches`: the terms on bodies, for a Summarizer that judges exchanges."""
+
+    def __init__(self, terms: tuple[Term, ...], tests: Sequence[Test], watches: Sequence[Test]) -> None:
+        self.terms = terms
+        self.watches = tuple(watches)
+        self._tests = tuple(tests)
+
+    def __repr__(self) -> str:
+        return f"<Filter {self}>"
+
+    def __str__(self) -> str:
+        return print_terms(self.terms)
+
+    def __bool__(self) -> bool:
+        """Whether it asks for anything."""
+        return bool(self.terms)
+
+    def matches(self, subject: Subject) -> bool:
+        """Whether the message or exchange is wanted."""
+        return all(test(subject) for test in self._tests)
+
+
+def parse_filter(text: str, now: datetime) -> Filter:
+    """The filter that the text describes; `now`, with a zone, is what `since=10m` counts from.
+
+    Raises FilterError.
+    """
+    terms: list[Term] = []
+    tests: list[Test] = []
+    watches: list[Test] = []
+    for placed in split_terms(text):
+        key = _key_of(placed, text)
+        term = placed.term._replace(key=key.name)
+        _check(key, placed, text)
+        if key.sort == "body":
+            test = _heard(_body_test(term), len(watches))
+            watches.append(_body_test(term))
+        else:
+            test = _test_of(key, placed, text, now)
+        terms.append(term)
+        tests.append(_opposite(test) if term.opposite else test)
+    return Filter(tuple(terms), tests, watches)
+
+
+def _key_of(placed: Placed, text: str) -> Key:
+    name = placed.term.key
+    key = NAMES.get(name.lower())
+    if key is not None:
+        return key
+    start = placed.start + placed.term.opposite
+    end = start + len(name)
+    close = difflib.get_close_matches(name.lower(), NAMES, n=1)
+    if placed.term.operator is None:
+        hint = f"did you mean `{_example(NAMES[close[0]], close[0])}`?" if close else "expected key=value;"
+        tail = "" if close else f' to find the word anywhere: text~{name}; blanks in a value need "quotes"'
+        raise FilterError(f"no such flag; {hint}{tail}", text, start, end)
+    hint = f"did you mean `{close[0]}`?" if close else "there are " + ", ".join(sorted(NAMES))
+    raise FilterError(f"no such key; {hint}", text, start, end)
+
+
+def _example(key: Key, name: str) -> str:
+    operators = SORTS[key.sort].operators
+    return f"{name}{operators[0]}…" if operators else name
+
+
+def _check(key: Key, placed: Placed, text: str) -> None:
+    """Raises FilterError for an operator that the key does not have."""
+    operator, operators = placed.term.operator, SORTS[key.sort].operators
+    start = placed.start + placed.term.opposite
+    if operator is None and operators:
+        raise FilterError(f"expected a value: {_example(key, placed.term.key)}", text, start, placed.end)
+    if operator is not None and not operators:
+        raise FilterError(f"`{key.name}` is a flag; write {key.name} or !{key.name}", text, start, placed.end)
+    if operator is not None and operator not in operators:
+        allowed = "  ".join(operators)
+        place = start + len(placed.term.key)
+        raise FilterError(f"`{placed.term.key}` knows {allowed}", text, place, place + len(operator))
+
+
+def _test_of(key: Key, placed: Placed, text: str, now: datetime) -> Test:
+    term, read, get = placed.term, SORTS[key.sort].read, key.get
+    if key.sort == "flag":
+        return lambda subject: get(subject) is True
+    try:
+        if read is None:
+            fits = _text_fits(key, term)
+        elif key.sort == "since":
+            fits = _order_fits(">=" if key.name == "since" else "<", _only(term, read, now))
+        elif term.operator in ORDERED:
+            fits = _order_fits(term.operator, _only(term, read, now))
+        else:
+            fits = {_value_of(glob, read, now) for glob in term.values if glob != _NOTHING}.__contains__
+    except Unreadable as error:
+        raise FilterError(str(error), text, placed.values, placed.end) from None
+    nothing = _NOTHING in term.values
+    if term.operator in ("!=", "!~"):
+        return lambda subject: _none_fits(get(subject), fits, nothing)
+    return lambda subject: _one_fits(get(subject), fits, nothing)
+
+
+def _one_fits(value: Any, fits: Callable[[Any], bool], nothing: bool) -> bool:
+    if value is None or value == () or value == "":
+        return nothing
+    return any(map(fits, value)) if type(value) is tuple else fits(value)
+
+
+def _none_fits(value: Any, fits: Callable[[Any], bool], nothing: bool) -> bool:
+    if value is None or value == () or value == "":
+        return False
+    return not _one_fits(value, fits, nothing)
+
+
+def _text_fits(key: Key, term: Term) -> Callable[[str], bool]:
+    if key.words:
+        unknown = [value for value in term.values if value != _NOTHING and "*".join(value) not in key.words]
+        if unknown:
+            raise Unreadable(f"expected one of {', '.join(key.words)}")
+    globs = [glob for glob in term.values if glob != _NOTHING]
+    if term.operator in ("~", "!~"):
+        return _alike(globs)
+    if all(len(glob) == 1 for glob in globs):
+        return frozenset(glob[0] for glob in globs).__contains__
+    return lambda text: any(matches(glob, text) for glob in globs)
+
+
+def _alike(globs: Sequence[Glob]) -> Callable[[str], bool]:
+    folded = [casefold(glob) for glob in globs]
+
+    def fits(text: str) -> bool:
+        text = text.casefold()
+        return any(is_inside(glob, text) if len(glob) == 1 else matches(glob, text) for glob in folded)
+
+    return fits
+
+
+def _order_fits(operator: str | None, limit: Any) -> Callable[[Any], bool]:
+    if operator == ">":
+        return lambda value: bool(value > limit)
+    if operator == ">=":
+        return lambda value: bool(value >= limit)
+    if operator == "<":
+        return lambda value: bool(value < limit)
+    return lambda value: bool(value <= limit)
+
+
+def _only(term: Term, read: Callable[[str, datetime], Any], now: datetime) -> Any:
+    if len(term.values) != 1:
+        raise Unreadable("expected one value here")
+    return _value_of(term.values[0], read, now)
+
+
+def _value_of(glob: Glob, read: Callable[[str, datetime], Any], now: datetime) -> Any:
+    return read("*".join(glob), now)
+
+
+def _opposite(test: Test) -> Test:
+    return lambda subject: not test(subject)
+
+
+def _heard(test: Test, number: int) -> Test:
+    return lambda subject: number in subject.heard if isinstance(subject, Summary) else test(subject)
+
+
+def _body_test(term: Term) -> Test:
+    globs = [casefold(glob) for glob in term.values]
+    wanted = term.operator == "~"
+
+    def test(record: Subject) -> bool:
+        if not isinstance(record, Record) or (record.message is None and record.text is None):
+            return False
+        said = any(is_inside(glob, body.casefold()) for body in body_texts(record) for glob in globs)
+        return said is wanted
+
+    return test
+
+
+def body_texts(record: Record) -> list[str]:
+    """The body as it was on the wire and, when there are escapes in it, all text in it without them."""
+    if record.message is None:
+        return [record.text] if record.text is not None else []
+    wire = bytes(record.message).decode("utf-8", "replace")
+    if "\\" not in wire:
+        return [wire]
+    try:
+        return [wire, "\n".join(_strings_in(_decoder.decode(record.message)))]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return [wire]
+
+
+def _strings_in(value: Any) -> list[str]:
+    found: list[str] = []
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            found.append(value)
+        elif isinstance(value, list):
+            waiting += reversed(value)
+        elif isinstance(value, dict):
+            waiting += reversed([part for item in value.items() for part in item])
+    return found

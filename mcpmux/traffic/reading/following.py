@@ -1,0 +1,166 @@
+"""Capture files as they grow: what is appended, in files that rotate, are compressed and go away.
+
+All that is being written is followed at once, so several mcpmux may write into one folder. A file that was
+rotated and compressed between two looks is read from its compressed copy. Blocks, never for long: whoever
+waits between two looks is somebody else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from mcpmux.traffic.capture.files import BadLine, OnBad, expand_paths, find_files, read_files
+from mcpmux.traffic.record import BadRecord, Record, decode_record
+
+LOOK_BACK_BYTES = 16 * 2**20  # of the newest records; to look through more would take long
+GZIP_GROWTH = 8  # times that captures get larger when they are read
+CHUNK_BYTES = 2**20  # of a file at one look
+
+_GZIP = ".gz"
+
+
+class _Growing:
+    """One file that grows. What stands behind its last newline waits for the rest."""
+
+    def __init__(self, path: Path, stream: IO[bytes], on_bad: OnBad) -> None:
+        self.path = path
+        self._stream = stream
+        self._on_bad = on_bad
+        self._begun: list[bytes] = []
+
+    def __repr__(self) -> str:
+        return f"<_Growing {self.path}>"
+
+    def skip_to(self, position: int) -> None:
+        """Go on at the first line that begins at or behind the position."""
+        if position > 0:
+            self._stream.seek(position - 1)
+            self._stream.readline()
+
+    def skip_all(self) -> None:
+        """Go on behind what is there, with the line that is being written."""
+        size = self._stream.seek(0, os.SEEK_END)
+        start = self._stream.seek(max(0, size - LOOK_BACK_BYTES))
+        self._stream.seek(start + self._stream.read(size - start).rfind(b"\n") + 1)
+
+    def read(self) -> list[Record]:
+        """What is new, a bounded part of it; nothing only when there is nothing."""
+        while data := self._stream.read(CHUNK_BYTES):
+            lines = data.split(b"\n")
+            if len(lines) == 1:
+                self._begun += lines
+                continue
+            lines[0] = b"".join(self._begun) + lines[0]
+            self._begun = [lines.pop()]
+            records = [record for line in lines if (record := self._decode(line)) is not None]
+            if records:
+                return records
+        return []
+
+    def _decode(self, line: bytes) -> Record | None:
+        if not line.strip():
+            return None
+        try:
+            return decode_record(line)
+        except BadRecord as error:
+            self._on_bad(BadLine(self.path, 0, str(error)))
+            return None
+
+    def close(self) -> None:
+        """Done with it."""
+        self._stream.close()
+
+
+class Follower:
+    """Follows files, and what comes into folders. `close` it, or use it as a context."""
+
+    def __init__(self, paths: Sequence[Path], on_bad: OnBad) -> None:
+        """Raises OSError when a path cannot be read."""
+        self._folders = [path for path in paths if path.is_dir()]
+        self._on_bad = on_bad
+        self._growing: dict[Path, _Growing] = {}
+        self._known: set[Path] = set()
+        self._start = expand_paths(paths)
+        for path in self._start:
+            self._known.add(_plain(path))
+            if path.suffix != _GZIP:
+                self._growing[path] = self._open(path)
+
+    def __repr__(self) -> str:
+        return f"<Follower of {len(self._growing)} files>"
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for growing in self._growing.values():
+            growing.close()
+
+    def recent(self) -> Iterator[Record]:
+        """The ends of the newest files, oldest record first; `read` goes on behind them."""
+        newest: list[Path] = []
+        size = 0
+        for path in reversed(self._start):
+            if size >= LOOK_BACK_BYTES:
+                break
+            newest.insert(0, path)
+            size += path.stat().st_size * (GZIP_GROWTH if path.suffix == _GZIP else 1)
+        for path, growing in self._growing.items():
+            if path not in newest:
+                growing.skip_all()
+        for path in newest:
+            yield from self._end_of(path)
+
+    def skip(self) -> None:
+        """Leave out what is there."""
+        for growing in self._growing.values():
+            growing.skip_all()
+
+    def _end_of(self, path: Path) -> Iterator[Record]:
+        growing = self._growing.get(path)
+        if growing is None:
+            yield from read_files([path], self._on_bad)
+            return
+        growing.skip_to(path.stat().st_size - LOOK_BACK_BYTES)
+        while records := growing.read():
+            yield from records
+
+    def read(self) -> list[Record]:
+        """What has come since the last look; nothing when there is nothing."""
+        found: list[Record] = []
+        idle = not self._growing
+        for path, growing in list(self._growing.items()):
+            new = growing.read()
+            found += new
+            idle = idle or not new
+            if not new and not path.exists():
+                self._growing.pop(path).close()
+        if idle:  # or else the rest of a file that is complete comes first
+            found += self._look_around()
+        return found
+
+    def _look_around(self) -> list[Record]:
+        """The beginning of what is new in the folders."""
+        found: list[Record] = []
+        for folder in self._folders:
+            for path in find_files(folder):
+                if _plain(path) in self._known:
+                    continue
+                self._known.add(_plain(path))
+                if path.suffix == _GZIP:
+                    found += read_files([path], self._on_bad)
+                else:
+                    growing = self._growing[path] = self._open(path)
+                    found += growing.read()
+        return found
+
+    def _open(self, path: Path) -> _Growing:
+        return _Growing(path, path.open("rb"), self._on_bad)
+
+
+def _plain(path: Path) -> Path:
+    """The name that a file has before it is compressed."""
+    return path.with_suffix("") if path.suffix == _GZIP else path

@@ -1,0 +1,1 @@
+"""Secrets found and taken out of JSON and text. Pure."""

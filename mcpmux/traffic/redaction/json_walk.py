@@ -1,0 +1,263 @@
+"""Walks JSON as bytes and replaces some of them; all others stay as they are.
+
+Knows where a value stands: the name beside it, its path, the schema it belongs to. Every member of an object
+is seen, also one whose name comes twice. JSON that is cut or broken is understood as well as it can be. The
+work is bounded by TOKEN_LIMIT.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from mcpmux.config.json_path import DEEP, ONE, Step
+from mcpmux.protocol import method as m
+from mcpmux.traffic.redaction.secret_names import HEADER_NAMES, fold
+from mcpmux.traffic.redaction.secret_shapes import MARKER, marker
+
+TOKEN_LIMIT = 200_000  # half a second of work; a message with more than that is not kept
+
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[{}\[\],]|[^\s"{}\[\],:]++', re.DOTALL)
+_ENVELOPE = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
+_LITERALS = frozenset({b"null", b"true", b"false"})
+_PAIR_NAMES = frozenset({"name", "key", "header"})
+# What may stand in the schema of a secret; defaults and examples may be secrets.
+_SCHEMA_WORDS = frozenset(
+    {"type", "title", "description", "format", "pattern", "minLength", "maxLength", "minimum", "maximum"}
+    | {"$ref", "readOnly", "writeOnly", "deprecated", "required", "items", "anyOf", "oneOf", "allOf"}
+)
+
+
+class TooLong(Exception):
+    """More than TOKEN_LIMIT."""
+
+
+class Span(NamedTuple):
+    """Bytes to replace."""
+
+    start: int
+    end: int
+    new: bytes
+
+
+class Rules(Protocol):
+    """What is a secret."""
+
+    paths: Sequence[tuple[tuple[Step, ...], str]]
+
+    def label(self, name: str) -> str | None:
+        """The rule that makes the value of a member a secret."""
+        ...
+
+    def clean(self, text: str) -> tuple[str, int]:
+        """Text without secrets, and how many were replaced."""
+        ...
+
+
+def in_text(token: bytes) -> str:
+    """The string that a JSON token is; of a broken one what stands in it."""
+    inside = token[1:-1] if token.endswith(b'"') and len(token) > 1 else token[1:]
+    if b"\\" in token:
+        try:
+            return str(json.loads(token, strict=False))
+        except ValueError:
+            pass
+    try:
+        return inside.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return inside.decode("utf-8", "replace")
+
+
+class _Frame:
+    """An object or array that is open. `strict`: the rule for what has no known word of schemas beside it."""
+
+    __slots__ = ("at", "is_object", "label", "named", "schema", "strict", "value")
+
+    def __init__(self, is_object: bool, schema: bool, strict: str | None) -> None:
+        self.is_object = is_object
+        self.at: str | int | None = None if is_object else 0
+        self.label: str | None = None
+        self.named: str | None = None
+        self.value: tuple[int, int] | None = None
+        self.schema = schema
+        self.strict = strict
+
+
+class Walk:
+    """One walk over one message."""
+
+    def __init__(self, data: bytes, method: str | None, rules: Rules) -> None:
+        self.count = 0
+        self._data = data
+        self._method = method
+        self._rules = rules
+        self._frames: list[_Frame] = []
+        self._spans: list[Span] = []
+        self._skipped: tuple[int, int, str] | None = None  # start, open brackets, label
+
+    def run(self) -> bytes:
+        """The data without secrets. Raises TooLong."""
+        for number, match in enumerate(_TOKEN.finditer(self._data)):
+            if number > TOKEN_LIMIT:
+                raise TooLong
+            token = match[0]
+            if self._skipped is not None:
+                self._skip(token, match.end())
+            elif token in b"{[":
+                self._open(token == b"{", match.start())
+            elif token in b"]}":
+                self._close()
+            elif token == b",":
+                self._next()
+            else:
+                self._value(token, match.start(), match.end())
+        if self._skipped is not None:  # cut inside of it
+            self._put(self._skipped[0], len(self._data), marker(self._skipped[2]))
+        while self._frames:
+            self._close()
+        return self._replaced()
+
+    def _replaced(self) -> bytes:
+        """The data with the outermost spans replaced."""
+        if not self._spans:
+            return self._data
+        self._spans.sort(key=lambda span: (span.start, -span.end))
+        parts, at = [], 0
+        for start, end, new in self._spans:
+            if start >= at:
+                parts += [self._data[at:start], new]
+                at = end
+        return b"".join([*parts, self._data[at:]])
+
+    def _put(self, start: int, end: int, text: str, count: int = 1) -> None:
+        self.count += count
+        self._spans.append(Span(start, end, json.dumps(text).encode()))
+
+    def _skip(self, token: bytes, end: int) -> None:
+        """Inside of something that is replaced as a whole."""
+        assert self._skipped is not None
+        start, depth, label = self._skipped
+        depth += (token in b"{[") - (token in b"]}")
+        self._skipped = (start, depth, label) if depth else None
+        if not depth:
+            self._put(start, end, marker(label))
+
+    def _open(self, is_object: bool, start: int) -> None:
+        frame = self._frames[-1] if self._frames else None
+        schema, strict = self._schema_of(frame)
+        label = self._path_label() if frame is not None and self._rules.paths else None
+        if label is None and frame is not None and frame.label is not None:
+            if schema and is_object:
+                strict = frame.label
+            elif frame.strict is None or not self._is_schema_word(frame):
+                label = frame.label
+        if label is not None:
+            self._skipped = (start, 1, label)
+            return
+        self._frames.append(_Frame(is_object, schema, strict))
+
+    def _schema_of(self, frame: _Frame | None) -> tuple[bool, str | None]:
+        """Whether what opens here is part of a JSON Schema, and whether of that of a secret."""
+        if frame is None:
+            return False, None
+        return frame.schema or self._begins_schema(), frame.strict
+
+    def _begins_schema(self) -> bool:
+        path = [frame.at for frame in self._frames]
+        if path[-1] in ("inputSchema", "outputSchema"):
+            return path[:2] == ["result", "tools"] and len(path) == 4 and self._method in (m.TOOLS_LIST, None)
+        if path[-1] == "requestedSchema":
+            asked = path[:-1] == ["params"] and self._method in (m.ELICIT, None)
+            return asked or (path[:2] == ["result", "inputRequests"] and len(path) == 5)
+        return False
+
+    def _close(self) -> None:
+        if not self._frames:
+            return
+        frame = self._frames.pop()
+        if frame.named is not None and frame.value is not None:
+            self._put(*frame.value, marker(frame.named))
+
+    def _next(self) -> None:
+        if not self._frames:
+            return
+        frame = self._frames[-1]
+        if frame.is_object:
+            frame.at = frame.label = None
+        elif isinstance(frame.at, int):
+            frame.at += 1
+
+    def _value(self, token: bytes, start: int, end: int) -> None:
+        """A string, a number or a word; the first string of a member is its name."""
+        frame = self._frames[-1] if self._frames else None
+        is_text = token[:1] == b'"'
+        if frame is not None and frame.is_object and frame.at is None:
+            name = in_text(token) if is_text else token.decode("utf-8", "replace")
+            self._name(frame, name, start, end)
+            return
+        label = self._path_label() if frame is not None and self._rules.paths else None
+        if label is None and frame is not None and token not in _LITERALS:
+            label = frame.label
+            if label is None and frame.strict is not None and not self._is_schema_word(frame):
+                label = frame.strict
+        text = in_text(token) if is_text else token.decode("ascii", "replace")
+        if label is not None and text and not (is_text and MARKER.fullmatch(text)):
+            self._put(start, end, marker(label))
+        elif token not in _LITERALS:
+            clean, count = self._rules.clean(text)
+            if count:
+                self._put(start, end, clean, count)
+        if frame is not None and is_text:
+            self._pair(frame, text, start, end)
+
+    def _is_schema_word(self, frame: _Frame) -> bool:
+        """Whether a value in the schema of a secret stands beside a word that says what is in it."""
+        return (frame.at if frame.is_object else self._frames[-2].at) in _SCHEMA_WORDS
+
+    def _name(self, frame: _Frame, name: str, start: int, end: int) -> None:
+        frame.at = name
+        if len(self._frames) > 1 or name not in _ENVELOPE:
+            frame.label = self._rules.label(name)
+        clean, count = self._rules.clean(name)
+        if count:
+            self._put(start, end, clean, count)
+
+    def _pair(self, frame: _Frame, text: str, start: int, end: int) -> None:
+        """`{"name": "Authorization", "value": …}`, `["Cookie", …]` and `["--password", …]`."""
+        if frame.is_object:
+            if frame.at == "value" and text and not MARKER.fullmatch(text):
+                frame.value = (start, end)
+            elif frame.at in _PAIR_NAMES:
+                frame.named = self._rules.label(text)
+        elif text.startswith("-") or fold(text) in HEADER_NAMES:
+            frame.label = self._rules.label(text)
+        else:
+            frame.label = None
+
+    def _path_label(self) -> str | None:
+        places = [frame.at for frame in self._frames]
+        for steps, label in self._rules.paths:
+            if fits(steps, places):
+                return label
+        return None
+
+
+def fits(steps: Sequence[Step], places: Sequence[str | int | None]) -> bool:
+    """Whether the steps lead exactly to the place. Steps after DEEP are looked for from every depth on."""
+    step = place = 0
+    back_step, back_place = -1, 0
+    while place < len(places):
+        if step < len(steps) and steps[step] is DEEP:
+            step += 1
+            back_step, back_place = step, place
+        elif step < len(steps) and (steps[step] is ONE or steps[step] == places[place]):
+            step += 1
+            place += 1
+        elif back_step >= 0:
+            back_place += 1
+            step, place = back_step, back_place
+        else:
+            return False
+    return step == len(steps)

@@ -1,0 +1,205 @@
+"""Secrets taken out of messages before anything is written down or shown. Pure and total.
+
+A value goes because of the name beside it (`secret_names`), its place (the user's paths), or its looks
+(`secret_shapes`, the user's patterns). In its place stands what it was: `"[redacted: authorization]"`. Every
+other byte stays as it was, and JSON stays JSON. JSON inside of text is looked through like a message itself.
+
+A message that is no JSON, but cut or broken, is looked through as well as it can be.
+
+Not covered, for it does not show itself: secrets in base64, hexadecimal, compression or another encoding
+(besides Basic and Bearer credentials and JWTs), secrets that are split over several values, and those that
+have neither a telling name beside them nor well-known looks. Paths and patterns of the user are for these.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+
+import msgspec
+import regex
+from ahocorasick_rs import BytesAhoCorasick
+
+from mcpmux.config.json_path import Step, parse_path
+from mcpmux.config.redaction import BUILT_IN, Redaction
+from mcpmux.traffic.redaction.json_walk import TooLong, Walk
+from mcpmux.traffic.redaction.secret_names import HINTS, Label, fold_message, hint_of, make_label
+from mcpmux.traffic.redaction.secret_shapes import LONG_RUN, SHORTEST, Shape, marker, replace_shapes, shapes
+
+PATTERN_SECONDS = (
+    0.05  # of one of the user's patterns on one text; text that takes longer is taken for secret
+)
+NESTING = 3  # JSON in text in JSON in text …; below that the text is looked at for the looks of secrets only
+LONG = 1024  # from here on it is worth asking whether a text is nothing but base64
+
+NAMES_CACHED = 1024
+NAME_LENGTH = 256  # characters; longer ones are not remembered
+
+TOO_LONG = marker("too long to look through")
+
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_RUN = b"a" * LONG_RUN
+_RUNS = bytes(
+    97 if chr(byte).isascii() and (chr(byte).isalnum() or byte in b"-_") else 32 for byte in range(256)
+)
+_decoder = msgspec.json.Decoder()
+
+
+class Redactor:
+    """Made once, used for all messages."""
+
+    def __init__(self, rules: Redaction | None = None) -> None:
+        rules = rules or Redaction()
+        labels = [label for label in BUILT_IN if label not in rules.skip]
+        self._label = make_label(labels, rules.keys)
+        self._shapes = shapes(labels, rules.keys)
+        self._paths = tuple((parse_path(path), path) for path in rules.paths)
+        self._patterns = tuple((name, regex.compile(text)) for name, text in rules.patterns.items())
+        self._name_hints = frozenset(
+            [hint for label in labels for hint in HINTS.get(label, ())]
+            + [hint_of(name) for name in rules.keys]
+        )
+        self._hints = sorted(self._name_hints.union(*(shape.hints for shape in self._shapes)))
+        # Most messages have none of the hints, and this tells in one go.
+        self._any_hint = None if "" in self._hints else _automaton(self._hints)
+        self._names = lru_cache(NAMES_CACHED)(self.redact_text)
+        self._exact = sorted({hint for shape in self._shapes for hint in shape.exact})
+        self._path_hints = tuple(_hint_of(steps) for steps, _ in self._paths)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Redactor {len(self._shapes)} shapes, {len(self._paths)} paths, {len(self._patterns)} patterns>"
+        )
+
+    def redact(self, method: str | None, data: bytes) -> tuple[bytes, int]:
+        """The message without secrets, and how many were replaced; the same bytes when there were none.
+
+        `method`: its own, or that of the request that it answers; None when it is not known.
+        """
+        live = self._live(data)
+        if live is None:
+            return data, 0
+        return _Redaction(self._label, self._paths, live, self._patterns).message(method, data)
+
+    def redact_text(self, text: str) -> tuple[str, int]:
+        """The same for text that is no message: a URI, a name, a line of a log."""
+        live = self._live(text.encode("utf-8", "surrogatepass"))
+        if live is None:
+            return text, 0
+        return _Redaction(self._label, (), live, self._patterns).clean(text)
+
+    def redact_name(self, name: str | None) -> str | None:
+        """The same for a short text that comes again and again; remembers a bounded number of them."""
+        if name is None or len(name) > NAME_LENGTH:
+            return name if name is None else self.redact_text(name)[0]
+        return self._names(name)[0]
+
+    def _live(self, data: bytes) -> tuple[Shape, ...] | None:
+        """The shapes that may be in the data; None when no rule of any kind can find something in it."""
+        if b"\\u" in data or b"\x00" in data:  # nothing is what it looks like
+            return self._shapes
+        folded = fold_message(data)
+        exact = data.decode("latin-1") if len(data) >= LONG_RUN and _RUN in data.translate(_RUNS) else ""
+        found: set[str] = set()
+        if self._any_hint is None or self._any_hint.find_matches_as_indexes(folded.encode("latin-1")):
+            found = {hint for hint in self._hints if hint in folded}
+        if exact:
+            found.update(hint for hint in self._exact if hint in exact)
+        if not found and not self._patterns and not self._path_hints:
+            return None
+        live = tuple(shape for shape in self._shapes if not found.isdisjoint(shape.hints + shape.exact))
+        if live or self._patterns or not found.isdisjoint(self._name_hints):
+            return live
+        return live if any(hint in data for hint in self._path_hints) else None
+
+
+def _automaton(hints: Sequence[str]) -> BytesAhoCorasick:
+    return BytesAhoCorasick([hint.encode("latin-1") for hint in hints])
+
+
+def _hint_of(steps: Sequence[Step]) -> bytes:
+    """What a message has in it when it has something at the path."""
+    names = [step for step in steps if isinstance(step, str)]
+    return names[-1].encode("utf-8", "surrogatepass") if names and names[-1].isalnum() else b""
+
+
+class _Redaction:
+    """The rules for one message, as the walk wants them."""
+
+    def __init__(
+        self,
+        label: Label,
+        paths: Sequence[tuple[tuple[Step, ...], str]],
+        live: tuple[Shape, ...],
+        patterns: Sequence[tuple[str, regex.Pattern[str]]],
+        nesting: int = 0,
+    ) -> None:
+        self.label = label
+        self.paths = paths
+        self._live = live
+        self._patterns = patterns
+        self._nesting = nesting
+
+    def message(self, method: str | None, data: bytes) -> tuple[bytes, int]:
+        """See Redactor.redact."""
+        sound = _is_json(data)
+        total = 0
+        if sound or data.lstrip()[:1] in (b"{", b"["):
+            walk = Walk(data, method, self)
+            try:
+                data, total = walk.run(), walk.count
+            except TooLong:
+                return json.dumps(TOO_LONG).encode(), 1
+        if sound:
+            return data, total
+        text, count = self._looks(data.replace(b"\x00", b"").decode("utf-8", "replace"))
+        return (text.encode("utf-8", "replace") if count else data), total + count
+
+    def clean(self, text: str) -> tuple[str, int]:
+        """See Rules."""
+        if self._nesting < NESTING and text.lstrip()[:1] in ("{", "["):
+            data = text.encode("utf-8", "surrogatepass")
+            if _is_json(data):
+                inner = _Redaction(self.label, (), self._live, self._patterns, self._nesting + 1)
+                found, count = inner.message(None, data)
+                return (found.decode("utf-8", "surrogatepass"), count) if count else (text, 0)
+        return self._looks(text)
+
+    def _looks(self, text: str) -> tuple[str, int]:
+        count = 0
+        if self._live and len(text) >= SHORTEST and not (len(text) >= LONG and _is_base64(text)):
+            text, count = replace_shapes(text, self._live)
+        for name, pattern in self._patterns:
+            try:
+                text, found = pattern.subn(marker(name), text, timeout=PATTERN_SECONDS)
+            except TimeoutError:
+                return marker(f"{name} took too long"), count + 1
+            count += found
+        return text, count
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        return not text.rstrip("=").encode("ascii").translate(None, _BASE64)
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _is_odd_json(data)
+    return True
+
+
+def _is_odd_json(data: bytes) -> bool:
+    """What some parsers take: NaN, halves of surrogate pairs, numbers that are too large."""
+    if data.lstrip()[:1] not in (b"{", b"["):
+        return False
+    try:
+        json.loads(data.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError):
+        return False
+    return True

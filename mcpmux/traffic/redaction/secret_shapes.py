@@ -1,0 +1,162 @@
+"""What secrets look like in running text: header lines, `name=value`, URLs, keys of well-known makers.
+
+Every pattern takes time in proportion to the text: each either begins with fixed characters and fails within
+a bounded distance, or has consumed what it has looked at. Replacing twice changes nothing the second time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from mcpmux.traffic.redaction.secret_names import hint_of
+
+SHORTEST = 10
+"""Characters; nothing shorter is a secret that shows itself by its looks alone."""
+
+LONG_RUN = 15
+"""Characters; a key of a well-known maker has at least as many in a row."""
+
+MARKER = re.compile(r"\[redacted: [^\[\]]{1,200}\]")
+
+
+def marker(label: str) -> str:
+    """What stands in a secret's place."""
+    return f"[redacted: {label.replace('[', '(').replace(']', ')')[:200]}]"
+
+
+class Shape(NamedTuple):
+    """One rule. A folded message with none of `hints` in it has nothing for `pattern`.
+
+    `exact` are hints for the message as it is, in a run of at least LONG_RUN letters, digits, `-` and `_`.
+    The pattern's group `kept`, when it has one, stays in front of the marker.
+    """
+
+    label: str
+    hints: tuple[str, ...]
+    exact: tuple[str, ...]
+    pattern: re.Pattern[str]
+    replacement: str
+
+
+def _shape(label: str, hints: Sequence[str], pattern: str, exact: Sequence[str] = ()) -> Shape:
+    kept = "\\g<kept>" if "(?P<kept>" in pattern else ""
+    return Shape(label, tuple(hints), tuple(exact), re.compile(pattern, re.ASCII), kept + marker(label))
+
+
+_NOT_YET = r"(?!\[redacted: )"
+_EQUALS = r"\\{0,3}+[\"']?+[ \t]{0,4}+(?:[:=]|=>)[ \t]{0,4}+"
+_QUOTED = r"(?:(?!\\{0,3}(?P=q))[^\r\n]){2,}+"
+_TYPES = (
+    r"(?!(?:string|str|text|number|int|integer|float|boolean|bool|any|object|array|list|null|none|nil|true|"
+    r"false|undefined|unknown|required|optional|bytes|secret|token|password)\b(?![^\s,;.)\]}?|&\"'\\]))"
+)
+_WORD = r"[^\s\"'`&;<>\[\](){}]{3,}+"
+_LINE = r"[^\r\n\"']{2,}+"
+
+
+def _assignment(words: str, value: str) -> str:
+    """`word = value` or `"word": "value"`; `value`: one that is not quoted. Names of types are no values."""
+    kept = rf"(?P<kept>(?:{words}){_EQUALS}(?:\\{{0,3}}(?P<q>[\"']))?)"
+    return rf"(?i:{kept}{_NOT_YET}{_TYPES}(?(q){_QUOTED}|{value}))"
+
+
+_VENDOR_KEYS = (
+    r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}+"
+    r"|gh[oprsu]_[A-Za-z0-9]{20,}+|github_pat_[A-Za-z0-9_]{20,}+|gl(?:pat|rt|dt|ptt)-[A-Za-z0-9_-]{20,}+"
+    r"|xox[abeoprs]-[A-Za-z0-9-]{11,}+|xapp-[A-Za-z0-9-]{11,}+|A[KS]IA[A-Z0-9]{16,}+"
+    r"|AIza[A-Za-z0-9_-]{30,}+|ya29\.[A-Za-z0-9_-]{20,}+|[rsp]k_(?:live|test)_[A-Za-z0-9]{10,}+"
+    r"|npm_[A-Za-z0-9]{30,}+|pypi-[A-Za-z0-9_-]{30,}+|hf_[A-Za-z0-9]{20,}+"
+    r"|SG\.[A-Za-z0-9_-]{16,}+\.[A-Za-z0-9_-]{16,}+"
+    r"|do[op]_v1_[a-f0-9]{32,}+|shp(?:at|ca|pa|ss)_[a-fA-F0-9]{20,}+|whsec_[A-Za-z0-9+/=]{20,}+"
+    r"|lin_api_[A-Za-z0-9]{20,}+|ntn_[A-Za-z0-9]{20,}+|sq0[a-z]{3}-[A-Za-z0-9_-]{20,}+"
+)
+_VENDOR_HINTS = (
+    *("sk-", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "glrt-", "gldt-", "glptt-"),
+    *("xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-", "xapp-", "AKIA", "ASIA", "AIza"),
+    *("ya29.", "k_live_", "k_test_", "npm_", "pypi-", "hf_", "SG.", "dop_v1_", "doo_v1_", "shpat_"),
+    *("shpca_", "shppa_", "shpss_", "whsec_", "lin_api_", "ntn_", "sq0"),
+)
+_QUERY_NAMES = (
+    r"[A-Za-z0-9_.-]{0,40}?(?:token|secret|passw(?:or)?d|api[-_]?key|signature|credential)"
+    r"|key|sig|code|auth|pass|pwd"
+)
+
+BUILT_IN: tuple[Shape, ...] = (
+    _shape(
+        "private-key",
+        ["key"],
+        r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[^-]|-(?!----))*+"
+        r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?",
+    ),
+    _shape(
+        "authorization",
+        ["auth"],
+        _assignment(r"authorization", _LINE),
+    ),
+    _shape(
+        "cookie",
+        ["cookie"],
+        _assignment(r"cookie", _LINE),
+    ),
+    _shape(
+        "authorization",
+        ["bearer", "basic"],
+        r"(?P<kept>\b(?i:bearer|basic)[ \t]{1,4})"
+        r"(?=[A-Za-z0-9._~+/-]{0,200}[0-9._~+/=-]|[A-Za-z]{0,200}[a-z][A-Z]|[A-Za-z]{24})"
+        r"[A-Za-z0-9._~+/-]{8,}+=*+",
+    ),
+    _shape(
+        "url-userinfo",
+        ["@"],
+        r"(?P<kept>:(?:\\{0,2}/){2})(?!\[redacted: )[^\s/?#\"'<>\\]{1,1024}(?=@)",
+    ),
+    _shape(
+        "url-token",
+        ["token", "secret", "pass", "key", "sig", "credential", "auth", "code=", "pwd"],
+        rf"(?i:(?P<kept>[?&#;](?:{_QUERY_NAMES})=)(?!\[redacted: )[^\s&#\"'<>\\]++)",
+    ),
+    _shape(
+        "password",
+        ["pass"],
+        _assignment(r"passw(?:or)?d|passphrase|passcode", _WORD),
+    ),
+    _shape("secret", ["secret", "credential"], _assignment(r"secret|credentials?", _WORD)),
+    _shape(
+        "api-key",
+        ["key"],
+        _assignment(r"(?:api|access|account|secret|subscription)[-_ ]?key", _WORD),
+    ),
+    _shape("token", ["token"], _assignment(r"(?<!progress)token", _WORD)),
+    _shape(
+        "jwt",
+        ["eyj"],
+        r"(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_-]*?eyJ)[A-Za-z0-9_-]++"
+        r"(?:(?:\.[A-Za-z0-9_-]++){2,}+|\.eyJ[A-Za-z0-9_-]*+)",
+    ),
+    _shape("vendor-key", [], _VENDOR_KEYS, _VENDOR_HINTS),
+)
+
+
+def shapes(labels: Iterable[str], own: Sequence[str]) -> tuple[Shape, ...]:
+    """The rules of these labels, and assignments to the user's own names."""
+    wanted = frozenset(labels)
+    return (*(shape for shape in BUILT_IN if shape.label in wanted), *(_own_name(name) for name in own))
+
+
+def _own_name(name: str) -> Shape:
+    """`name=value` for a name of the user, however its words are joined."""
+    letters = [re.escape(char) for char in name if char not in "-_. "]
+    pattern = _assignment(r"[-_. ]{0,2}".join(letters), _WORD)
+    replacement = "\\g<kept>" + marker(name).replace("\\", r"\\")
+    return Shape(name, (hint_of(name),), (), re.compile(pattern), replacement)
+
+
+def replace_shapes(text: str, live: Sequence[Shape]) -> tuple[str, int]:
+    """The text without what the rules find, and how often they found something."""
+    total = 0
+    for shape in live:
+        text, count = shape.pattern.subn(shape.replacement, text)
+        total += count
+    return text, total

@@ -1,0 +1,1 @@
+"""Captured requests sent again, and what came back compared."""

@@ -1,0 +1,167 @@
+"""How a replay went, request by request: what is to be told about it. Pure.
+
+| status | meaning |
+| --- | --- |
+| `same` | the answer is what it was |
+| `different` | it is not |
+| `failed` | there was no answer |
+| `unchecked` | answered, but what was answered then is not in the capture |
+| `skipped` | not sent |
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from mcpmux.traffic.reading.dialogue import Turn
+from mcpmux.traffic.reading.percentiles import Histogram
+from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.replay.difference import Difference, show_path
+
+Status = Literal["same", "different", "failed", "unchecked", "skipped"]
+STATUSES: tuple[Status, ...] = ("same", "different", "failed", "unchecked", "skipped")
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+
+class Outcome(NamedTuple):
+    """One request. `ms`: milliseconds until its answer; `reason`: why it failed or was skipped."""
+
+    client: str
+    turn: Turn
+    status: Status
+    reason: str | None = None
+    differences: Sequence[Difference] = ()
+    ms: float | None = None
+
+
+class Latency(NamedTuple):
+    """Milliseconds of the same requests, then and now."""
+
+    captured: Histogram
+    now: Histogram
+
+
+class Report:
+    """Takes outcomes; what would be shown of them is redacted first.
+
+    `left_out`: messages of the capture that belong to no request, by the reason.
+    """
+
+    def __init__(self, left_out: Counter[str]) -> None:
+        self.left_out = left_out
+        self.outcomes: list[Outcome] = []
+        self._redactor = Redactor()
+
+    def __repr__(self) -> str:
+        return f"<Report {dict(self.counts())}>"
+
+    def add(self, outcome: Outcome) -> None:
+        """One more request."""
+        if outcome.differences:
+            outcome = outcome._replace(differences=[self._redacted(found) for found in outcome.differences])
+        if outcome.reason is not None:
+            outcome = outcome._replace(reason=self._redactor.redact_text(outcome.reason)[0])
+        self.outcomes.append(outcome)
+
+    def _redacted(self, found: Difference) -> Difference:
+        """What the server says now was never captured, so nobody has redacted it."""
+        name = next((step for step in reversed(found.path) if isinstance(step, str)), "value")
+        values = (self._redact(name, value) for value in (found.captured, found.now))
+        return Difference(found.path, found.kind, *values)
+
+    def _redact(self, name: str, value: Any) -> Any:
+        data, count = self._redactor.redact(None, msgspec.json.encode({name: value}))
+        return next(iter(msgspec.json.decode(data).values())) if count else value
+
+    def counts(self) -> Counter[str]:
+        """How many requests have each status."""
+        return Counter(outcome.status for outcome in self.outcomes)
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was different or failed."""
+        counts = self.counts()
+        return counts["different"] == 0 and counts["failed"] == 0
+
+    def by_method(self) -> dict[str, Counter[str]]:
+        """The same for each method, in the order of the capture."""
+        found: dict[str, Counter[str]] = {}
+        for outcome in self._in_order():
+            found.setdefault(outcome.turn.method, Counter())[outcome.status] += 1
+        return found
+
+    def reasons(self, *statuses: Status) -> Counter[str]:
+        """Why requests were skipped, or have another of `statuses`."""
+        return Counter(o.reason or "?" for o in self.outcomes if o.status in statuses)
+
+    def latency(self) -> dict[str, Latency]:
+        """By method, of requests that were answered both times."""
+        found: dict[str, Latency] = {}
+        for outcome in self._in_order():
+            if outcome.ms is not None and outcome.turn.ms is not None:
+                latency = found.setdefault(outcome.turn.method, Latency(Histogram(), Histogram()))
+                latency.captured.add(outcome.turn.ms)
+                latency.now.add(outcome.ms)
+        return found
+
+    def different(self) -> list[Outcome]:
+        """The requests that were answered otherwise."""
+        return [outcome for outcome in self._in_order() if outcome.status == "different"]
+
+    def _in_order(self) -> list[Outcome]:
+        return sorted(self.outcomes, key=lambda outcome: outcome.turn.place)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for programs."""
+        counts, methods = self.counts(), self.by_method()
+        return {
+            "clean": self.clean,
+            "counts": {status: counts[status] for status in STATUSES},
+            "methods": {name: {s: found[s] for s in STATUSES} for name, found in methods.items()},
+            "skipped": dict(self.reasons("skipped")),
+            "leftOut": dict(self.left_out),
+            "latencyMs": {
+                method: {"count": both.now.count, "captured": _told(both.captured), "now": _told(both.now)}
+                for method, both in self.latency().items()
+            },
+            "exchanges": [
+                _outcome_as_json(o) for o in self._in_order() if o.status in ("different", "failed")
+            ],
+        }
+
+
+def _told(histogram: Histogram) -> dict[str, float | None]:
+    told = {name: histogram.percentile(share) for name, share in PERCENTILES.items()}
+    return {name: None if value is None else round(value, 3) for name, value in told.items()}
+
+
+def _outcome_as_json(outcome: Outcome) -> dict[str, Any]:
+    turn = outcome.turn
+    told: dict[str, Any] = {
+        "status": outcome.status,
+        "client": outcome.client,
+        "exchange": turn.exchange,
+        "method": turn.method,
+        "target": turn.target,
+        "reason": outcome.reason,
+        "differences": [_difference_as_json(found) for found in outcome.differences] or None,
+    }
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def _difference_as_json(found: Difference) -> dict[str, Any]:
+    told: dict[str, Any] = {"path": show_path(found.path), "kind": found.kind}
+    if found.kind != "added":
+        told["captured"] = found.captured
+    if found.kind != "removed":
+        told["now"] = found.now
+    return told
+
+
+def count_text(counts: Iterable[tuple[str, int]]) -> str:
+    """`3 redacted, 1 truncated`."""
+    return ", ".join(f"{number} {what}" for what, number in counts)

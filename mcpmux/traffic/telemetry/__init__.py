@@ -1,0 +1,1 @@
+"""Metrics for Prometheus, spans and metrics for OpenTelemetry."""

@@ -1,0 +1,98 @@
+"""What the running parts say of themselves when metrics are asked for: upstreams, clients, capture."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from mcpmux.runtime.relay import Relay
+from mcpmux.runtime.upstreams.fleet import Fleet
+from mcpmux.traffic.capture.sink import CaptureSink
+from mcpmux.traffic.telemetry.prometheus import Gauge, Kind, Samples
+
+OF_UPSTREAM = ("upstream",)
+
+
+def mux_gauges(fleet: Fleet, relay: Relay) -> tuple[Gauge, ...]:
+    """The gauges of upstreams and clients."""
+
+    def up() -> Samples:
+        return [((name,), float(upstream.state == "ready")) for name, upstream in fleet.items()]
+
+    def connects() -> Samples:
+        return [((name,), upstream.connects) for name, upstream in fleet.items()]
+
+    def reconnects() -> Samples:
+        return [((name,), max(0, upstream.connects - 1)) for name, upstream in fleet.items()]
+
+    def sessions() -> Samples:
+        found = Counter(dict.fromkeys(fleet, 0))
+        found.update(upstream.name for upstream in fleet.connected())
+        return [((name,), count) for name, count in found.items()]
+
+    def subscriptions() -> Samples:
+        found = Counter(dict.fromkeys(fleet, 0))
+        for upstream in fleet.connected():
+            found[upstream.name] += len(relay.subscriptions.wanted(upstream.key))
+        return [((name,), count) for name, count in found.items()]
+
+    return (
+        Gauge(
+            "mcpmux_upstream_up", "Whether the upstream's shared session is ready.", "gauge", OF_UPSTREAM, up
+        ),
+        Gauge(
+            "mcpmux_upstream_connects_total",
+            "Connections of its shared session that were agreed.",
+            "counter",
+            OF_UPSTREAM,
+            connects,
+        ),
+        Gauge(
+            "mcpmux_upstream_reconnects_total",
+            "Those among them that followed a loss.",
+            "counter",
+            OF_UPSTREAM,
+            reconnects,
+        ),
+        Gauge(
+            "mcpmux_upstream_sessions",
+            "Sessions with the upstream: shared, for legacy clients, and clients' own.",
+            "gauge",
+            OF_UPSTREAM,
+            sessions,
+        ),
+        Gauge(
+            "mcpmux_upstream_subscriptions",
+            "Resources of the upstream that any client listens to.",
+            "gauge",
+            OF_UPSTREAM,
+            subscriptions,
+        ),
+        single("mcpmux_client_sessions", "Legacy sessions of clients.", "gauge", lambda: fleet.clients),
+        single(
+            "mcpmux_listening_clients", "Clients that may hear of changes.", "gauge", lambda: relay.listening
+        ),
+    )
+
+
+def capture_gauges(capture: CaptureSink) -> tuple[Gauge, ...]:
+    """The gauges of what is kept in files."""
+    return (
+        single(
+            "mcpmux_capture_dropped_total",
+            "Messages that were not captured because the disk was too slow.",
+            "counter",
+            lambda: capture.dropped,
+        ),
+        single(
+            "mcpmux_capture_paused",
+            "Whether files cannot be written.",
+            "gauge",
+            lambda: float(capture.paused),
+        ),
+    )
+
+
+def single(name: str, about: str, kind: Kind, read: Callable[[], float]) -> Gauge:
+    """A gauge of one value without labels, such as what a queue holds."""
+    return Gauge(name, about, kind, (), lambda: [((), read())])

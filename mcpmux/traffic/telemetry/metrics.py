@@ -1,0 +1,141 @@
+"""Counts and durations of what passes, kept in memory until somebody asks. No clock and no waiting.
+
+Promises: bounded memory. Labels are configured names and words of the protocol; a stranger's method counts
+as `other`, and targets and clients' names are never labels. `prometheus` writes it down.
+
+In `upstream`, `(none)` stands for an exchange that mcpmux has answered by itself, `(several)` for one that
+more than one upstream was asked for; no upstream can have such a name.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from mcpmux.protocol import method as m
+from mcpmux.protocol.envelope import Fields
+from mcpmux.traffic.correlation import Seen
+from mcpmux.traffic.recorder import Exchange
+from mcpmux.traffic.telemetry.outcome_label import METHODS, OK, TOOL_ERROR, class_of, outcome_of
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds of the buckets: from a cached read to the default deadline of a request."""
+
+OTHER = "other"
+NONE = "(none)"
+SEVERAL = "(several)"
+
+Labels = tuple[str, ...]
+
+
+class Histogram:
+    """How many values were at most each of the bounds; the last count is of those above all bounds."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Histogram {sum(self.counts)} values, total {self.total:g}>"
+
+    def add(self, value: float) -> None:
+        """One more value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class Metrics:
+    """A Sink and a Keeper. Each attribute maps the values of its labels, in this order, to what was counted.
+
+    | attribute | labels |
+    | --- | --- |
+    | `messages`, `bytes` | leg, direction, transport, kind |
+    | `notifications` | leg, direction, method |
+    | `exchanges` | method, upstream, outcome |
+    | `durations` | method, upstream; a listen has none, it lasts as long as its client wants |
+    | `calls` | upstream, method, outcome: requests to upstreams, those of mcpmux itself included |
+    | `call_durations` | upstream, method |
+    | `in_flight` | method: exchanges that are being worked on |
+    """
+
+    def __init__(self) -> None:
+        self._tallies: dict[Labels, list[int]] = {}
+        self.notifications: dict[Labels, int] = {}
+        self.exchanges: dict[Labels, int] = {}
+        self.durations: dict[Labels, Histogram] = {}
+        self.calls: dict[Labels, int] = {}
+        self.call_durations: dict[Labels, Histogram] = {}
+        self.in_flight: dict[Labels, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Metrics {sum(self.messages.values())} messages, {sum(self.exchanges.values())} exchanges>"
+
+    @property
+    def messages(self) -> dict[Labels, int]:
+        """How many messages passed."""
+        return {labels: tally[0] for labels, tally in self._tallies.items()}
+
+    @property
+    def bytes(self) -> dict[Labels, int]:
+        """How long they were together, without the framing of their transports."""
+        return {labels: tally[1] for labels, tally in self._tallies.items()}
+
+    def take(self, seen: Seen) -> None:
+        """See Sink."""
+        leg = seen.leg
+        labels = (leg.side, seen.direction, leg.transport, seen.kind)
+        tally = self._tallies.get(labels)
+        if tally is None:
+            tally = self._tallies[labels] = [0, 0]
+        tally[0] += 1
+        tally[1] += len(seen.data)
+        if seen.kind == "notification":
+            _count(self.notifications, (leg.side, seen.direction, known(seen.method)))
+        elif seen.ms is not None and leg.upstream is not None and seen.direction == "in":
+            self._take_answer(leg.upstream, known(seen.method), seen)
+
+    def _take_answer(self, upstream: str, method: str, seen: Seen) -> None:
+        """An upstream has answered."""
+        answered = TOOL_ERROR if seen.failed else OK
+        _count(self.calls, (upstream, method, answered if seen.code is None else class_of(seen.code)))
+        if method != m.LISTEN and seen.ms is not None:
+            _histogram(self.call_durations, (upstream, method)).add(seen.ms / 1000)
+
+    async def admit(self, exchange: Exchange) -> None:
+        """See Keeper. Never waits."""
+        _count(self.in_flight, (known(exchange.call.method),))
+
+    async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
+        """See Keeper. Never waits."""
+        method = known(exchange.call.method)
+        upstream = asked(exchange.upstreams)
+        self.in_flight[method,] -= 1
+        _count(self.exchanges, (method, upstream, outcome_of(exchange.call.method, outcome)))
+        if method != m.LISTEN:
+            _histogram(self.durations, (method, upstream)).add(seconds)
+
+
+def known(method: str | None) -> str:
+    """The method as a label."""
+    return method if method is not None and method in METHODS else OTHER
+
+
+def asked(upstreams: Sequence[str]) -> str:
+    """The upstreams that an exchange has asked, as a label."""
+    if len(upstreams) == 1:
+        return upstreams[0]
+    return SEVERAL if upstreams else NONE
+
+
+def _count(counts: dict[Labels, int], labels: Labels) -> None:
+    counts[labels] = counts.get(labels, 0) + 1
+
+
+def _histogram(histograms: dict[Labels, Histogram], labels: Labels) -> Histogram:
+    found = histograms.get(labels)
+    if found is None:
+        found = histograms[labels] = Histogram()
+    return found

@@ -1,0 +1,350 @@
+"""OpenTelemetry spans of exchanges, after the semantic conventions for MCP.
+
+A client's request is a span of kind SERVER, from its admission to its outcome; each upstream that is asked
+for it adds one of kind CLIENT below it. A SERVER span continues the trace that the request says in `_meta`;
+else the one in the HTTP request's headers, which is otherwise linked. Upstreams are told of the CLIENT span
+in `_meta` and in HTTP headers.
+
+What mcpmux asks by itself (handshakes, subscriptions that many clients share) belongs to no exchange and has
+no spans. A stranger's text passes the Redactor and is cut. Nothing here waits: a finished span goes into a
+queue of the SDK.
+
+Source: "Semantic conventions for Model Context Protocol (MCP)" of open-telemetry/semantic-conventions-genai
+(status: development), October 2026; SEP-414 for `_meta`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from typing import NamedTuple
+
+import trio
+from opentelemetry.context import Context as OtelContext
+from opentelemetry.metrics import Meter
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    get_current_span,
+    set_span_in_context,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import Fields, Id
+from mcpmux.protocol.revisions import SUPPORTED
+from mcpmux.runtime.tap import EXCHANGE, TRACE_HEADERS, Leg
+from mcpmux.traffic.capture.message import fingerprint
+from mcpmux.traffic.correlation import Seen
+from mcpmux.traffic.recorder import Exchange
+from mcpmux.traffic.telemetry.outcome_label import METHODS, TOOL_ERROR, says_failed
+from mcpmux.traffic.telemetry.trace_context import (
+    Context,
+    baggage_to_pass,
+    context_headers,
+    context_in_headers,
+    context_in_meta,
+    with_context,
+)
+
+TEXT_LIMIT = 2048  # characters of a URI or a message
+NAME_LIMIT = 200  # characters of a name, method or id
+ARRIVED_LIMIT = 4096  # ids of requests that are not admitted yet; far more than wait at any time
+
+OTHER = "_OTHER"
+"""Stands for what has too many values, as the conventions spell it."""
+
+# Bounds that the conventions ask for, in seconds.
+BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+
+_TRANSPORTS = {
+    "stdio": {"network.transport": "pipe"},
+    "http": {"network.transport": "tcp", "network.protocol.name": "http"},
+    "sse": {"network.transport": "tcp", "network.protocol.name": "http"},
+    "websocket": {"network.transport": "tcp", "network.protocol.name": "websocket"},
+    "tcp": {"network.transport": "tcp"},
+    "unix": {"network.transport": "unix"},
+}
+_NAMED = {m.TOOLS_CALL: "gen_ai.tool.name", m.PROMPTS_GET: "gen_ai.prompt.name"}
+_WITH_URI = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
+
+_OURS = METHODS | set(SUPPORTED)
+"""Words of the protocol, which need no look."""
+
+_W3C = TraceContextTextMapPropagator()
+
+Attributes = dict[str, str | int]
+Clean = Callable[[str], str]
+"""Takes what is secret out of a stranger's text."""
+
+
+class Server(NamedTuple):
+    """Where an upstream is, for `server.address` and `server.port`."""
+
+    address: str
+    port: int | None
+
+
+class _Open(NamedTuple):
+    """A span that has begun. `baggage`: what the client sent along."""
+
+    span: Span
+    attributes: Attributes
+    baggage: Context
+
+
+class _Asked(NamedTuple):
+    """What a task is asking an upstream."""
+
+    span: Span
+    method: str
+
+
+_ASKED: ContextVar[_Asked | None] = ContextVar("asked", default=None)
+
+
+class Spans:
+    """A Sink and a Keeper; `trace` is a runtime.tap.Trace. `clock` gives seconds.
+
+    `propagate`: whether upstreams are told of the trace.
+    """
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        meter: Meter,
+        clean: Clean,
+        servers: Mapping[str, Server],
+        clock: Callable[[], float],
+        *,
+        propagate: bool = True,
+    ) -> None:
+        self._tracer = tracer
+        self._clean = clean
+        self._servers = servers
+        self._clock = clock
+        self._propagate = propagate
+        self._open: dict[int, _Open] = {}
+        self._arrived: OrderedDict[int, Id] = OrderedDict()
+        self._server_duration = _duration(meter, "server")
+        self._client_duration = _duration(meter, "client")
+
+    def __repr__(self) -> str:
+        return f"<Spans {len(self._open)} open>"
+
+    def take(self, seen: Seen) -> None:
+        """See Sink. Requests tell their ids."""
+        if seen.kind != "request" or seen.id is None:
+            return
+        if seen.leg.side == "client" and seen.direction == "in":
+            self._arrived[seen.exchange] = seen.id
+            if len(self._arrived) > ARRIVED_LIMIT:
+                self._arrived.popitem(last=False)
+        elif seen.leg.side == "upstream" and seen.direction == "out":
+            asked = _ASKED.get()
+            if asked is not None and asked.method == seen.method and asked.span.is_recording():
+                asked.span.set_attribute("jsonrpc.request.id", str(seen.id))
+
+    async def admit(self, exchange: Exchange) -> None:
+        """See Keeper. Never waits."""
+        call = exchange.call
+        said, sent = context_in_meta(call.meta), context_in_headers(exchange.headers)
+        parent, ambient = _extract(said), _extract(sent)
+        links = [Link(ambient)] if parent is not None and ambient is not None and ambient != parent else None
+        attributes = {**self._attributes(exchange.leg, call), "mcpmux.exchange": exchange.number}
+        if (request_id := self._arrived.pop(exchange.number, None)) is not None:
+            attributes["jsonrpc.request.id"] = self._text(str(request_id), NAME_LIMIT)
+        span = self._tracer.start_span(
+            self._name(call),
+            context=_below(parent or ambient),
+            kind=SpanKind.SERVER,
+            attributes=attributes,
+            links=links,
+        )
+        baggage = baggage_to_pass(said) or baggage_to_pass(sent)
+        self._open[exchange.number] = _Open(span, attributes, baggage)
+
+    async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
+        """See Keeper. Never waits."""
+        found = self._open.pop(exchange.number, None)
+        if found is not None:
+            error = self._end(found, exchange.leg, exchange.call.method, outcome)
+            self._server_duration.record(seconds, _measured(found.attributes, error))
+
+    async def trace(self, leg: Leg, call: Call, work: Callable[[Call], Awaitable[Fields]]) -> Fields:
+        """See Trace."""
+        above = self._open.get(EXCHANGE.get())
+        if above is None:
+            return await work(call)
+        attributes = self._attributes(leg, call)
+        span = self._tracer.start_span(
+            self._name(call),
+            context=set_span_in_context(above.span, OtelContext()),
+            kind=SpanKind.CLIENT,
+            attributes=attributes,
+        )
+        asked = _ASKED.set(_Asked(span, call.method))
+        headers = TRACE_HEADERS.set(TRACE_HEADERS.get())
+        if self._propagate:
+            context = {**_inject(span), **above.baggage}
+            TRACE_HEADERS.set(context_headers(context))
+            call = with_context(call, context)
+        began = self._clock()
+        outcome: Fields | BaseException = {}
+        try:
+            outcome = await work(call)
+            return outcome
+        except BaseException as error:
+            outcome = error
+            raise
+        finally:
+            TRACE_HEADERS.reset(headers)
+            _ASKED.reset(asked)
+            failed = self._end(_Open(span, attributes, above.baggage), leg, call.method, outcome)
+            self._client_duration.record(self._clock() - began, _measured(attributes, failed))
+
+    def close(self) -> None:
+        """End what is open still."""
+        for found in self._open.values():
+            found.span.end()
+        self._open.clear()
+
+    def _name(self, call: Call) -> str:
+        """The span's name. A URI is no part of it: there are too many."""
+        if call.method not in METHODS:
+            return OTHER
+        target = call.text("name") if call.method in _NAMED else None
+        return f"{call.method} {self._text(target, NAME_LIMIT)}" if target else call.method
+
+    def _attributes(self, leg: Leg, call: Call) -> Attributes:
+        found: Attributes = {"mcp.method.name": self._text(call.method, NAME_LIMIT)}
+        found |= _TRANSPORTS.get(leg.transport, {})
+        found |= self._of_session(leg)
+        name = call.text("name") if call.method in _NAMED else None
+        if name is not None:
+            found[_NAMED[call.method]] = self._text(name, NAME_LIMIT)
+        if call.method == m.TOOLS_CALL:
+            found["gen_ai.operation.name"] = "execute_tool"
+        uri = call.text("uri") if call.method in _WITH_URI else None
+        if uri is not None:
+            found["mcp.resource.uri"] = self._text(uri, TEXT_LIMIT)
+        if leg.upstream is not None:
+            found |= self._whereabouts(leg.upstream)
+        return found
+
+    def _of_session(self, leg: Leg) -> Attributes:
+        """What is agreed on a leg; an exchange may be what agrees it."""
+        found: Attributes = {}
+        if leg.revision is not None:
+            found["mcp.protocol.version"] = self._text(leg.revision, NAME_LIMIT)
+        if leg.session is not None:  # whoever knows it can use it: never as it is
+            found["mcp.session.id"] = fingerprint(leg.session)
+        return found
+
+    def _whereabouts(self, upstream: str) -> Attributes:
+        found: Attributes = {"mcpmux.upstream": upstream}
+        if (server := self._servers.get(upstream)) is not None:
+            found["server.address"] = server.address
+            if server.port is not None:
+                found["server.port"] = server.port
+        return found
+
+    def _text(self, text: str, limit: int) -> str:
+        """A stranger's text, fit to be sent."""
+        if text in _OURS:
+            return text
+        text = self._clean(text).encode("utf-8", "replace").decode()
+        return text if len(text) <= limit else text[: limit - 1] + "…"
+
+    def _end(self, done: _Open, leg: Leg, method: str, outcome: Fields | BaseException) -> str | None:
+        """End a span with how its operation went; the kind of error, None for none."""
+        span, error = done.span, error_type(method, outcome)
+        for key, value in self._of_session(leg).items():
+            if key not in done.attributes:
+                done.attributes[key] = value
+                span.set_attribute(key, value)
+        if error is not None:
+            span.set_attribute("error.type", error)
+            if isinstance(outcome, RpcError):
+                span.set_attribute("rpc.response.status_code", error)
+                span.set_status(Status(StatusCode.ERROR, self._text(outcome.message, TEXT_LIMIT)))
+            else:
+                span.set_status(Status(StatusCode.ERROR))
+        span.end()
+        return error
+
+
+def error_type(method: str, outcome: Fields | BaseException) -> str | None:
+    """`error.type` of the conventions, None when it went well. To end a listen is no error."""
+    if isinstance(outcome, RpcError):
+        return str(outcome.code)
+    if isinstance(outcome, trio.Cancelled):
+        if method == m.LISTEN:
+            return None
+        return "timeout" if outcome.source == "deadline" else "cancelled"
+    if isinstance(outcome, BaseException):
+        return type(outcome).__name__
+    return TOOL_ERROR if method == m.TOOLS_CALL and says_failed(outcome) else None
+
+
+def _extract(context: Context) -> SpanContext | None:
+    """The span that the context is about, None for none or a malformed one."""
+    if "traceparent" not in context:
+        return None
+    found = get_current_span(_W3C.extract(context, OtelContext())).get_span_context()
+    return found if found.is_valid else None
+
+
+def _below(parent: SpanContext | None) -> OtelContext:
+    if parent is None:
+        return OtelContext()
+    return set_span_in_context(NonRecordingSpan(parent), OtelContext())
+
+
+def _inject(span: Span) -> Context:
+    found: Context = {}
+    _W3C.inject(found, set_span_in_context(span, OtelContext()))
+    return found
+
+
+class _Duration(NamedTuple):
+    """What records durations."""
+
+    record: Callable[[float, Attributes], None]
+
+
+def _duration(meter: Meter, side: str) -> _Duration:
+    histogram = meter.create_histogram(
+        f"mcp.{side}.operation.duration",
+        unit="s",
+        description=f"Duration of MCP requests as seen by the {side}.",
+        explicit_bucket_boundaries_advisory=BOUNDS,
+    )
+    return _Duration(histogram.record)
+
+
+_MEASURED = frozenset(
+    {"mcp.protocol.version", "network.transport", "network.protocol.name", "mcpmux.upstream"}
+    | {"server.address", "server.port", "gen_ai.operation.name"}
+)
+
+
+def _measured(attributes: Attributes, error: str | None) -> Attributes:
+    """The attributes of a span that a metric may have, too: those with few values."""
+    found = {key: value for key, value in attributes.items() if key in _MEASURED}
+    method = attributes["mcp.method.name"]
+    found["mcp.method.name"] = method if method in METHODS else OTHER
+    if error is None or error == TOOL_ERROR:  # else the name may be invented
+        found |= {key: attributes[key] for key in _NAMED.values() if key in attributes}
+    if error is not None:
+        found["error.type"] = error
+    return found

@@ -1,0 +1,131 @@
+"""One response: either complete in a single `send`, or streamed by `open`, `write` and `finish`.
+
+    NEW  -- send -->   FINISHED
+    NEW  -- open -->   OPEN
+    OPEN -- write -->  OPEN
+    OPEN -- finish --> FINISHED   the server finishes what a returning handler left open
+
+Anything else is a LocalProtocolError. Sending never fails because of the peer: a peer that is gone
+cancels the handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from mcpmux.errors import LocalProtocolError
+from mcpmux.transports.http.message import (
+    JOIN_BYTES,
+    LAST_CHUNK,
+    Fields,
+    HttpRequest,
+    encode_chunk,
+    encode_response_head,
+    has_no_body,
+)
+
+
+@dataclass(slots=True)
+class ServerState:
+    """What all connections of a server share and look up instead of asking the clock each time."""
+
+    now: float  # trio's time, at most a sweep old
+    date_field: bytes  # b"Date: …\r\n"
+    draining: bool = False
+
+
+class _Stage(Enum):
+    NEW = auto()
+    OPEN = auto()
+    FINISHED = auto()
+
+
+NEW, OPEN, FINISHED = _Stage
+
+
+class HttpReply:
+    """The answer to one request. To be used by one task at a time."""
+
+    __slots__ = ("_chunked", "_request", "_send", "_stage", "_state")
+
+    def __init__(
+        self, request: HttpRequest, send: Callable[[bytes], Awaitable[None]], state: ServerState
+    ) -> None:
+        self._request = request
+        self._send = send
+        self._state = state
+        self._stage = NEW
+        self._chunked = False
+
+    def __repr__(self) -> str:
+        return f"HttpReply({self._stage.name}, to={self._request.method} {self._request.path})"
+
+    @property
+    def started(self) -> bool:
+        """True once a byte of the response may have left."""
+        return self._stage is not NEW
+
+    @property
+    def finished(self) -> bool:
+        return self._stage is FINISHED
+
+    async def send(self, status: int, fields: Fields, body: bytes = b"") -> None:
+        """Send the whole response. `fields` are without framing: Content-Length and the like are added."""
+        self._advance(NEW, FINISHED)
+        head = self._encode_head(status, fields)
+        if has_no_body(status):
+            await self._send(head + b"\r\n")
+            return
+        head = b"%bContent-Length: %d\r\n\r\n" % (head, len(body))
+        if self._request.method == "HEAD":
+            body = b""
+        if len(body) <= JOIN_BYTES:
+            await self._send(head + body)
+        else:
+            await self._send(head)
+            await self._send(body)
+
+    async def open(self, status: int, fields: Fields, data: bytes = b"") -> None:
+        """Start a streamed response; the head and the first `data` travel together."""
+        if self._request.method == "HEAD":
+            raise LocalProtocolError("a response to HEAD cannot be streamed")
+        self._advance(NEW, OPEN)
+        self._chunked = not self._request.http_1_0
+        if not self._chunked:
+            self._request.keep_alive = False
+        head = self._encode_head(status, fields)
+        if self._chunked:
+            head += b"Transfer-Encoding: chunked\r\n"
+        await self._send(head + b"\r\n" + self._encode_part(data))
+
+    async def write(self, data: bytes) -> None:
+        """Send more of a streamed response."""
+        self._advance(OPEN, OPEN)
+        if data:
+            await self._send(self._encode_part(data))
+
+    async def finish(self, data: bytes = b"") -> None:
+        """End a streamed response; the last `data` and the end travel together."""
+        self._advance(OPEN, FINISHED)
+        end = LAST_CHUNK if self._chunked else b""
+        await self._send(self._encode_part(data) + end)
+
+    def _advance(self, before: _Stage, after: _Stage) -> None:
+        if self._stage is not before:
+            raise LocalProtocolError(f"the response is {self._stage.name}, not {before.name}")
+        self._stage = after
+
+    def _encode_head(self, status: int, fields: Fields) -> bytes:
+        request = self._request
+        if self._state.draining:
+            request.keep_alive = False
+        if not request.keep_alive:
+            persistence = b"Connection: close\r\n"
+        else:
+            persistence = b"Connection: keep-alive\r\n" if request.http_1_0 else b""
+        return b"%b%b%b" % (encode_response_head(status, fields), persistence, self._state.date_field)
+
+    def _encode_part(self, data: bytes) -> bytes:
+        return encode_chunk(data) if self._chunked else data

@@ -1,0 +1,222 @@
+"""Bytes of one connection in, complete requests out. Pure: httptools' parser and what we add to it.
+
+httptools (llhttp, strict) already refuses bare line feeds, folded lines, blanks before a colon, a
+repeated Content-Length or one next to Transfer-Encoding, and malformed chunks. Refused here: what it
+lets pass although it is ambiguous, too large, or not HTTP/1.x. An Upgrade is declined by ignoring it.
+
+    IDLE -- first byte -->      HEAD
+    HEAD -- empty line -->      BODY   `wants_continue` if the client waits for a go-ahead
+    BODY -- end of message -->  IDLE   the request is appended to `requests`
+    any  -- `refusal` is set -->       the parser is spent
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum, auto
+from urllib.parse import urlsplit
+
+import httptools
+
+from mcpmux.transports.http.message import FRAMING_PER_BODY_BYTE, HttpLimits, HttpRequest, Refusal
+
+# Fields that mean something else to every reader when they come twice.
+SINGLETONS = frozenset(
+    {"authorization", "content-length", "content-type", "expect", "host", "origin", "transfer-encoding"}
+)
+
+
+class Phase(Enum):
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+
+
+IDLE, HEAD, BODY = Phase  # a global is found faster than an attribute of the class
+
+
+_TLS_HANDSHAKE = b"\x16\x03"
+_TLS_REFUSAL = Refusal(400, "this port speaks plain HTTP, not TLS: use http://")
+
+
+class RequestRefused(Exception):
+    """A decision on its way out of a parser callback; `feed` turns it into `refusal`."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.refusal = Refusal(status, sentence)
+
+
+class RequestParser:
+    """Feed it, answer `requests` in order, then look at `refusal`. The `on_…` are httptools' callbacks."""
+
+    def __init__(self, limits: HttpLimits, peer: str) -> None:
+        self.phase = IDLE
+        self.requests: deque[HttpRequest] = deque()
+        self.refusal: Refusal | None = None
+        self.wants_continue = False
+        self._limits = limits
+        self._peer = peer
+        self._wire_bytes = 0  # of the unfinished request, or a little less when it was pipelined
+        self._body_bytes = 0
+        self._body_withheld = False  # httptools takes an Upgrade for the end of the message
+        self._parser = httptools.HttpRequestParser(self)
+
+    def __repr__(self) -> str:
+        return f"RequestParser({self.phase.name}, complete={len(self.requests)}, refusal={self.refusal})"
+
+    def feed(self, data: bytes) -> None:
+        """Take what was received. Never raises: see `refusal`."""
+        complete = len(self.requests)
+        self._wire_bytes += len(data)
+        while data:
+            try:
+                self._parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._body_head() + data[upgrade.args[0] :]
+            except httptools.HttpParserError as error:
+                self.refusal = _TLS_REFUSAL if data[:2] == _TLS_HANDSHAKE else _refusal(error)
+                return
+        if len(self.requests) > complete:
+            self._wire_bytes = 0
+        else:
+            self._check_growth()
+
+    def on_message_begin(self) -> None:
+        if self.phase is IDLE:
+            self.phase = HEAD
+            self._target = b""
+            self._headers: dict[str, str] = {}
+            self._body: list[bytes] = []
+            self._body_bytes = 0
+            self.wants_continue = False
+
+    def on_url(self, part: bytes) -> None:
+        self._target += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.phase is not HEAD:
+            return  # a trailer must not pass for a header
+        key = name.decode("latin-1").lower()
+        text = value.decode("latin-1").rstrip(" \t")
+        if key in self._headers:
+            if key in SINGLETONS:
+                raise RequestRefused(400, f"malformed request: {key} is repeated")
+            text = f"{self._headers[key]}, {text}"
+        self._headers[key] = text
+
+    def on_headers_complete(self) -> None:
+        if self.phase is not HEAD:
+            return
+        self.phase = BODY
+        headers = self._headers
+        if self._wire_bytes > self._limits.head_bytes:
+            self._check_head_size()
+        version = self._parser.get_http_version()
+        if version != "1.1":
+            _check_old_version(version, headers)
+        elif "host" not in headers:
+            raise RequestRefused(400, "malformed request: Host is missing")
+        if "content-length" in headers or "transfer-encoding" in headers:
+            self._check_body_headers()
+        if "expect" in headers:
+            self._check_expectation(version)
+        self._request = self._start_request(version)
+
+    def on_body(self, part: bytes) -> None:
+        self._body_bytes += len(part)
+        if self._body_bytes > self._limits.body_bytes:
+            raise self._body_too_large()
+        self._body.append(part)
+        self.wants_continue = False
+
+    def on_message_complete(self) -> None:
+        if not self._body_withheld:
+            body = self._body
+            self._request.body = body[0] if len(body) == 1 else b"".join(body)
+            self.requests.append(self._request)
+            self.phase = IDLE
+
+    def _start_request(self, version: str) -> HttpRequest:
+        target = self._target.decode("latin-1")
+        if target[0] != "/" and target != "*":
+            target, self._headers["host"] = _origin_form(target)
+        path, _, query = target.partition("?")
+        return HttpRequest(
+            self._parser.get_method().decode("latin-1"),
+            path,
+            query,
+            self._headers,
+            b"",
+            self._peer,
+            version == "1.0",
+            self._parser.should_keep_alive(),
+        )
+
+    def _check_growth(self) -> None:
+        limit = self._limits.head_bytes
+        if self.phase is HEAD and self._wire_bytes > limit:
+            self.refusal = self._head_too_large().refusal
+        elif self.phase is BODY and self._wire_bytes > 2 * limit + FRAMING_PER_BODY_BYTE * self._body_bytes:
+            self.refusal = Refusal(400, "malformed request: chunks are mostly framing")
+
+    def _check_head_size(self) -> None:
+        size = len(self._target) + sum(len(name) + len(value) + 4 for name, value in self._headers.items())
+        if size > self._limits.head_bytes:
+            raise self._head_too_large()
+
+    def _check_body_headers(self) -> None:
+        if int(self._headers.get("content-length", "0")) > self._limits.body_bytes:
+            raise self._body_too_large()
+        if self._headers.get("transfer-encoding", "chunked").lower() != "chunked":
+            raise RequestRefused(501, "the only transfer coding supported is chunked")
+        self._body_withheld = self._parser.should_upgrade()
+
+    def _check_expectation(self, version: str) -> None:
+        if self._headers["expect"].lower() != "100-continue":
+            raise RequestRefused(417, "the only expectation supported is 100-continue")
+        self.wants_continue = version == "1.1"
+
+    def _body_head(self) -> bytes:
+        """After an Upgrade: a head that makes httptools read the body which it left out."""
+        if not self._body_withheld:
+            return b""
+        self._body_withheld = False
+        if "transfer-encoding" in self._headers:
+            return b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        return b"POST / HTTP/1.1\r\nContent-Length: %b\r\n\r\n" % self._headers["content-length"].encode()
+
+    def _head_too_large(self) -> RequestRefused:
+        return RequestRefused(431, f"the request's head is larger than {self._limits.head_bytes} bytes")
+
+    def _body_too_large(self) -> RequestRefused:
+        return RequestRefused(413, f"the request's body is larger than {self._limits.body_bytes} bytes")
+
+
+def _check_old_version(version: str, headers: dict[str, str]) -> None:
+    if version != "1.0":
+        raise RequestRefused(505, "the only versions supported are HTTP/1.1 and HTTP/1.0")
+    if "transfer-encoding" in headers:
+        raise RequestRefused(400, "malformed request: HTTP/1.0 has no Transfer-Encoding")
+
+
+def _origin_form(target: str) -> tuple[str, str]:
+    """`http://host/path?query` -> (`/path?query`, `host`): the target outranks the Host field (RFC 9112)."""
+    try:
+        url = urlsplit(target)
+    except ValueError as error:
+        raise RequestRefused(400, "malformed request: the target is not a URL") from error
+    if url.scheme not in ("http", "https") or "@" in url.netloc:
+        raise RequestRefused(400, "malformed request: the target is neither a path nor an http URL")
+    path = url.path or "/"
+    return f"{path}?{url.query}" if url.query else path, url.netloc
+
+
+def _refusal(error: httptools.HttpParserError) -> Refusal:
+    reason = str(error)
+    if isinstance(error.__context__, RequestRefused):
+        return error.__context__.refusal
+    if reason in ("Invalid HTTP version", "Pause on PRI/Upgrade"):
+        return Refusal(505, "the only versions supported are HTTP/1.1 and HTTP/1.0")
+    return Refusal(400, f"malformed request: {reason}")

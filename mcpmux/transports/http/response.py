@@ -1,0 +1,116 @@
+"""Bytes of one connection in, one response at a time out. Pure: httptools' parser and what we add.
+
+(begin) -- head of a final status --> `status` is set
+        -- body bytes -->             `take_body` gives them, as they come
+        -- end of message -->         `complete`
+Interim responses (1xx) are skipped. Trailers are ignored.
+"""
+
+from __future__ import annotations
+
+import httptools
+
+from mcpmux.errors import RemoteProtocolError, TransportClosed
+from mcpmux.transports.http.message import FRAMING_PER_BODY_BYTE, has_no_body
+
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake: what a TLS port answers to plain HTTP
+
+
+class ResponseParser:
+    """Reads the responses of one connection. The `on_…` are httptools' callbacks."""
+
+    def __init__(self, head_limit: int) -> None:
+        self._head_limit = head_limit
+        self._parser = httptools.HttpResponseParser(self)
+        self.begin()
+
+    def __repr__(self) -> str:
+        return f"ResponseParser(status={self.status}, complete={self.complete})"
+
+    def begin(self) -> None:
+        """A request is about to be sent: forget the response before."""
+        self.status = 0  # until the head is in
+        self.headers: dict[str, str] = {}
+        self.complete = False
+        self.keep_alive = False
+        self.wire_bytes = 0
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._ends_with_stream = False
+
+    def feed(self, data: bytes) -> None:
+        """Take what was received. Raises RemoteProtocolError."""
+        self.wire_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not self.complete:
+                if self.wire_bytes == len(data) and data[:2] in _TLS_RECORDS:
+                    raise RemoteProtocolError("the server speaks TLS there: use https://") from error
+                raise RemoteProtocolError(f"malformed HTTP response: {_reason(error)}") from error
+            self.keep_alive = False  # bytes that nobody asked for: never read another response from here
+        if not self.complete:
+            self._check_growth()
+
+    def feed_eof(self) -> None:
+        """The server ended the stream. Raises TransportClosed when that cuts the response short."""
+        if not self.wire_bytes:
+            raise TransportClosed("the server closed the connection without an answer")
+        if not self._ends_with_stream:
+            raise TransportClosed("the server closed the connection in the middle of its answer")
+        self.complete = True
+
+    def take_body(self) -> bytes:
+        """The body bytes that have come since the last call, b"" for none."""
+        parts = self._body
+        if not parts:
+            return b""
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        return data
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise RemoteProtocolError("more bytes than the response has")
+        self.headers = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.status:
+            return  # a trailer must not pass for a header
+        key = name.decode("latin-1").lower()
+        text = value.decode("latin-1").rstrip(" \t")
+        self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            return
+        headers = self.headers
+        if "transfer-encoding" in headers:
+            if headers["transfer-encoding"].lower() != "chunked":
+                raise RemoteProtocolError("its transfer coding is not chunked")
+        elif "content-length" not in headers:
+            self._ends_with_stream = not has_no_body(status)
+        self.status = status
+
+    def on_body(self, part: bytes) -> None:
+        self._body_bytes += len(part)
+        self._body.append(part)
+
+    def on_message_complete(self) -> None:
+        if self.status:
+            self.complete = True
+            self.keep_alive = self._parser.should_keep_alive()
+
+    def _check_growth(self) -> None:
+        if not self.status:
+            if self.wire_bytes > self._head_limit:
+                raise RemoteProtocolError(f"the response's head is larger than {self._head_limit} bytes")
+        elif self.wire_bytes > 2 * self._head_limit + FRAMING_PER_BODY_BYTE * self._body_bytes:
+            raise RemoteProtocolError("malformed HTTP response: chunks are mostly framing")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, httptools.HttpParserUpgrade):
+        return "it switches to a protocol that was not asked for"
+    return str(error.__context__ or error)

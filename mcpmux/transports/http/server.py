@@ -1,0 +1,266 @@
+"""An HTTP/1.1 server: requests in, one handler call each, responses out in order.
+
+Per connection there is one task and one cancel scope, per request neither: a request that arrives in
+one receive and is answered by one send costs those two system calls and one turn of the scheduler.
+What would need a timer or a watcher per request is done for all connections by one sweeper:
+deadlines, and noticing that a client left while its request is being handled. What is malformed or
+too large is refused here; what a request means is the handler's business.
+"""
+
+from __future__ import annotations
+
+import math
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from email.utils import formatdate
+from functools import partial
+
+import structlog
+import trio
+
+from mcpmux.errors import LocalProtocolError, TransportClosed
+from mcpmux.transports.http.message import Fields, HttpLimits, HttpRequest, Refusal
+from mcpmux.transports.http.reply import HttpReply, ServerState
+from mcpmux.transports.http.request import BODY, HEAD, IDLE, RequestParser
+from mcpmux.transports.tls.handshake import NotTls, accept_tls
+from mcpmux.transports.wire import PlainWire, Wire
+
+Handler = Callable[[HttpRequest, HttpReply], Awaitable[None]]
+Refuse = Callable[[int, str], tuple[Fields, bytes]]
+
+SWEEP_SECONDS = 0.1  # resolution of every deadline, and how soon a client's leaving is noticed
+LINGER_SECONDS = 2.0  # how long a refused client may go on sending before it is cut off
+LINGER_RECEIVES = 64  # and how much (4 MiB at most), so that it reads our answer, not a reset
+REFUSED_CONNECTIONS = 64  # connections above the limit that get an answer; more are just closed
+
+log = structlog.get_logger()
+
+
+async def serve_http(
+    listeners: list[trio.SocketListener],
+    handler: Handler,
+    *,
+    refuse: Refuse,
+    stopping: trio.Event,
+    limits: HttpLimits | None = None,
+    tls: ssl.SSLContext | None = None,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `stopping` is set, then finish what runs and return. Closes the listeners.
+
+    `handler` gets each request with its reply; it is cancelled when its client leaves, and a crash of
+    it is logged and answered by 500. `refuse(status, sentence)` gives fields and body of the errors
+    that are answered here. With `tls` it is https that is served. Cancelling is the hard stop: all
+    connections are closed at once.
+    """
+    server = _Server(handler, refuse, limits or HttpLimits(), tls)
+    async with trio.open_nursery() as background:
+        background.start_soon(server.sweep_forever, name="http sweeper")
+        async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
+            serve = partial(trio.serve_listeners, server.serve_stream, listeners, handler_nursery=connections)
+            await accepting.start(serve, name="http listeners")
+            task_status.started()
+            await stopping.wait()
+            server.state.draining = True
+            accepting.cancel_scope.cancel()
+        background.cancel_scope.cancel()
+
+
+class _Server:
+    """All connections, and what they share."""
+
+    def __init__(
+        self, handler: Handler, refuse: Refuse, limits: HttpLimits, tls: ssl.SSLContext | None
+    ) -> None:
+        self.tls = tls
+        self.handler = handler
+        self.refuse = refuse
+        self.limits = limits
+        self.state = ServerState(trio.current_time(), _date_field())
+        self.connections: set[_Connection] = set()
+
+    def __repr__(self) -> str:
+        return f"_Server(connections={len(self.connections)}, draining={self.state.draining})"
+
+    async def sweep_forever(self) -> None:
+        while True:
+            await trio.sleep(SWEEP_SECONDS)
+            self.state.now = trio.current_time()
+            self.state.date_field = _date_field()
+            for connection in self.connections:
+                connection.sweep()
+
+    async def serve_stream(self, stream: trio.SocketStream) -> None:
+        """The life of one connection. No error leaves it, and the socket is closed after it."""
+        excess = len(self.connections) - self.limits.connections
+        if excess >= REFUSED_CONNECTIONS:
+            return
+        connection = _Connection(self, stream)
+        if excess >= 0:
+            connection.refusal = Refusal(503, "too many connections")
+        self.connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self.connections.discard(connection)
+            connection.wire.close()
+
+
+class _Connection:
+    """One client's connection.
+
+    `deadline` is when the sweeper cuts in; it is infinite while the handler works. `reply` is the one
+    being made, if any. `refusal` is set by whoever ends the connection with an error for the client.
+    """
+
+    def __init__(self, server: _Server, stream: trio.SocketStream) -> None:
+        self.peer = _address(stream)
+        self.wire: Wire = PlainWire(stream)
+        self._handshaking = server.tls is not None
+        self.refusal: Refusal | None = None
+        self.deadline = server.state.now + server.limits.head_seconds
+        self._server = server
+        self._state = server.state
+        self._limits = server.limits
+        self._parser = RequestParser(server.limits, self.peer)
+        self._reply: HttpReply | None = None
+        self._scope = trio.CancelScope()
+
+    def __repr__(self) -> str:
+        return f"_Connection({self.peer}, {self._parser.phase.name}, reply={self._reply})"
+
+    async def run(self) -> None:
+        try:
+            with self._scope:
+                if self._server.tls is not None and not await self._secure(self._server.tls):
+                    return
+                if self.refusal is None:
+                    await self._converse()
+        except* Exception as crash:
+            self._note_crash(crash)
+        if self.refusal is not None and not self._handshaking:
+            await self._refuse(self.refusal)
+
+    async def _secure(self, context: ssl.SSLContext) -> bool:
+        """Put TLS on the wire. False when that is the end of the connection."""
+        try:
+            self.wire = await accept_tls(self.wire, context, self.peer)
+        except NotTls as error:
+            self.refusal = Refusal(400, str(error))
+        except TransportClosed as error:
+            log.info("TLS handshake failed", peer=self.peer, reason=str(error))
+            return False
+        self._handshaking = False
+        return True
+
+    def sweep(self) -> None:
+        """Look after deadlines and the client's presence; called every SWEEP_SECONDS."""
+        overdue = self._state.now > self.deadline
+        if self._reply is not None:
+            if overdue or self.wire.is_finished():
+                self._scope.cancel(reason="the client reads nothing" if overdue else "the client left")
+        elif self._parser.phase is not IDLE:
+            if overdue:
+                self.refusal = Refusal(408, "the request did not arrive in time")
+                self._scope.cancel(reason="the request did not arrive in time")
+        elif (overdue or self._state.draining) and (self._handshaking or not self.wire.is_readable()):
+            self._scope.cancel(reason="idle")
+
+    async def _converse(self) -> None:
+        """Requests and answers in turn, until either side ends it. This is the hot path."""
+        parser = self._parser
+        while True:
+            try:
+                data = await self.wire.receive()
+            except TransportClosed:
+                return
+            if not data:
+                return
+            phase = parser.phase
+            parser.feed(data)
+            while parser.requests:
+                phase = IDLE
+                if not await self._answer(parser.requests.popleft()):
+                    return
+            if parser.refusal is not None:
+                self.refusal = parser.refusal
+                return
+            if parser.phase is not HEAD or phase is not HEAD:
+                self._renew_deadline()
+            if parser.wants_continue:
+                parser.wants_continue = False
+                await self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    async def _answer(self, request: HttpRequest) -> bool:
+        """Have one request handled. False when the connection ends with it."""
+        self.deadline = math.inf
+        self._reply = reply = HttpReply(request, self.send, self._state)
+        await self._server.handler(request, reply)
+        if not reply.finished:
+            if not reply.started:
+                raise LocalProtocolError("the handler returned without an answer")
+            await reply.finish()
+        self._reply = None
+        return request.keep_alive
+
+    def _renew_deadline(self) -> None:
+        phase, limits = self._parser.phase, self._limits
+        if phase is IDLE:
+            self.deadline = self._state.now + limits.idle_seconds
+        elif phase is BODY:
+            self.deadline = self._state.now + limits.body_seconds
+        else:
+            self.deadline = self._state.now + limits.head_seconds
+
+    async def send(self, data: bytes) -> None:
+        """Send all of it. A peer that is gone, or reads nothing for too long, cancels the connection."""
+        try:
+            sent = self.wire.send_nowait(data)
+            if sent < len(data):
+                await self._send_rest(memoryview(data)[sent:])
+        except TransportClosed:
+            self._scope.cancel(reason="the client left")
+            await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def _send_rest(self, rest: memoryview) -> None:
+        before = self.deadline
+        while rest:
+            self.deadline = self._state.now + self._limits.write_seconds
+            rest = await self.wire.send_some(rest)
+        self.deadline = before
+
+    def _note_crash(self, crash: ExceptionGroup[Exception]) -> None:
+        errors = [repr(error) for error in crash.exceptions]
+        log.error("request handler failed", peer=self.peer, reply=repr(self._reply), errors=errors)
+        log.debug("request handler failed here", exc_info=crash)
+        if self._reply is None or not self._reply.started:
+            self.refusal = Refusal(500, "internal error")
+
+    async def _refuse(self, refusal: Refusal) -> None:
+        """Answer, then receive a bounded rest: closing on unread bytes would reset the answer away."""
+        self._reply = None
+        self.deadline = math.inf
+        request = HttpRequest("", "", "", {}, b"", self.peer, http_1_0=False, keep_alive=False)
+        fields, body = self._server.refuse(refusal.status, refusal.sentence)
+        with trio.move_on_after(LINGER_SECONDS):
+            try:
+                await HttpReply(request, self.wire.send, self._state).send(refusal.status, fields, body)
+                self.wire.send_eof()
+                for _ in range(LINGER_RECEIVES):
+                    if not await self.wire.receive():
+                        return
+            except TransportClosed:
+                return
+
+
+def _date_field() -> bytes:
+    return b"Date: %b\r\n" % formatdate(time.time(), usegmt=True).encode()
+
+
+def _address(stream: trio.SocketStream) -> str:
+    try:
+        host, port, *_ = stream.socket.getpeername()
+    except (OSError, ValueError):
+        return "unknown"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,245 @@
+"""The client's side of HTTP+SSE as a MessagePipe: an event stream comes in, every message goes out in a POST.
+
+Promises: POSTs go to the address that the stream's first event names, if it is of the same origin, for they
+carry our headers; what one task sends stays in order; a server that refuses a message says so to its sender.
+Refuses to know what a message says.
+
+`send` waits until the server has taken the message. Some servers answer a POST only when the work is done,
+and may ask something before that, so it is not waited for longer than ACCEPT_SECONDS.
+
+Source: "HTTP with SSE" in "Transports", 2024-11-05.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import structlog
+import trio
+
+from mcpmux.errors import (
+    ConnectFailed,
+    MessageTooLarge,
+    RemoteProtocolError,
+    TransportClosed,
+    TransportError,
+)
+from mcpmux.transports.http.client import HttpPool, HttpResponse
+from mcpmux.transports.http.message import Fields
+from mcpmux.transports.http.sse_endpoint import resolve_endpoint, target_of
+from mcpmux.transports.sse import SseDecoder, SseEvent
+
+log = structlog.get_logger()
+
+ACCEPT_SECONDS = 1.0  # how long `send` waits for the answer to its POST
+POST_SECONDS = 600.0  # for the answer after that; then the connection is of more use to others
+POSTS_AT_ONCE = 128  # half of the connections to one server; the next `send` waits
+FLUSH_SECONDS = 2.0  # for POSTs that are under way when the pipe is closed
+ERROR_TEXT_BYTES = 4096  # of a foreign error page that are looked at
+ERROR_TEXT_LIMIT = 200  # characters of it that are worth showing
+
+_FORGOTTEN = (404, 410)
+"""What servers answer to a session that they do not have any more."""
+
+
+class NoEventStream(RemoteProtocolError):
+    """What is at the URL does not speak HTTP+SSE."""
+
+
+class EventStream:
+    """The events of one response, as they come. `next` raises TransportClosed at the end, every time."""
+
+    def __init__(self, response: HttpResponse, max_event_bytes: int) -> None:
+        self._response = response
+        self._decoder = SseDecoder(max_event_bytes, skips=True)
+        self._received: deque[SseEvent] = deque()
+        self._reading = trio.CancelScope()
+        self.end: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<EventStream {len(self._received)} received, end={self.end!r}>"
+
+    async def next(self) -> SseEvent:
+        """The next event; one that was too large says so."""
+        while not self._received:
+            if self.end is not None:
+                raise TransportClosed(self.end)
+            await self._read_more()
+        return self._received.popleft()
+
+    def finish(self, reason: str) -> None:
+        """Nothing more is wanted."""
+        if self.end is None:
+            self.end = reason
+            self._reading.cancel(reason=reason)
+
+    async def _read_more(self) -> None:
+        try:
+            with trio.CancelScope() as self._reading:
+                chunk = await self._response.receive_some()
+                self._received += self._decoder.feed(chunk)
+                if not chunk:
+                    self.finish("the event stream has ended")
+        except (TransportError, RemoteProtocolError) as error:
+            self.finish(f"the event stream broke off: {error}")
+
+
+class _Post:
+    """One message on its way. `error` is why it was not taken; `left` once nobody waits for it."""
+
+    def __init__(self, message: bytes) -> None:
+        self.message = message
+        self.answered = trio.Event()
+        self.error: TransportError | None = None
+        self.left = False
+
+
+class SseClientPipe:
+    """A MessagePipe to one server. Made by `open_sse_client_pipe`."""
+
+    def __init__(
+        self, pool: HttpPool, target: str, headers: Fields, events: EventStream, nursery: trio.Nursery
+    ) -> None:
+        self._pool = pool
+        self._target = target
+        self._headers = (*headers, ("Content-Type", "application/json"))
+        self._events = events
+        self._nursery = nursery
+        self._slots = trio.Semaphore(POSTS_AT_ONCE)
+        self._under_way: set[_Post] = set()
+
+    def __repr__(self) -> str:
+        return f"<SseClientPipe {self._events!r}, {len(self._under_way)} under way>"
+
+    async def send(self, message: bytes) -> None:
+        """See MessagePipe; TransportError too, when the server refuses the message."""
+        await self._slots.acquire()
+        if self._events.end is not None:
+            self._slots.release()
+            raise TransportClosed(self._events.end)
+        post = _Post(message)
+        self._under_way.add(post)
+        self._nursery.start_soon(self._post, post, name="sse post")
+        try:
+            with trio.move_on_after(ACCEPT_SECONDS):
+                await post.answered.wait()
+        finally:
+            post.left = True
+        if post.error is not None:
+            raise post.error
+
+    async def receive(self) -> bytes:
+        """See MessagePipe."""
+        while True:
+            event = await self._events.next()
+            if event.oversized:
+                raise MessageTooLarge("an event is over the limit of a message")
+            if event.event == "message" and event.data:
+                return event.data
+
+    async def aclose(self) -> None:
+        """See MessagePipe."""
+        self._events.finish("the pipe is closed")
+        with trio.move_on_after(FLUSH_SECONDS):
+            for post in list(self._under_way):
+                await post.answered.wait()
+        self._nursery.cancel_scope.cancel(reason="the pipe is closed")
+
+    async def _post(self, post: _Post) -> None:
+        try:
+            with trio.move_on_after(POST_SECONDS) as patience:
+                try:
+                    await self._deliver(post)
+                except ConnectFailed as error:
+                    self._events.finish(str(error))
+                    post.error = TransportClosed(str(error))
+                except TransportError as error:
+                    post.error = error
+                except RemoteProtocolError as error:
+                    post.error = TransportError(str(error))
+            if patience.cancelled_caught and not post.answered.is_set():
+                post.error = TransportError(f"a POST was not answered within {POST_SECONDS:g} s")
+            if post.error is not None and post.left:
+                log.warning("a message that was sent is refused late", reason=str(post.error))
+        finally:
+            post.answered.set()
+            self._under_way.discard(post)
+            self._slots.release()
+
+    async def _deliver(self, post: _Post) -> None:
+        request = self._pool.request("POST", self._target, self._headers, post.message, idempotent=False)
+        async with request as response:
+            if 200 <= response.status < 300:
+                post.answered.set()
+                await _drain(response)
+                return
+            if response.status in _FORGOTTEN:
+                reason = f"the server has forgotten the session (HTTP status {response.status})"
+                self._events.finish(reason)
+                raise TransportClosed(reason)
+            raise TransportError(await _refusal_in(response))
+
+
+async def _drain(response: HttpResponse) -> None:
+    """Read what nobody wants to know, so that the connection can be used again."""
+    try:
+        await response.read()
+    except (TransportError, RemoteProtocolError) as error:
+        log.debug("the answer to a POST broke off", reason=str(error))
+
+
+async def _refusal_in(response: HttpResponse) -> str:
+    """What the server says about a message that it does not take."""
+    body = b""
+    while len(body) < ERROR_TEXT_BYTES and (data := await response.receive_some()):
+        body += data
+    text = " ".join(body[:ERROR_TEXT_BYTES].decode(errors="replace").split())[:ERROR_TEXT_LIMIT]
+    return f"the message was refused with HTTP status {response.status}" + (f": {text}" if text else "")
+
+
+def _check_stream(response: HttpResponse) -> None:
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if response.status != 200:
+        raise NoEventStream(f"no event stream there: GET was answered with HTTP status {response.status}")
+    if kind != "text/event-stream":
+        raise NoEventStream(f"no event stream there: GET was answered with Content-Type {kind or 'none'!r}")
+
+
+async def _endpoint_in(events: EventStream) -> bytes:
+    """What the stream's first event says."""
+    try:
+        first = await events.next()
+    except TransportClosed as error:
+        raise NoEventStream(f"no `endpoint` event came: {error}") from None
+    if first.event != "endpoint" or first.oversized:
+        raise NoEventStream("its event stream does not begin with an `endpoint` event")
+    return first.data
+
+
+@asynccontextmanager
+async def open_sse_client_pipe(
+    pool: HttpPool, url: str, headers: Fields, max_message_bytes: int, patience: float
+) -> AsyncIterator[SseClientPipe]:
+    """A pipe to the server at `url`, which is of the pool's origin. `patience`: seconds for its first event.
+
+    Raises NoEventStream, another RemoteProtocolError for an `endpoint` that cannot be used, TransportError.
+    Leaving waits a moment for POSTs under way, then closes the stream, which ends the session.
+    """
+    wanted = (*headers, ("Accept", "text/event-stream"), ("Cache-Control", "no-store"))
+    async with AsyncExitStack() as stack:
+        with trio.move_on_after(patience) as waiting:
+            request = pool.request("GET", target_of(url), wanted, b"", idempotent=True)
+            response = await stack.enter_async_context(request)
+            _check_stream(response)
+            events = EventStream(response, max_message_bytes)
+            target = target_of(resolve_endpoint(url, await _endpoint_in(events)))
+        if waiting.cancelled_caught:
+            raise NoEventStream(f"GET brought no event stream with an `endpoint` event within {patience:g} s")
+        async with trio.open_nursery() as nursery:
+            pipe = SseClientPipe(pool, target, headers, events, nursery)
+            try:
+                yield pipe
+            finally:
+                await pipe.aclose()

@@ -1,0 +1,1 @@
+"""TLS at both ends: contexts out of settings, the handshake, the wire."""

@@ -1,0 +1,1 @@
+"""WebSocket at both ends, each frame a message."""
