@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from mcpmux.protocol.envelope import Fields, decode_fields, id_of, raw, text_of
+from mcpmux.protocol.principal import ANYONE, Principal
 
 META = "_meta"
 PROGRESS_TOKEN = "progressToken"
@@ -38,24 +39,42 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     """What that client can be asked, on a leg whose `meta` does not say it."""
     legacy: bool = False
     """Whether that client speaks a legacy revision: a server of both eras may be spoken to in the same."""
+    principal: Principal = ANYONE
+    """Who that client has been shown to be."""
 
     @classmethod
-    def of(cls, method: str, params: Raw | None, client: object = None, *, legacy: bool = False) -> Call:
+    def of(
+        cls,
+        method: str,
+        params: Raw | None,
+        client: object = None,
+        *,
+        legacy: bool = False,
+        principal: Principal = ANYONE,
+    ) -> Call:
         """Split raw params. Raises ValueError when `_meta` is no object."""
         fields = decode_fields(params)
         meta = fields.pop(META, None)
         members = decode_fields(meta)
         if PROGRESS_TOKEN in members and id_of(members[PROGRESS_TOKEN]) is None:
             del members[PROGRESS_TOKEN]  # null and the like are no tokens
-        return cls(method, fields, members, client, None, legacy)
+        return cls(method, fields, members, client, None, legacy, principal)
 
     def with_params(self, params: Fields) -> Call:
         """The same call with other parameters."""
-        return Call(self.method, params, self.meta, self.client, self.capabilities, self.legacy)
+        return Call(
+            self.method, params, self.meta, self.client, self.capabilities, self.legacy, self.principal
+        )
 
     def with_meta(self, meta: Fields) -> Call:
         """The same call with other `_meta`."""
-        return Call(self.method, self.params, meta, self.client, self.capabilities, self.legacy)
+        return Call(
+            self.method, self.params, meta, self.client, self.capabilities, self.legacy, self.principal
+        )
+
+    def on_behalf(self, method: str, params: Fields) -> Call:
+        """Something else asked for the same client, with the same `_meta`."""
+        return Call(method, params, self.meta, self.client, self.capabilities, self.legacy, self.principal)
 
     def text(self, key: str) -> str | None:
         """The parameter `key` when it is a string, else None."""

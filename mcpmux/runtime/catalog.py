@@ -54,7 +54,7 @@ class Catalog:
 
     async def _texts(self, upstream: Upstream, list_method: str, call: Call, key: str) -> list[str]:
         try:
-            items = await walk(upstream, Call(list_method, {}, call.meta, call.client, None, call.legacy))
+            items = await walk(upstream, call.on_behalf(list_method, {}))
         except RpcError:
             return []
         return [text for item in items if (text := text_of(item.get(key))) is not None]

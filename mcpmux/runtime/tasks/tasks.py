@@ -143,7 +143,7 @@ class Tasks:
         if connection is None:
             return None
         if name not in self._support.get(connection, {}):
-            tools = await walk(upstream, Call(m.TOOLS_LIST, {}, call.meta, call.client, None, call.legacy))
+            tools = await walk(upstream, call.on_behalf(m.TOOLS_LIST, {}))
             names = {text_of(tool.get("name")) or "": "forbidden" for tool in tools}
             self._support[connection] = names | tasks.task_support(tools)
         return self._support[connection].get(name)

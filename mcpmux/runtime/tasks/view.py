@@ -121,7 +121,7 @@ def about(method: str, task_id: str, call: Call, params: Fields | None = None) -
     meta = {key: value for key, value in call.meta.items() if key != PROGRESS_TOKEN}
     meta[CLIENT_CAPABILITIES] = tasks.with_extension(meta.get(CLIENT_CAPABILITIES))
     fields = {tasks.TASK_ID: raw(task_id), **(params or {})}
-    return Call(method, fields, meta, call.client, call.capabilities, call.legacy)
+    return call.on_behalf(method, fields).with_meta(meta)
 
 
 def _is_modern(upstream: Upstream) -> bool:

@@ -183,7 +183,15 @@ class LegacyConnection(Connection):
         if LOG_LEVEL in call.meta:
             await self._speak_up(text_of(call.meta[LOG_LEVEL]))
         capabilities = call.meta.get(CLIENT_CAPABILITIES)
-        leg = Call(call.method, call.params, downgrade_meta(call), call.client, capabilities, call.legacy)
+        leg = Call(
+            call.method,
+            call.params,
+            downgrade_meta(call),
+            call.client,
+            capabilities,
+            call.legacy,
+            call.principal,
+        )
         try:
             if STATE in call.params:
                 result = await self._channel.resume(leg, notify)
