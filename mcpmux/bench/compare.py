@@ -28,6 +28,7 @@ from mcpmux.bench.bootstrap import (
     relative_change,
     weighted_mean,
 )
+from mcpmux.bench.pool import by_name
 from mcpmux.bench.result_file import Report
 from mcpmux.bench.results import Operation, Results, Series
 from mcpmux.bench.wording import rate_text, share_text, time_text
@@ -69,12 +70,16 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one target. `basis`: what was compared with what; `notes`: what to know before trusting it."""
+    """Of one target. `basis`: what was compared with what; `notes`: what to know before trusting it.
+
+    `sides`: what the old and the new values are called.
+    """
 
     name: str
     basis: str
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
+    sides: tuple[str, str] = ("old", "new")
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -122,7 +127,7 @@ _TEXTS = {measure.name: measure.text for measure in MEASURES}
 
 def compare_reports(old: Report, new: Report, random: Random) -> list[Comparison]:
     """Every target that both have, by name; when each has but one, those two."""
-    before, after = _by_name(old.results), _by_name(new.results)
+    before, after = by_name(old.results), by_name(new.results)
     if len(before) == len(after) == 1:
         (one,), (other,) = before.values(), after.values()
         pairs = [(next(iter(after)), one, other)]
@@ -135,14 +140,30 @@ def compare_reports(old: Report, new: Report, random: Random) -> list[Comparison
     return [msgspec.structs.replace(one, notes=(note, *one.notes)) for one in found]
 
 
+def compare_targets(results: Iterable[Results], random: Random) -> list[Comparison]:
+    """Each target with the first one, where they were measured RUNS times or more in one go."""
+    (first, baseline), *others = by_name(results).items()
+    return [
+        compare_runs(f"{name} against {first}", baseline, runs, random, (first, name))
+        for name, runs in others
+        if min(len(baseline), len(runs)) >= RUNS
+    ]
+
+
 def unmatched(old: Report, new: Report) -> list[str]:
     """Names of targets that only one of the two has, when targets are matched by name."""
-    before, after = _by_name(old.results), _by_name(new.results)
+    before, after = by_name(old.results), by_name(new.results)
     return [] if len(before) == len(after) == 1 else sorted(before.keys() ^ after.keys())
 
 
-def compare_runs(name: str, old: Sequence[Results], new: Sequence[Results], random: Random) -> Comparison:
-    """One target, each time with one run or more."""
+def compare_runs(
+    name: str,
+    old: Sequence[Results],
+    new: Sequence[Results],
+    random: Random,
+    sides: tuple[str, str] = ("old", "new"),
+) -> Comparison:
+    """One target, or two that do the same work; each time with one run or more."""
     by_runs = min(len(old), len(new)) >= RUNS
     paired = by_runs and in_turns(old, new)
     parts: list[str | None] = [None]
@@ -153,9 +174,10 @@ def compare_runs(name: str, old: Sequence[Results], new: Sequence[Results], rand
     ]
     return Comparison(
         name=name,
-        basis=_basis(old, new, by_runs, paired),
+        basis=_basis(old, new, sides, by_runs, paired),
         changes=tuple(change for change in changes if change is not None),
-        notes=tuple(_notes(old, new, by_runs)),
+        notes=tuple(_notes(old, new, sides, by_runs)),
+        sides=sides,
     )
 
 
@@ -254,30 +276,30 @@ def interval_text(measure: str, interval: Interval | None) -> str:
     return f"{interval.low * 100:+.1f} to {interval.high * 100:+.1f} %"
 
 
-def _basis(old: Sequence[Results], new: Sequence[Results], by_runs: bool, paired: bool) -> str:
-    runs = f"{len(old)} old and {len(new)} new run{'s' if len(new) > 1 else ''}"
+def _basis(
+    old: Sequence[Results], new: Sequence[Results], sides: tuple[str, str], by_runs: bool, paired: bool
+) -> str:
+    if sides == ("old", "new"):
+        runs = f"{len(old)} old and {len(new)} new run{'s' if len(new) > 1 else ''}"
+    else:
+        runs = f"{len(old)} runs of each"
     if paired:
         return f"{runs}, in turns, pair by pair"
     return f"{runs}, run by run" if by_runs else f"the typical second of {runs}"
 
 
-def _notes(old: Sequence[Results], new: Sequence[Results], by_runs: bool) -> Iterable[str]:
+def _notes(
+    old: Sequence[Results], new: Sequence[Results], sides: tuple[str, str], by_runs: bool
+) -> Iterable[str]:
     if not by_runs:
         yield (
             f"with fewer than {RUNS} runs of each, what differs from run to run is not seen: "
-            "measure again before you trust a small change"
+            f"measure with --runs {RUNS} before you trust a small change"
         )
     if any(run.about.load.settings != new[0].about.load.settings for run in (*old, *new)):
         yield f"the load was not the same: {old[0].about.load.text}; now {new[0].about.load.text}"
-    for age, runs in (("old", old), ("new", new)):
+    for side, runs in zip(sides, (old, new), strict=True):
         if any(run.generator.warning for run in runs):
-            yield f"in the {age} runs the load generator was the limit, not the target"
+            yield f"{side}: the load generator was the limit in a run, not the target"
         if any(run.stopped for run in runs):
-            yield f"an {age} run ended before its time" if age == "old" else "a new run ended before its time"
-
-
-def _by_name(results: Iterable[Results]) -> dict[str, list[Results]]:
-    found: dict[str, list[Results]] = {}
-    for one in results:
-        found.setdefault(one.about.name, []).append(one)
-    return found
+            yield f"{side}: a run ended before its time"

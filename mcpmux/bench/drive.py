@@ -33,7 +33,7 @@ from mcpmux.bench.schedule import (
     even_positions,
     poisson_positions,
 )
-from mcpmux.bench.workload import Mix
+from mcpmux.bench.workload import Turns
 
 DEAD_SECONDS = 1.0  # of nothing but lost connections
 DEAD_COUNT = 5  # of them at least: one refused connection is not an end
@@ -132,7 +132,7 @@ class Drive:
         self,
         load: Load,
         servers: Sequence[Server],
-        mix: Mix,
+        mix: Turns,
         recorder: Recorder,
         random: Random,
         sleep_until: SleepUntil = trio.sleep_until,

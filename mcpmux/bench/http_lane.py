@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, UnsetType
 from mcpmux import __version__
 from mcpmux.bench.operation import Ask
 from mcpmux.config import Http, Limits, Upstream
-from mcpmux.errors import ConnectFailed, RemoteProtocolError, RpcError, TransportClosed
+from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import with_meta
 from mcpmux.protocol.envelope import Fields, decode_fields, encode_request, raw
@@ -178,6 +178,8 @@ class HttpLane:
             raise TransportClosed(f"the connection broke: {error.strerror}") from None
         if data:
             line.parser.feed(data)
+            if line.parser.wire_bytes > self._limits.max_message_bytes + self._limits.max_head_bytes:
+                raise MessageTooLarge(f"its answer is larger than {self._limits.max_message_bytes} bytes")
         else:
             line.parser.feed_eof()
 

@@ -6,18 +6,45 @@ Driven from outside, a few times a second, with snapshots of a tally: it has no 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from mcpmux.bench.snapshot import Snapshot
 from mcpmux.bench.wording import count_text, percent_name, rate_text, share_text, sparkline, time_text
+from mcpmux.printable import printable
 
 SPARKS = 60  # snapshots that the sparkline shows
 BAR_WIDTH = 30  # columns
+NAME_WIDTH = 24  # columns of a target's name
+ROWS_AROUND = 4  # lines of the screen that are not rows of targets
+
+
+class _Row:
+    """What is remembered of one target: its last snapshot, and its rates."""
+
+    def __init__(self) -> None:
+        self.last: Snapshot | None = None
+        self.rates: deque[float] = deque(maxlen=SPARKS)
+
+    def __repr__(self) -> str:
+        return f"<_Row {self.last!r}>"
+
+    def update(self, snapshot: Snapshot) -> None:
+        last = self.last
+        passed = snapshot.elapsed - (last.elapsed if last else 0.0)
+        if passed > 0:
+            self.rates.append((snapshot.seen - (last.seen if last else 0)) / passed)
+            self.last = snapshot
+
+    def rate(self, sparks: int) -> str:
+        latest = self.rates[-1] if self.rates else 0.0
+        return f"{rate_text(latest):>9}  {sparkline(list(self.rates), sparks)}"
 
 
 class LiveView:
@@ -26,8 +53,8 @@ class LiveView:
     def __init__(self, console: Console, title: str, planned: float | None = None) -> None:
         self.title = title
         self.planned = planned
-        self._rates: deque[float] = deque(maxlen=SPARKS)
-        self._last: Snapshot | None = None
+        self._console = console
+        self._rows: dict[str, _Row] = {}
         self._live = (
             Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         )
@@ -49,25 +76,23 @@ class LiveView:
         if self._live is not None:
             self._live.stop()
 
-    def update(self, snapshot: Snapshot) -> None:
-        """Show how far it is. Does nothing where nobody looks on."""
-        if self._live is None:
+    def update(self, snapshots: Mapping[str, Snapshot], remark: str = "") -> None:
+        """Show how far each target is, by name. Does nothing where nobody looks on, or nothing is there."""
+        if self._live is None or not snapshots:
             return
-        last = self._last
-        passed = snapshot.elapsed - (last.elapsed if last else 0.0)
-        if passed > 0:
-            self._rates.append((snapshot.seen - (last.seen if last else 0)) / passed)
-            self._last = snapshot
-        self._live.update(self._lines(snapshot), refresh=True)
+        self._rows = {name: self._rows.get(name) or _Row() for name in snapshots}
+        for name, snapshot in snapshots.items():
+            self._rows[name].update(snapshot)
+        furthest = max(snapshots.values(), key=lambda snapshot: snapshot.elapsed)
+        body = self._table(snapshots) if len(snapshots) > 1 else self._lines(*snapshots.items())
+        self._live.update(Group(self._heading(furthest, remark), body), refresh=True)
 
-    def _lines(self, snapshot: Snapshot) -> Group:
-        latest = self._rates[-1] if self._rates else 0.0
-        width = min(SPARKS, max(self._live.console.width - 40, 8)) if self._live else SPARKS
-        lines = [
-            self._heading(snapshot),
-            _pairs(
-                ("rate", f"{rate_text(latest):>9}  {sparkline(list(self._rates), width)}"),
-            ),
+    def _lines(self, item: tuple[str, Snapshot]) -> Group:
+        """One target, with all that is known."""
+        name, snapshot = item
+        width = min(SPARKS, max(self._console.width - 40, 8))
+        return Group(
+            _pairs(("rate", self._rows[name].rate(width))),
             _pairs(
                 ("requests", count_text(snapshot.count)),
                 ("in flight", count_text(snapshot.in_flight)),
@@ -79,11 +104,32 @@ class LiveView:
                 (percent_name(99.9), time_text(snapshot.p999)),
                 ("max", time_text(snapshot.most)),
             ),
-        ]
-        return Group(*lines)
+        )
 
-    def _heading(self, snapshot: Snapshot) -> Text:
-        text = Text(self.title, style="bold", no_wrap=True, overflow="ellipsis")
+    def _table(self, snapshots: Mapping[str, Snapshot]) -> Group:
+        """Several targets, a row each; with more than the screen is high, the first ones."""
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bright_black")
+        table.add_column("target", no_wrap=True, overflow="ellipsis", max_width=NAME_WIDTH)
+        table.add_column("rate", no_wrap=True)
+        for heading in ("requests", "errors", "p50", "p99", "max"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        sparks = min(SPARKS, max((self._console.width - 100), 8))
+        room = max(self._console.height - ROWS_AROUND, 1)
+        for name, snapshot in list(snapshots.items())[:room]:
+            table.add_row(
+                Text(printable(name)),
+                Text(self._rows[name].rate(sparks)),
+                count_text(snapshot.count),
+                _errors(snapshot),
+                *map(time_text, (snapshot.p50, snapshot.p99, snapshot.most)),
+            )
+        hidden = len(snapshots) - room
+        return Group(table, Text(f"and {hidden} more", style="bright_black")) if hidden > 0 else Group(table)
+
+    def _heading(self, snapshot: Snapshot, remark: str) -> Text:
+        text = Text(printable(self.title), style="bold", no_wrap=True, overflow="ellipsis")
+        if remark:
+            text.append(f"  {remark}", style="cyan not bold")
         text.append(f"  {snapshot.elapsed:.0f} s", style="default not bold")
         if self.planned:
             share = min(snapshot.elapsed / self.planned, 1.0)

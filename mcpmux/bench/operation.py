@@ -14,6 +14,7 @@ A number in front is the weight: `8 read`.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -23,10 +24,10 @@ from typing import NamedTuple, TypeVar
 from mcpmux.bench.arguments import Moment, Template, expand, members, parse_arguments
 from mcpmux.bench.popularity import Drawing, zipf
 from mcpmux.config.report import Unfit
+from mcpmux.mux.glob import matches as is_match
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import Fields, raw
-from mcpmux.traffic.reading.glob import matches as is_match
 
 _WEIGHT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)[*x]?\s+(.*)", re.DOTALL)
 
@@ -38,6 +39,8 @@ LISTS = {
     "tools": m.TOOLS_LIST,
     "prompts": m.PROMPTS_LIST,
 }
+
+VERBS = ("read", "list", "template", "tool", "prompt", "complete", "ping", "subscribe")
 
 EXPECTED = (
     "expected one of: read [GLOB], list [resources|templates|tools|prompts], template TEMPLATE ARGUMENTS, "
@@ -124,7 +127,18 @@ def parse_operation(text: str) -> Operation:
         argument, _, value = more.strip().partition(" ")
         if argument:
             return Operation(text, verb, subject, Template({"name": argument, "value": value.strip()}))
-    raise Unfit(f"`{text}` is no operation; {EXPECTED}")
+    raise Unfit(f"`{text}` is no operation; {_guess(verb, subject, more)}{EXPECTED}")
+
+
+def _guess(verb: str, subject: str, more: str) -> str:
+    """What may have been meant."""
+    if verb == "list" and not more:
+        near = difflib.get_close_matches(subject.lower(), LISTS, 1)
+        return f"did you mean `list {near[0]}`? " if near else ""
+    if verb in VERBS:
+        return ""
+    near = difflib.get_close_matches(verb.lower(), VERBS, 1)
+    return f"did you mean `{' '.join(filter(None, (near[0], subject, more)))}`? " if near else ""
 
 
 def _arguments(text: str, more: str) -> Template:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from attrs import field, frozen
 
 from mcpmux.bench.assertion import OF_RUN, Assertion
+from mcpmux.bench.captured import CapturedLoad
 from mcpmux.bench.drive import Load
 from mcpmux.bench.operation import Operation, matches
 from mcpmux.bench.schedule import Profile, parse_rate, total_seconds
@@ -32,6 +33,8 @@ PATIENCE_SECONDS = 10.0
 GRACE_SECONDS = 5.0
 PLACES_LIMIT = 10_000  # of clients, sessions and connections
 ZIPF_LIMIT = 10.0
+RUNS_LIMIT = 100
+DEFAULT_LISTS = ("tools", "prompts", "resources")  # the first that a server without resources offers
 
 TRANSPORTS = {Stdio: "stdio", Http: "http", WebSocket: "websocket", Tcp: "tcp", Unix: "unix"}
 
@@ -43,7 +46,8 @@ class Plan:
     `clients` or `rate` says which model it is. `zipf`: the exponent of the popularity of resources.
     `check`: `length` or `hash` of what is read, or None. Times in seconds. `find_max`: look for the highest
     rate at which these hold, beginning with `rate`. `push`: what changes a resource; then `sessions` are told
-    of the changes of the first `resources` resources.
+    of the changes of the first `resources` resources. `captured`: what is asked instead of flows. `runs`: how
+    often each target is measured.
     """
 
     flows: tuple[Flow, ...] = ()
@@ -65,6 +69,8 @@ class Plan:
     find_max: tuple[Assertion, ...] = ()
     push: Operation | None = None
     resources: int = 1
+    captured: CapturedLoad | None = None
+    runs: int = 1
 
     def __attrs_post_init__(self) -> None:
         if self.rate is not None and self.clients is not None:
@@ -73,6 +79,8 @@ class Plan:
             raise Unfit("think time belongs to clients; at a rate nobody thinks")
         if self.profile is not None and self.seconds is not None and "/" in (self.rate or ""):
             raise Unfit("the rate says itself how long it takes; leave the duration out")
+        if self.captured is not None and self.flows:
+            raise Unfit("a capture says what is asked: leave operations and flows out")
         if self.find_max:
             self._check_search()
         if self.push is not None:
@@ -84,6 +92,8 @@ class Plan:
                 raise Unfit(f"{condition.text}: a search looks at all requests together")
         if self.push is not None:
             raise Unfit("a search for the highest rate and pushes are two measurements")
+        if self.runs > 1:
+            raise Unfit("a search tries each rate several times itself: leave the runs out")
         if self.clients is not None or self.think:
             raise Unfit("a search looks for a rate: leave clients and think time out")
         if self.profile is not None and (len(self.profile) > 1 or self.profile[0][0] != self.profile[0][1]):
@@ -91,6 +101,8 @@ class Plan:
 
     def _check_push(self) -> None:
         assert self.push is not None
+        if self.captured is not None:
+            raise Unfit("pushes make their own changes: leave the capture out")
         if self.rate is not None or self.clients is not None:
             raise Unfit("changes are made one after another: leave rate and clients out")
         if self.resources > 1 and (self.push.arguments is None or not self.push.arguments.needs_uri):
@@ -155,6 +167,7 @@ class Plan:
         """What has to be equal in two runs that are compared."""
         return {
             "flows": [[flow.weight, flow.pause, *(step.text for step in flow.steps)] for flow in self.flows],
+            "captured": self.captured.fingerprint() if self.captured is not None else None,
             "clients": None if self.rate is not None else self.workers,
             "rate": self.rate,
             "poisson": self.poisson if self.rate is not None else None,
@@ -176,21 +189,35 @@ class Plan:
             model = f"the highest rate with {words}"
             places = f"at most {self.workers} in flight"
         elif self.rate is not None:
-            model = f"{self.rate} a second, {'Poisson' if self.poisson else 'even'}"
+            rate = f"arrivals at {self.rate}" if "/" in self.rate else f"{self.rate} a second"
+            model = f"{rate}, {'Poisson' if self.poisson else 'even'}"
             places = f"at most {self.workers} in flight"
         elif self.push is not None:
             model, places = f"`{self.push.text}`", f"{self.sessions} subscribers, {self.resources} resources"
         else:
             think = f", {self.think:g} s of thought" if self.think else ""
             model, places = f"{self.workers} clients{think}", f"{self.sessions} session(s)"
-        return f"{model}, {places}"
+        asked = (
+            f"{len(self.captured.order):,} captured requests in turn, " if self.captured is not None else ""
+        )
+        return f"{asked}{model}, {places}"
+
+    def operation_names(self) -> list[str]:
+        """What the operations are called in the results: of those that it may have."""
+        if self.captured is not None:
+            return self.captured.names
+        if self.push is not None:
+            return [self.push.name]
+        if self.flows:
+            return sorted({step.name for flow in self.flows for step in flow.steps})
+        return ["read", *(f"list {capability}" for capability in DEFAULT_LISTS)]
 
 
 def default_flows(facts: ServerFacts, uris: tuple[str, ...]) -> tuple[Flow, ...]:
     """What is asked of a server when nobody said what: reads, or else a list. Raises Unfit."""
     if uris:
         return (parse_flow("read"),)
-    for capability in ("tools", "prompts", "resources"):
+    for capability in DEFAULT_LISTS:
         if facts.offers(capability):
             return (parse_flow(f"list {capability}"),)
     raise Unfit("it has neither resources nor tools nor prompts: say with --do what to ask of it")

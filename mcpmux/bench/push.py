@@ -6,7 +6,7 @@ changes a resource is counted like every other request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import trio
 from attrs import frozen
@@ -70,7 +70,7 @@ class Push:
             self._news.set()
 
     async def run(
-        self, subscribers: Sequence[Session], changer: Session, changes: Sequence[Change], seconds: float
+        self, subscribers: Sequence[Session], changer: Session, changes: Iterable[Change], seconds: float
     ) -> Ending:
         """Subscribe everybody, then make `changes` in turn, within `seconds`.
 
@@ -121,7 +121,7 @@ class Push:
             raise RemoteProtocolError("the listen ended before it was acknowledged")
         self.stop("the server has ended a subscription")
 
-    async def _make(self, changer: Session, changes: Sequence[Change]) -> None:
+    async def _make(self, changer: Session, changes: Iterable[Change]) -> None:
         failures = 0
         for change in changes:
             began = trio.current_time()

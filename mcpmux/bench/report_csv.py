@@ -41,6 +41,7 @@ def _lines(one: Results) -> Iterator[Line]:
     for name, part in one.operations.items():
         yield from _operation(name, one, part)
     yield "connect", "count", one.connections.count, ""
+    yield "connect", "lost", one.connections.lost, ""
     for kind, count in one.connections.errors.items():
         yield "connect", f"error {kind}", count, ""
     yield from _times("connect", "time", one.connections.times)

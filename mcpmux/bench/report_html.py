@@ -6,12 +6,13 @@ dark follow the reader's setting. It can be printed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
 from mcpmux.bench.compare import Comparison
 from mcpmux.bench.judgement import Judgement
+from mcpmux.bench.pool import by_name, pool, pooled
 from mcpmux.bench.report_plots import (
     OF_LATENCY,
     OF_PUSHES,
@@ -42,17 +43,18 @@ def html_of(
 ) -> str:
     """The whole page."""
     results = report.results
+    whole = pooled(results)
     names = ", ".join(dict.fromkeys(one.about.name for one in results))
     title = f"MCP load benchmark: {names}"
     parts = [
         f"<header><h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(report.when)} · {escape(report.tool)}</p></header>',
-        _tiles(results[0]) if len(results) == 1 else "",
+        _tiles(whole[0]) if len(whole) == 1 else "",
         _notes(notes_on(results)),
         _judgements(judgements),
         *(_table(table) for table in tables_of(results)),
         *(_comparison(one) for one in comparisons),
-        *_plots(results),
+        *_plots(by_name(results)),
         _facts(report),
         "<footer>Latency counts from the time at which a request was meant to be sent, so that a stalled "
         "target cannot hide. Timeouts count as at least that long; other errors are not in it.</footer>",
@@ -90,14 +92,16 @@ def _tiles(one: Results) -> str:
     return f'<div class="tiles">{"".join(inside)}</div>'
 
 
-def _plots(results: Sequence[Results]) -> Iterable[str]:
-    """Targets together where they can be compared, then one by one."""
+def _plots(targets: Mapping[str, Sequence[Results]]) -> Iterable[str]:
+    """Targets together where they can be compared, then one by one, the runs of each as one."""
+    results = [pool(runs) for runs in targets.values()]
     if len(results) > 1:
         lines = [(one.about.name, one.overall().latency) for one in results]
         yield _figures([distribution_figure("Latency by percentile", OF_LATENCY, lines)])
     for one in results:
         yield f"<h2>{escape(one.about.name)}</h2>"
-        yield f'<p class="soft">{escape(one.about.target)} · {escape(circumstances(one))}</p>'
+        how = circumstances(targets[one.about.name])
+        yield f'<p class="soft">{escape(one.about.target)} · {escape(how)}</p>'
         whole = one.overall()
         lines = [("all", whole.latency)]
         if differs(whole.latency, whole.service):

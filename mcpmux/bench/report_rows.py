@@ -12,8 +12,9 @@ import msgspec
 
 from mcpmux.bench.compare import Comparison
 from mcpmux.bench.histogram import Distribution
-from mcpmux.bench.results import FanOut, Operation, Results, Step
-from mcpmux.bench.wording import bytes_text, count_text, rate_text, share_text, time_text
+from mcpmux.bench.pool import by_name, pool, pooled
+from mcpmux.bench.results import Connections, FanOut, Operation, Results, Step
+from mcpmux.bench.wording import NOTHING, bytes_text, count_text, rate_text, share_text, time_text
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)
 TIMES = ("p50", "p90", "p99", "p99.9", "max")
@@ -39,10 +40,17 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tables_of(results: Sequence[Results]) -> list[Table]:
-    """Everything about every target; several targets side by side, as rows of the same tables."""
-    tables = [_throughput(results), _latencies(results)]
-    for one in results:
-        of = f" of {one.about.name}" if len(results) > 1 else ""
+    """Everything about every target; several targets side by side, as rows of the same tables.
+
+    Several runs of a target are told as one, with a table of them.
+    """
+    targets = by_name(results)
+    whole = [pool(runs) for runs in targets.values()]
+    tables = [_throughput(whole), _latencies(whole)]
+    for one in whole:
+        of = f" of {one.about.name}" if len(whole) > 1 else ""
+        if len(targets[one.about.name]) > 1:
+            tables.append(_runs(f"Runs{of}", targets[one.about.name]))
         if one.steps:
             tables.append(_steps(f"Steps{of}", one.steps))
         if one.fan_out is not None:
@@ -63,7 +71,7 @@ def comparison_table(comparison: Comparison) -> Table:
         texts = (name, *numbers, f"{change.effect:+.2f}")
         rows.append((*map(Cell, texts), Cell(change.verdict, tones[change.verdict])))
     title = f"{comparison.name}: compared {comparison.basis}"
-    return _table(title, ("", "old", "new", "change, 95 % interval", "effect", "verdict"), rows, (0, 5))
+    return _table(title, ("", *comparison.sides, "change, 95 % interval", "effect", "verdict"), rows, (0, 5))
 
 
 def headline(one: Results) -> str:
@@ -73,21 +81,25 @@ def headline(one: Results) -> str:
     return f"{name}{about.target}  {about.transport}, {about.revision}"
 
 
-def circumstances(one: Results) -> str:
-    """Under what load, and for how long."""
+def circumstances(runs: Sequence[Results]) -> str:
+    """Under what load, and for how long: of all runs of one target."""
+    one = pool(runs)
     warm_up = f" after {time_text(one.warm_up)} of warm-up" if one.warm_up else ""
-    return f"{one.about.load.text}; measured {time_text(one.seconds)}{warm_up}"
+    times = f" in {len(runs)} runs, each" if warm_up else f" in {len(runs)} runs"
+    measured = time_text(one.seconds) + (times if len(runs) > 1 else "")
+    return f"{one.about.load.text}; measured {measured}{warm_up}"
 
 
 def notes_on(results: Sequence[Results]) -> list[str]:
     """What to know before trusting the numbers, a sentence each."""
     notes = []
-    for one in results:
+    for one in pooled(results):
         name = one.about.name
         if one.stopped:
             notes.append(f"{name}: ended before its time: {one.stopped}")
         if one.unfinished:
-            notes.append(f"{name}: {count_text(one.unfinished)} requests had no answer yet at the end")
+            requests = "1 request" if one.unfinished == 1 else f"{count_text(one.unfinished)} requests"
+            notes.append(f"{name}: {requests} had no answer yet at the end")
         if one.generator.warning:
             notes.append(f"{name}: {one.generator.warning}")
         count = one.overall().latency.count
@@ -107,8 +119,7 @@ def _throughput(results: Sequence[Results]) -> Table:
     for one in results:
         whole = one.overall()
         times = one.connections.times
-        failed = sum(one.connections.errors.values())
-        connections = count_text(one.connections.count) + (f" ({failed} failed)" if failed else "")
+        connections, broken = _connections(one.connections)
         rows.append(
             (
                 Cell(one.about.name),
@@ -117,7 +128,7 @@ def _throughput(results: Sequence[Results]) -> Table:
                 _error_cell(whole),
                 Cell(bytes_text(whole.sent_bytes)),
                 Cell(bytes_text(whole.received_bytes)),
-                Cell(connections, "bad" if failed else ""),
+                Cell(connections, "bad" if broken else ""),
                 Cell(time_text(times.percentile(50))),
                 Cell(time_text(times.percentile(100))),
                 Cell(share_text(one.generator.cpu_share), "warn" if one.generator.warning else ""),
@@ -125,6 +136,14 @@ def _throughput(results: Sequence[Results]) -> Table:
         )
     volume = ("target", "requests", "rate", "errors", "sent", "received")
     return _table("Throughput", (*volume, "connections", "connect p50", "connect max", "generator CPU"), rows)
+
+
+def _connections(connections: Connections) -> tuple[str, bool]:
+    """How many there were, and whether any of them went wrong."""
+    failed = sum(connections.errors.values())
+    wrong = [f"{count} {what}" for count, what in ((failed, "failed"), (connections.lost, "lost")) if count]
+    text = count_text(connections.count)
+    return (f"{text} ({', '.join(wrong)})" if wrong else text), bool(wrong)
 
 
 def _latencies(results: Sequence[Results]) -> Table:
@@ -158,6 +177,36 @@ def _latency_row(name: str, one: Results, part: Operation, tone: Tone = "") -> t
     rate = rate_text(one.rate(part) if one.seconds else None)
     texts = (name, one.about.name, count_text(part.count), rate)
     return (*(Cell(text, tone) for text in texts), *_time_cells(part.latency, tone))
+
+
+def _runs(title: str, runs: Sequence[Results]) -> Table:
+    """One by one, and how far apart they are: half of what is between least and most, to the mean."""
+    wholes = [(run, run.overall()) for run in runs]
+    columns = [
+        [run.rate(whole) if run.seconds else None for run, whole in wholes],
+        [whole.latency.percentile(50) for _, whole in wholes],
+        [whole.latency.percentile(99) for _, whole in wholes],
+        [whole.latency.percentile(100) for _, whole in wholes],
+    ]
+    rows = [
+        (
+            Cell(str(number + 1)),
+            Cell(count_text(whole.count)),
+            _error_cell(whole),
+            Cell(rate_text(columns[0][number])),
+            *(Cell(time_text(column[number])) for column in columns[1:]),
+        )
+        for number, (_, whole) in enumerate(wholes)
+    ]
+    spreads = (Cell(_spread(column), "dim") for column in columns)
+    rows.append((Cell("spread", "dim"), Cell(""), Cell(""), *spreads))
+    return _table(title, ("run", "requests", "errors", "rate", "p50", "p99", "max"), rows)
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    middle = sum(known) / len(known) if known else 0.0
+    return f"±{share_text((max(known) - min(known)) / 2 / middle)}" if middle else NOTHING
 
 
 def _steps(title: str, steps: Sequence[Step]) -> Table:
@@ -200,12 +249,20 @@ def _errors(title: str, one: Results) -> Table:
     ]
     connections = one.connections
     found += [("connect", kind, count, connections.count) for kind, count in connections.errors.items()]
+    if connections.lost:
+        found.append(("connect", "lost while in use", connections.lost, connections.count))
     found.sort(key=lambda row: -row[2])
     rows = [
-        (Cell(name), Cell(kind, "bad"), Cell(count_text(count)), Cell(share_text(count / whole)))
+        (
+            Cell(name),
+            Cell(kind, "bad"),
+            Cell(count_text(count)),
+            Cell(share_text(count / whole)),
+            Cell(one.examples.get(f"{name}: {kind}", ""), "dim"),
+        )
         for name, kind, count, whole in found
     ]
-    return _table(title, ("operation", "error", "count", "share"), rows, (0, 1))
+    return _table(title, ("operation", "error", "count", "share", "such as"), rows, (0, 1, 4))
 
 
 def _error_cell(whole: Operation) -> Cell:

@@ -108,11 +108,15 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Connections(msgspec.Struct, frozen=True, kw_only=True):
-    """How many were tried, what they failed of, and how long the good ones took to be ready."""
+    """How many were tried, what they failed of, and how long the good ones took to be ready.
+
+    `lost`: how many sessions broke off while they were in use; each was to be opened again.
+    """
 
     count: int
     errors: dict[str, int]
     times: Distribution
+    lost: int = 0
 
 
 class Generator(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +178,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
     `seconds`: how long was measured, without `warm_up` (of which nothing is counted). `unfinished`:
     requests without an answer when the run ended. `stopped`: why it ended before its time, or None.
+    `examples`: "operation: kind" of an error → what was said of the first one, redacted.
     """
 
     about: About
@@ -187,6 +192,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     fan_out: FanOut | None = None
     unfinished: int = 0
     stopped: str | None = None
+    examples: dict[str, str] = {}
 
     def overall(self) -> Operation:
         """All operations as one."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from itertools import cycle
 from random import Random
 
 import trio
 
 from mcpmux.bench.answer import Checker
+from mcpmux.bench.captured import InTurn
 from mcpmux.bench.drive import Drive, Ending, SleepUntil
 from mcpmux.bench.knee import Knee
 from mcpmux.bench.operation import Inventory, Operation, bind
@@ -17,9 +19,10 @@ from mcpmux.bench.plan import SECONDS, TRANSPORTS, Plan, choose_uris, default_fl
 from mcpmux.bench.push import Change, Push
 from mcpmux.bench.results import About, Generator, Load, Results, generator_of
 from mcpmux.bench.search import PROBE_SECONDS, Search
-from mcpmux.bench.session import OpenChannel, Session, open_sessions
+from mcpmux.bench.session import Session
+from mcpmux.bench.sessions import Door, OpenChannel, open_sessions
 from mcpmux.bench.tally import MOST_STEPS, Tally
-from mcpmux.bench.workload import Mix, bind_mix, parse_flow
+from mcpmux.bench.workload import Turns, bind_mix, parse_flow
 from mcpmux.config import Upstream
 from mcpmux.config.report import Unfit
 from mcpmux.errors import ConfigError
@@ -84,30 +87,45 @@ class Run:
         checker = Checker(plan.check) if plan.check is not None else None
         count = plan.sessions + (plan.push is not None)  # one more makes the changes
         with self._opening:
-            async with open_sessions(
-                self._open_channel,
-                self.upstream,
-                count,
-                plan.revision,
-                self._note,
-                checker,
-                self._hear,
+            door = Door(
+                open_channel=self._open_channel,
+                upstream=self.upstream,
+                connected=self._note,
+                revision=plan.revision,
+                checker=checker,
+                hear=self._hear,
+                explain=self._explain,
+                lost=self._note_loss if plan.push is None else None,  # who listened has missed something
                 short=plan.connections is None or plan.connections >= plan.workers,
-            ) as sessions:
+            )
+            async with open_sessions(door, count) as sessions:
                 uris, mix = await self._learn(sessions[0])
                 return await self._measure(sessions, uris, mix)
         return None
 
     def _note(self, seconds: float, outcome: str) -> None:
-        self._connected.append((seconds, outcome))
+        if self.tally is not None:
+            self.tally.connected(seconds, outcome)
+        else:
+            self._connected.append((seconds, outcome))
+
+    def _note_loss(self) -> None:
+        if self.tally is not None:
+            self.tally.lost_connection()
+
+    def _explain(self, operation: str, kind: str, words: Callable[[], str]) -> None:
+        if self.tally is not None:
+            self.tally.explain(operation, kind, words)
 
     def _hear(self, session: int, notification: Notification) -> None:
         if isinstance(self.work, Push):
             self.work.hear(session, notification)
 
-    async def _learn(self, session: Session) -> tuple[tuple[str, ...], Mix]:
+    async def _learn(self, session: Session) -> tuple[tuple[str, ...], Turns]:
         """What is to be asked of the server, from its own lists where that is needed."""
         plan = self._plan
+        if plan.captured is not None:
+            return (), InTurn(plan.captured)
         wanted = not plan.flows or plan.push is not None or any(flow.needs_uris for flow in plan.flows)
         offered = session.facts.offers("resources")
         try:
@@ -124,7 +142,7 @@ class Run:
             problem = f"{self.upstream.name}: {mistake}"
         raise ConfigError([problem])
 
-    async def _measure(self, sessions: list[Session], uris: tuple[str, ...], mix: Mix) -> Results:
+    async def _measure(self, sessions: list[Session], uris: tuple[str, ...], mix: Turns) -> Results:
         plan = self._plan
         warm_up = 0.0 if plan.find_max or plan.push is not None else plan.warm_up
         when = datetime.now(UTC)
@@ -171,7 +189,7 @@ class Run:
             work.stop(self._stopped)
         return await running
 
-    async def _search(self, sessions: list[Session], mix: Mix, tally: Tally) -> Ending:
+    async def _search(self, sessions: list[Session], mix: Turns, tally: Tally) -> Ending:
         plan = self._plan
         profile = plan.profile
         first = profile[0].first if profile is not None else FIRST_RATE
@@ -186,10 +204,8 @@ class Run:
         plan = self._plan
         makers = [(uri, bind(operation, Inventory((uri,)), 0)) for uri in uris]
         random = Random(plan.seed)
-        changes = []
-        for number in range(plan.count or CHANGES):
-            uri, make = makers[number % len(makers)]
-            changes.append(Change(uri=uri, ask=make(number + 1, random)))
+        uris_in_turn = zip(range(plan.count or CHANGES), cycle(makers), strict=False)
+        changes = (Change(uri=uri, ask=make(number + 1, random)) for number, (uri, make) in uris_in_turn)
         push = Push(uris, len(sessions) - 1, plan.patience, plan.think or PAUSE_SECONDS, tally)
         seconds = plan.seconds or SECONDS
         return await self._go(push, push.run(sessions[1:], sessions[0], changes, seconds))
@@ -213,7 +229,7 @@ class Run:
             target=target.display,
             transport=transport,
             revision=revision,
-            when=when.isoformat(timespec="seconds").replace("+00:00", "Z"),
+            when=when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             load=Load(
                 text=self._plan.describe(),
                 settings={

@@ -13,12 +13,12 @@ steps = ["list tools", 'tool echo {"text": "{{n}}"}']
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from attrs import frozen
 
-from mcpmux.bench.operation import parse_operation
+from mcpmux.bench.operation import Operation, parse_operation
 from mcpmux.bench.workload import Flow
 from mcpmux.config.report import Unfit, sort_of, suggest, unfit
 from mcpmux.config.scalars import Choice, Duration, Text, Whole
@@ -139,14 +139,18 @@ def _read_flows(value: object, problems: list[str]) -> Iterator[Flow]:
         flow = _read_table(table, _FLOW, place, problems)
         if "steps" not in table:
             problems.append(f'{place}steps: missing; expected a list such as ["read", "list tools"]')
-        try:
-            steps = tuple(parse_operation(text) for text in flow.get("steps", ()))
-        except Unfit as mistake:
-            problems.append(f"{place}steps: {mistake}")
-            continue
-        if "steps" in flow and not steps:
+        if "steps" in flow and not flow["steps"]:
             problems.append(f"{place}steps: expected one at least")
+        steps = tuple(_read_steps(flow.get("steps", ()), f"{place}steps", problems))
         yield Flow(flow.get("weight", 1.0), steps, flow.get("pause", 0.0))
+
+
+def _read_steps(texts: Sequence[str], place: str, problems: list[str]) -> Iterator[Operation]:
+    for number, text in enumerate(texts):
+        try:
+            yield parse_operation(text)
+        except Unfit as mistake:
+            problems.append(f"{place}[{number}]: {mistake}")
 
 
 def _read_table(

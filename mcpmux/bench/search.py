@@ -13,7 +13,7 @@ from mcpmux.bench.knee import Knee, find_break
 from mcpmux.bench.results import BUSY_SHARE
 from mcpmux.bench.schedule import Ramp
 from mcpmux.bench.tally import Tally
-from mcpmux.bench.workload import Mix
+from mcpmux.bench.workload import Turns
 
 PROBE_SECONDS = 5.0  # of one try, if nobody said otherwise
 REST_SECONDS = 0.2  # between two tries, for the server to be done with the last one
@@ -70,7 +70,7 @@ class Search:
             self.drive.stop(reason)
 
     async def run(
-        self, servers: Sequence[Server], mix: Mix, tally: Tally, random: Random, sleep_until: SleepUntil
+        self, servers: Sequence[Server], mix: Turns, tally: Tally, random: Random, sleep_until: SleepUntil
     ) -> Ending:
         """Probe until the knee is known, the server is gone, or it is stopped."""
         late = unfinished = 0

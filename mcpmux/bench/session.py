@@ -1,51 +1,57 @@
-"""MCP sessions with one target, over any transport and revision, as many as the load wants.
+"""One MCP session with a target: what performs the requests of the load, whatever comes of them.
 
-Promises: each is opened as any client of mcpmux would, in the revision that was asked for; leaving ends them
-all, each step bounded. Refuses to know when and what is asked.
+While it is being opened again after its connection was lost, requests wait for it. Refuses to know how it is
+opened (see `sessions`), and when and what is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from functools import partial
+from collections.abc import Callable
+from contextlib import suppress
 
 import trio
 
-from mcpmux.bench.answer import Answer, Checker, describe, judge, size_of
-from mcpmux.bench.http_lane import CLIENT_INFO, HttpLane, open_lane
+from mcpmux.bench.answer import TOOL_ERROR, Answer, Checker, describe, judge, size_of, words_of
+from mcpmux.bench.http_lane import HttpLane
 from mcpmux.bench.operation import Ask, Kind
 from mcpmux.bench.results import OK
-from mcpmux.config import Http, Upstream
-from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportError
+from mcpmux.errors import RemoteProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import HEADER_MISMATCH
-from mcpmux.protocol.envelope import Fields, Notification, decode_list, raw, text_of
-from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY, is_modern
-from mcpmux.runtime.calls import Hear
-from mcpmux.runtime.tap import Watch
-from mcpmux.runtime.upstreams.connection import Channel, Connection, Eras, connect, unheard
-from mcpmux.runtime.upstreams.http_peer import HttpStatusError
+from mcpmux.protocol.envelope import Fields, decode_list, raw, text_of
+from mcpmux.protocol.revisions import is_modern
+from mcpmux.runtime.upstreams.connection import Connection, unheard
+from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
 
-NO_CAPABILITIES = raw({})
-OPENING_AT_ONCE = 16  # a server should not be brought down by the hellos alone
 PAGE_LIMIT = 10_000  # of a list; a longer one never ends
+LOST = "connection lost"
 
-OpenChannel = Callable[[Upstream, Hear, Watch | None], AbstractAsyncContextManager[Channel]]
-
-Connected = Callable[[float, str], None]
-"""Told of each session: the seconds until it was ready or had failed, and `ok` or what it failed of."""
+Explain = Callable[[str, str, Callable[[], str]], None]
+"""Told of each error: the operation, the kind, and what the server or the system says of it."""
 
 
 class Session:
-    """One open conversation. `facts` is what the server said about itself."""
+    """One conversation. `facts` is what the server said about itself, `last_words` why it was lost last.
 
-    def __init__(self, connection: Connection, checker: Checker | None, lane: HttpLane | None = None) -> None:
+    `expired` is set when the server says that it knows it no more.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        checker: Checker | None = None,
+        lane: HttpLane | None = None,
+        explain: Explain | None = None,
+    ) -> None:
         """`lane`: a shorter way for single requests."""
-        self._connection = connection
+        self._explain = explain or _explain_nothing
+        self._connection: Connection | None = connection
         self._lane = lane
         self._judge = checker.judge if checker is not None else _judge_only
+        self._decided = trio.Event()
+        self._lost_for_good = False
+        self.expired = trio.Event()
         self.facts = connection.facts
         self.modern = is_modern(connection.facts.revision)
         self.last_words: str | None = None
@@ -53,62 +59,73 @@ class Session:
     def __repr__(self) -> str:
         return f"<Session {self._connection!r}>"
 
+    def suspend(self) -> None:
+        """It is lost; until `resume` or `give_up` its requests wait."""
+        self._connection = self._lane = None
+        self._decided = trio.Event()
+
+    def resume(self, connection: Connection, lane: HttpLane | None) -> None:
+        """It was opened again."""
+        self._connection, self._lane = connection, lane
+        self.expired = trio.Event()
+        self._decided.set()
+
+    def give_up(self) -> None:
+        """It is not opened any more: all its requests fail."""
+        self._lost_for_good = True
+        self._decided.set()
+
     async def exchange(self, call: Call) -> Fields:
         """One call. Raises McpmuxError."""
-        return await self._connection.exchange(call, unheard)
+        return await self.listen(call, unheard)
 
     async def listen(self, call: Call, notify: Notify) -> Fields:
         """A call whose notifications matter. Raises McpmuxError."""
+        if self._connection is None:
+            raise TransportClosed(self.last_words or LOST)
         return await self._connection.exchange(call, notify)
 
     async def perform(self, ask: Ask) -> Answer:
         """Make one request of the load; whatever comes of it is an answer."""
-        call = ask.call
-        sent = size_of(call.params)
+        sent = size_of(ask.call.params)
+        while (connection := self._connection) is None:
+            if self._lost_for_good:
+                return Answer(LOST, sent, 0, self.last_words or LOST)
+            await self._decided.wait()
         try:
             if ask.kind is Kind.ONCE:
-                result = await self._ask(ask)
-                return Answer(self._judge(ask, result), sent, size_of(result))
+                result = await self._ask(ask, connection)
+                outcome = self._judge(ask, result)
+                if outcome == TOOL_ERROR:
+                    self._explain(ask.operation, outcome, lambda: words_of(result))
+                return Answer(outcome, sent, size_of(result))
             if ask.kind is Kind.WALK:
-                return await self._walk(call, sent)
-            await self._subscribe(call)
+                return await _walk(ask.call, connection, sent)
+            await self._subscribe(ask.call, connection)
             return Answer(OK, sent, 0)
         except (RpcError, RemoteProtocolError, TransportError) as error:
+            if isinstance(error, SessionExpired) and self._connection is connection:
+                self.expired.set()
+            kind, words = describe(error), str(error)
+            self._explain(ask.operation, kind, lambda: words)
             lost = isinstance(error, TransportError) and not isinstance(error, HttpStatusError)
-            return Answer(describe(error), sent, 0, str(error) if lost else None)
+            return Answer(kind, sent, 0, words if lost else None)
 
-    async def _ask(self, ask: Ask) -> Fields:
+    async def _ask(self, ask: Ask, connection: Connection) -> Fields:
         if self._lane is None:
-            return await self._connection.exchange(ask.call, unheard)
+            return await connection.exchange(ask.call, unheard)
         try:
             return await self._lane.exchange(ask)
         except RpcError as error:
             if error.code != HEADER_MISMATCH:
                 raise
-        return await self._connection.exchange(ask.call, unheard)  # it learns the headers of tools
+        return await connection.exchange(ask.call, unheard)  # it learns the headers of tools
 
-    async def _walk(self, call: Call, sent: int) -> Answer:
-        received = 0
-        cursors: set[str] = set()
-        while True:
-            result = await self._connection.exchange(call, unheard)
-            received += size_of(result)
-            if m.LISTS[call.method].items not in result:
-                raise RemoteProtocolError(f"the answer to {call.method} has no list in it")
-            cursor = text_of(result.get("nextCursor"))
-            if cursor is None:
-                return Answer(OK, sent, received)
-            if cursor in cursors or len(cursors) >= PAGE_LIMIT:
-                raise RemoteProtocolError(f"{call.method} never ends")
-            cursors.add(cursor)
-            call = call.with_params({"cursor": result["nextCursor"]})
-            sent += size_of(call.params)
-
-    async def _subscribe(self, call: Call) -> None:
+    async def _subscribe(self, call: Call, connection: Connection) -> None:
         """Until the server has agreed to tell of the resource; then it need not any more."""
         if not self.modern:
-            await self.exchange(call)
-            await self.exchange(Call(m.RESOURCES_UNSUBSCRIBE, call.params, {}))
+            await connection.exchange(call, unheard)
+            await connection.exchange(Call(m.RESOURCES_UNSUBSCRIBE, call.params, {}), unheard)
             return
         with trio.CancelScope() as scope:
 
@@ -118,7 +135,7 @@ class Session:
 
             uri = text_of(call.params["uri"])
             wish = {"notifications": raw({"resourceSubscriptions": [uri]})}
-            await self._connection.exchange(Call(m.LISTEN, wish, {}), hear)
+            await connection.exchange(Call(m.LISTEN, wish, {}), hear)
         if not scope.cancelled_caught:
             raise RemoteProtocolError("the listen ended before it was acknowledged")
 
@@ -137,125 +154,28 @@ class Session:
         raise RemoteProtocolError(f"{m.RESOURCES_LIST} never ends")
 
 
+def _explain_nothing(_operation: str, _kind: str, _words: Callable[[], str]) -> None:
+    """Nobody wants to know."""
+
+
 def _judge_only(_ask: Ask, result: Fields) -> str:
     return judge(result)
 
 
-@asynccontextmanager
-async def open_sessions(
-    open_channel: OpenChannel,
-    upstream: Upstream,
-    count: int,
-    revision: str | None,
-    connected: Connected,
-    checker: Checker | None = None,
-    hear: Callable[[int, Notification], None] | None = None,
-    *,
-    short: bool = False,
-) -> AsyncIterator[list[Session]]:
-    """`count` sessions with `upstream` in the order of their numbers, opened OPENING_AT_ONCE at a time.
-
-    `hear` is told what a session (its number) hears that belongs to no request. `short`: single requests may
-    go over connections of their own where that is cheaper, see `http_lane`. Leaving ends them all. Raises
-    TransportError, RpcError or RemoteProtocolError when one cannot be opened.
-    """
-    sessions: dict[int, Session] = {}
-    failures: list[McpmuxError] = []
-    limit = trio.CapacityLimiter(OPENING_AT_ONCE)
-    over = trio.Event()
-    async with trio.open_nursery() as nursery:
-
-        async def open_one(number: int) -> None:
-            async with limit:
-                heard = partial(hear, number) if hear is not None else _ignore
-                holding = partial(_hold, open_channel, upstream, revision, checker, heard, over, short)
-                began = trio.current_time()
-                try:
-                    session: Session = await nursery.start(holding)
-                except McpmuxError as error:
-                    failures.append(error)
-                    connected(trio.current_time() - began, describe(error))
-                    opening.cancel_scope.cancel()
-                else:
-                    connected(trio.current_time() - began, OK)
-                    sessions[number] = session
-
-        async with trio.open_nursery() as opening:
-            await open_one(0)  # alone: where this fails, the others need not be tried
-            for number in range(1, count):
-                opening.start_soon(open_one, number)
-        try:
-            if failures:
-                raise failures[0]
-            yield [sessions[number] for number in range(count)]
-        finally:
-            over.set()
-
-
-async def _hold(
-    open_channel: OpenChannel,
-    upstream: Upstream,
-    revision: str | None,
-    checker: Checker | None,
-    hear: Hear,
-    over: trio.Event,
-    short: bool,
-    task_status: trio.TaskStatus[Session],
-) -> None:
-    """One session until it is over, or its stream has ended; then its last words are kept."""
-    session: Session | None = None
-    failure: McpmuxError | None = None
-    try:
-        async with AsyncExitStack() as stack:
-            channel = await stack.enter_async_context(open_channel(upstream, hear, None))
-            connection = await _connect(channel, upstream, revision)
-            lane = open_lane(upstream, connection) if short else None
-            if lane is not None:
-                stack.callback(lane.close)
-            session = Session(connection, checker, lane)
-            task_status.started(session)
-            if isinstance(upstream.target, Http):
-                await over.wait()
-            else:
-                await _first_of(over, channel.closed)
-    except* McpmuxError as group:
-        failure = _first_leaf(group)
-    if failure is not None:
-        if session is None:
-            raise failure
-        session.last_words = str(failure)
-
-
-async def _connect(channel: Channel, upstream: Upstream, revision: str | None) -> Connection:
-    """Raises RemoteProtocolError when it does not speak `revision`, or not in time."""
-    eras = Eras.MODERN_FIRST if revision in (None, NEWEST) else Eras.LEGACY_ONLY
-    legacy = NEWEST_LEGACY if revision is None or revision == NEWEST else revision
-    with trio.move_on_after(upstream.connect_timeout):
-        try:
-            connection = await connect(channel, CLIENT_INFO, NO_CAPABILITIES, eras, legacy)
-        except RpcError as error:
-            raise RemoteProtocolError(f"it refused to initialize: {error.message}") from None
-        spoken = connection.facts.revision
-        if revision is not None and spoken != revision:
-            raise RemoteProtocolError(f"it does not speak revision {revision}; it answered with {spoken}")
-        return connection
-    raise RemoteProtocolError(f"it did not answer initialize within {upstream.connect_timeout:g} s")
-
-
-async def _first_of(*events: trio.Event) -> None:
-    async def wait(event: trio.Event) -> None:
-        await event.wait()
-        nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        for event in events:
-            nursery.start_soon(wait, event)
-
-
-def _first_leaf(group: BaseExceptionGroup[McpmuxError]) -> McpmuxError:
-    error = group.exceptions[0]
-    return _first_leaf(error) if isinstance(error, BaseExceptionGroup) else error
-
-
-def _ignore(_notification: Notification) -> None:
-    """What the server says unasked is no part of this load."""
+async def _walk(call: Call, connection: Connection, sent: int) -> Answer:
+    """Every page of a list. `sent`: bytes that the first request has."""
+    received = 0
+    cursors: set[str] = set()
+    while True:
+        result = await connection.exchange(call, unheard)
+        received += size_of(result)
+        if m.LISTS[call.method].items not in result:
+            raise RemoteProtocolError(f"the answer to {call.method} has no list in it")
+        cursor = text_of(result.get("nextCursor"))
+        if cursor is None:
+            return Answer(OK, sent, received)
+        if cursor in cursors or len(cursors) >= PAGE_LIMIT:
+            raise RemoteProtocolError(f"{call.method} never ends")
+        cursors.add(cursor)
+        call = call.with_params({"cursor": result["nextCursor"]})
+        sent += size_of(call.params)

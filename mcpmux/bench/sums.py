@@ -146,10 +146,11 @@ class StepSums:
 class ConnectionSums:
     """Of all connections of a run."""
 
-    __slots__ = ("count", "errors", "times")
+    __slots__ = ("count", "errors", "lost", "times")
 
     def __init__(self) -> None:
         self.count = 0
+        self.lost = 0
         self.errors: dict[str, int] = {}
         self.times = Histogram()
 
@@ -166,7 +167,8 @@ class ConnectionSums:
 
     def freeze(self) -> Connections:
         """What is kept of them."""
-        return Connections(count=self.count, errors=dict(self.errors), times=self.times.freeze())
+        errors = dict(self.errors)
+        return Connections(count=self.count, errors=errors, times=self.times.freeze(), lost=self.lost)
 
 
 def add_kind(errors: dict[str, int], kind: str) -> None:

@@ -12,6 +12,7 @@ Rules
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from mcpmux.bench.histogram import Histogram
 from mcpmux.bench.results import OK, WAITED, About, FanOut, Generator, Results, Step
@@ -26,9 +27,13 @@ from mcpmux.bench.sums import (
     columns_of,
     series_of,
 )
+from mcpmux.traffic.redaction.redactor import Redactor
 
 MOST_ROWS = 3600  # of a series; longer runs get longer rows
 MOST_OPERATIONS = 200  # more are counted together: a capture may hold any number of names
+MOST_EXAMPLES = 50  # of errors in words
+EXAMPLE_CHARACTERS = 200
+REDACTOR = Redactor()  # results are handed around; what servers say may have secrets in it
 MOST_STEPS = 1000  # more than any ramp or search makes; each has a histogram
 
 
@@ -52,6 +57,7 @@ class Tally:
         self._operations: dict[str, OperationSums] = {}
         self._connections = ConnectionSums()
         self._steps: list[StepSums] = []
+        self._examples: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"<Tally of {self.seen} in {len(self._operations)} operations>"
@@ -101,6 +107,17 @@ class Tally:
     def connected(self, seconds: float, outcome: str = OK) -> None:
         """Count a connection: how long it took to be ready, or what it failed of. Counts in the warm-up."""
         self._connections.add(seconds, outcome)
+
+    def lost_connection(self) -> None:
+        """Count a session that broke off while it was in use."""
+        self._connections.lost += 1
+
+    def explain(self, operation: str, kind: str, words: Callable[[], str]) -> None:
+        """What was said of the first error of a kind; `words` is asked then only."""
+        key = f"{operation}: {kind}"
+        if key not in self._examples and len(self._examples) < MOST_EXAMPLES:
+            text, _ = REDACTOR.redact_text(" ".join(words().split()))
+            self._examples[key] = text[:EXAMPLE_CHARACTERS]
 
     def begin_step(
         self, now: float, name: str, offered: float | None = None, clients: int | None = None
@@ -180,6 +197,7 @@ class Tally:
             fan_out=fan_out,
             unfinished=unfinished,
             stopped=stopped,
+            examples=dict(self._examples),
         )
 
     def _sums_of(self, operation: str) -> OperationSums:

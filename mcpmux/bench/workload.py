@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mcpmux.bench.operation import Ask, Inventory, Make, Operation, bind, parse_operation, parse_weighted
 from mcpmux.bench.popularity import Drawing
@@ -45,6 +45,14 @@ class Turn(NamedTuple):
 
     asks: Sequence[Ask]
     pause: float
+
+
+class Turns(Protocol):
+    """What is asked, turn after turn."""
+
+    def next(self) -> Turn:
+        """The next turn; there is always one more."""
+        ...
 
 
 class Mix:

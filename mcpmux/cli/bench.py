@@ -11,11 +11,13 @@ import click
 import trio
 from click.core import ParameterSource
 
-from mcpmux.bench.assertion import Assertion, BadAssertion, check_together, parse_assertion
+from mcpmux.bench.assertion import Assertion, BadAssertion, check_parts, check_together, parse_assertion
+from mcpmux.bench.captured import CapturedLoad
 from mcpmux.bench.operation import parse_operation
-from mcpmux.bench.plan import CLIENTS, COUNT, IN_FLIGHT, PLACES_LIMIT, SECONDS, ZIPF_LIMIT, Plan
+from mcpmux.bench.plan import CLIENTS, COUNT, IN_FLIGHT, PLACES_LIMIT, RUNS_LIMIT, SECONDS, ZIPF_LIMIT, Plan
 from mcpmux.bench.scenario import parse_scenario
 from mcpmux.bench.workload import Flow, parse_flow
+from mcpmux.cli.bench_capture import read_captured
 from mcpmux.cli.bench_report import Outputs, measure_watched, read_old, report
 from mcpmux.cli.bench_run import Bench
 from mcpmux.cli.bench_target import check_targets, find_targets
@@ -42,7 +44,9 @@ class Seconds(click.ParamType[float]):
 
 
 PLACES = click.IntRange(1, PLACES_LIMIT)
+RUNS = click.IntRange(1, RUNS_LIMIT)
 FILE = click.Path(dir_okay=False, path_type=Path)
+PATH = click.Path(path_type=Path)
 
 
 @click.command()
@@ -51,6 +55,11 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--only", multiple=True, metavar="NAME", help="Of a configuration, this upstream only.")
 @click.option("--do", "operations", multiple=True, metavar="OPERATION", help="What is asked; see above.")
 @click.option("--scenario", metavar="FILE", help="Options and flows of several steps, as TOML.")
+@click.option(
+    "--capture", "captures", multiple=True, type=PATH, metavar="FILE|DIR", help="Ask what was captured."
+)
+@click.option("--capture-upstream", metavar="NAME", help="What mcpmux sent to it, not what clients sent.")
+@click.option("--with-tools", is_flag=True, help="Of a capture, call its tools, too.")
 @click.option("--clients", type=PLACES, help=f"Closed model: so many ask in turn. Default {CLIENTS}.")
 @click.option("--think", type=Seconds(), default=0, help="Pause of a client after each answer.")
 @click.option("--rate", metavar="RATE", help="Open model: arrivals a second, whatever the server does.")
@@ -59,6 +68,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--count", type=click.IntRange(1), help=f"Requests at most. Default {COUNT:,}.")
 @click.option("--warm-up", type=Seconds(), default=1, show_default="1s", help="Before, not counted.")
 @click.option("--timeout", type=Seconds(), default=10, show_default="10s", help="For one answer.")
+@click.option("--runs", type=RUNS, default=1, show_default=True, help="Of each target, in turns.")
 @click.option("--sessions", type=PLACES, default=1, show_default=True, help="MCP sessions.")
 @click.option("--connections", type=PLACES, help="Over HTTP. Default: one for each in flight.")
 @click.option("--in-flight", type=PLACES, help=f"Most requests at a time. At a rate {IN_FLIGHT}.")
@@ -87,7 +97,7 @@ def bench(
     """Put load on servers and measure how they answer.
 
     TARGET is a URL, a command line in quotes, or a configuration file, all of whose upstreams are measured at
-    the same time, each for itself.
+    the same time, each for itself; with --runs one after another in turns, and from 5 runs on compared.
 
     \b
     Operations, a weight in front if there are several:
@@ -119,13 +129,17 @@ def bench(
       mcpmux bench 'python server.py' --clients 1 --do 'tool echo {"text": "{{n}}"}'
       mcpmux bench mcpmux.toml --only docs --rate 100..1000/30s
       mcpmux bench http://127.0.0.1:8484/mcp --find-max 'p99<50ms'
+      mcpmux bench http://127.0.0.1:8484/mcp --capture mcpmux-capture --rate 200
+      mcpmux bench 'python old.py' 'python new.py' --runs 5
       mcpmux bench ws://127.0.0.1:9000 --do '8 read file:///*' --do '1 list tools' --check hash
     """
     flows = with_scenario(options)
+    captured = read_captured(options["captures"], options["capture_upstream"], options["with_tools"])
     try:
-        plan = make_plan(flows or tuple(parse_flow(text) for text in operations), options)
+        plan = make_plan(flows or tuple(parse_flow(text) for text in operations), captured, options)
     except Unfit as mistake:
         raise Mistake(str(mistake)) from None
+    assertions = read_assertions(options["assertions"], plan.operation_names())
     found, limits = find_targets(targets, only, upstreams)
     check_targets(found, plan, allow_remote=allow_remote)
     outputs = Outputs(
@@ -133,7 +147,7 @@ def bench(
         csv=options["csv_file"],
         html=options["html_file"],
         old=read_old(options["compare"]),
-        assertions=read_assertions(options["assertions"]),
+        assertions=assertions,
     )
     outcome = trio.run(measure_watched, Bench(found, plan, limits), plan)
     raise click.exceptions.Exit(report(outcome, outputs))
@@ -154,10 +168,12 @@ def with_scenario(options: dict[str, Any]) -> tuple[Flow, ...]:
     return scenario.flows
 
 
-def make_plan(flows: tuple[Flow, ...], options: Mapping[str, Any]) -> Plan:
+def make_plan(flows: tuple[Flow, ...], captured: CapturedLoad | None, options: Mapping[str, Any]) -> Plan:
     """The plan that the options make. Raises Unfit, Mistake."""
     return Plan(
         flows=flows,
+        captured=captured,
+        runs=options["runs"],
         clients=options["clients"],
         rate=options["rate"],
         poisson=not options["even"],
@@ -179,11 +195,13 @@ def make_plan(flows: tuple[Flow, ...], options: Mapping[str, Any]) -> Plan:
     )
 
 
-def read_assertions(texts: Sequence[str]) -> tuple[Assertion, ...]:
-    """The conditions, which can hold all together. Raises Mistake."""
+def read_assertions(texts: Sequence[str], operations: Sequence[str] | None = None) -> tuple[Assertion, ...]:
+    """The conditions, which can hold all together and are about `operations`. Raises Mistake."""
     try:
         found = tuple(parse_assertion(text) for text in texts)
         check_together(found)
+        if operations is not None:
+            check_parts(found, operations)
     except BadAssertion as mistake:
         raise Mistake(str(mistake)) from None
     return found

@@ -14,11 +14,12 @@ from rich.console import Console
 from rich.text import Text
 
 from mcpmux.bench.assertion import Assertion
-from mcpmux.bench.compare import Comparison, compare_reports, unmatched
+from mcpmux.bench.compare import Comparison, compare_reports, compare_targets, unmatched
 from mcpmux.bench.judgement import Judgement, exit_code, judge_all
 from mcpmux.bench.live_view import LiveView
 from mcpmux.bench.machine import TOOL, machine_facts
 from mcpmux.bench.plan import Plan
+from mcpmux.bench.pool import pooled
 from mcpmux.bench.report_csv import csv_of
 from mcpmux.bench.report_html import html_of
 from mcpmux.bench.result_file import BadResults, Report, decode_report, encode_report
@@ -28,6 +29,7 @@ from mcpmux.cli.console import ERR, OUT, tell
 from mcpmux.cli.wall import INTERRUPTED, Mistake
 
 VIEW_SECONDS = 0.25  # between two looks of the live view
+MANY = 4  # targets: their names would fill the line
 
 
 @frozen(kw_only=True)
@@ -56,7 +58,7 @@ def read_old(path: str | None) -> Report | None:
 async def measure_watched(bench: Bench, plan: Plan) -> Outcome:
     """Measure, and show on a terminal how it goes."""
     outcome: Outcome | None = None
-    title = " · ".join(bench.names)
+    title = " · ".join(bench.names) if len(bench.names) < MANY else f"{len(bench.names)} targets"
     planned = None if plan.find_max else plan.load().longest - plan.load().grace
     with LiveView(ERR, title, planned) as view:
         async with trio.open_nursery() as nursery:
@@ -68,12 +70,17 @@ async def measure_watched(bench: Bench, plan: Plan) -> Outcome:
 
 
 async def _watch(bench: Bench, view: LiveView) -> None:
-    """The first target that is under way stands for all."""
-    while True:
+    """What is under way, a few times a second. Away from a terminal there is nothing to do."""
+    while ERR.is_terminal:
         await trio.sleep(VIEW_SECONDS)
-        run = next((run for run in bench.runs if run.tally is not None), None)
-        if run is not None and run.tally is not None and ERR.is_terminal:
-            view.update(run.tally.snapshot(trio.current_time(), run.in_flight))
+        now = trio.current_time()
+        snapshots = {
+            run.upstream.name: run.tally.snapshot(now, run.in_flight)
+            for run in bench.runs
+            if run.tally is not None
+        }
+        turn = f"{bench.turn} of {bench.turns}: {', '.join(snapshots)}" if bench.turns > 1 else ""
+        view.update(snapshots, turn)
 
 
 def report(outcome: Outcome, outputs: Outputs) -> int:
@@ -84,7 +91,7 @@ def report(outcome: Outcome, outputs: Outputs) -> int:
         render_results(outcome.results, console)
         for name, sentence in outcome.knees.items():
             console.print(Text(f"{name}: {sentence}", style="bold"), soft_wrap=True)
-        judgements = judge_all(outputs.assertions, outcome.results)
+        judgements = judge_all(outputs.assertions, pooled(outcome.results))
         _compare_and_write(outcome, outputs, console, judgements)
         render_judgements(judgements, console)
         code = exit_code(judgements)
@@ -106,10 +113,11 @@ def _compare_and_write(
         machine=machine_facts(),
         results=tuple(outcome.results),
     )
-    comparisons: Sequence[Comparison] = ()
+    comparisons: list[Comparison] = compare_targets(new.results, Random(1))
     if outputs.old is not None:
-        comparisons = compare_reports(outputs.old, new, Random(1))
-        render_comparisons(comparisons, console)
+        comparisons += compare_reports(outputs.old, new, Random(1))
+    render_comparisons(comparisons, console)
+    if outputs.old is not None:
         for name in unmatched(outputs.old, new):
             tell(f"{name}: not compared, only one of the two has it")
     if outputs.json is not None:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from mcpmux.bench.compare import Comparison
 from mcpmux.bench.judgement import Judgement
+from mcpmux.bench.pool import by_name
 from mcpmux.bench.report_rows import (
     Table,
     circumstances,
@@ -22,7 +23,7 @@ from mcpmux.bench.report_rows import (
     tables_of,
 )
 from mcpmux.bench.results import Results
-from mcpmux.logs import printable
+from mcpmux.printable import printable
 
 PIPE_WIDTH = 10_000  # columns where nobody looks on, so that nothing is cut
 _STYLES = {
@@ -37,9 +38,9 @@ _STYLES = {
 
 def render_results(results: Sequence[Results], console: Console) -> None:
     """Everything about every target, and what to know before trusting it."""
-    for one in results:
-        _show(console, headline(one), "strong")
-        _show(console, f"  {circumstances(one)}", "dim")
+    for runs in by_name(results).values():
+        _show(console, headline(runs[0]), "strong")
+        _show(console, f"  {circumstances(runs)}", "dim")
     console.print()
     for table in tables_of(results):
         _show_table(console, table)

@@ -30,15 +30,23 @@ URIS = [f"memo:{number}" for number in range(10)]
 
 
 class Place:
-    """Where the sessions of a run lead to: a server each, or one for all. `kill` ends their streams."""
+    """Where the sessions of a run lead to: a server each, or one for all.
+
+    `cut` ends their streams; `kill` too, and nobody is there any more.
+    """
 
     def __init__(self, *servers: ScriptedServer) -> None:
         self._servers = servers
         self._pipes: list[Any] = []
+        self._turn = 0
+        self._dead = False
 
     @asynccontextmanager
     async def open(self, _upstream: Upstream, hear: Any, watch: Any = None) -> AsyncIterator[Any]:
-        server = self._servers[len(self._pipes) % len(self._servers)]
+        if self._dead:
+            raise TransportError("nobody there")
+        server = self._servers[self._turn % len(self._servers)]
+        self._turn += 1
         ours, theirs = open_memory_pipes(1000)
         self._pipes.append(theirs)
         async with trio.open_nursery() as nursery:
@@ -48,9 +56,13 @@ class Place:
             await ours.aclose()
             nursery.cancel_scope.cancel()
 
+    async def cut(self) -> None:
+        while self._pipes:
+            await self._pipes.pop().aclose()
+
     async def kill(self) -> None:
-        for pipe in self._pipes:
-            await pipe.aclose()
+        self._dead = True
+        await self.cut()
 
 
 def read_after(seconds: float, texts: dict[str, list[str]] | None = None) -> Any:
@@ -158,7 +170,8 @@ async def test_errors_are_counted_by_kind(autojump_clock: trio.testing.MockClock
         if params["name"] == "strange":
             return {"resultType": "input_required", "inputRequests": {}, "requestState": "x"}
         failed = params["name"] == "fail"
-        return {"resultType": "complete", "content": [], **({"isError": True} if failed else {})}
+        content = [{"type": "text", "text": "no  disk,\npassword=hunter2"}]
+        return {"resultType": "complete", "content": content, **({"isError": True} if failed else {})}
 
     server = make_server(MODERN, tools=[], handlers={"tools/call": call})
     do = ["tool fine", "tool missing", "tool fail", "tool strange"]
@@ -169,6 +182,10 @@ async def test_errors_are_counted_by_kind(autojump_clock: trio.testing.MockClock
         "tool missing": {"rpc -32602"},
         "tool fail": {"tool error"},
         "tool strange": {"asks for input"},
+    }
+    assert results.examples == {
+        "tool missing: rpc -32602": "no such tool",
+        "tool fail: tool error": "no disk, password=[redacted: password]",
     }
 
 
@@ -190,7 +207,7 @@ async def test_a_server_that_dies_leaves_what_was_measured(autojump_clock: trio.
     async with trio.open_nursery() as nursery:
         nursery.start_soon(kill)
         results = await measure(place, clients=1, seconds=60.0)
-    assert (results.stopped or "").startswith("the server is gone: ")
+    assert results.stopped == "the server is gone: nobody there"
     (read,) = results.operations.values()
     assert read.count - read.failed == pytest.approx(200, abs=2)
     assert set(read.errors) == {"connection lost"}

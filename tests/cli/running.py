@@ -94,6 +94,11 @@ class Running:
             else:
                 self._read(stream, deadline)
 
+    def says_something(self, seconds: float) -> bool:
+        """Whether anything is on stdout within some seconds that was not read yet."""
+        assert self._process.stdout is not None
+        return bool(self._rest["stdout"] or select.select([self._process.stdout], [], [], seconds)[0])
+
     def _read(self, stream: str, deadline: float) -> None:
         pipe: IO[bytes] = getattr(self._process, stream)
         ready, _, _ = select.select([pipe], [], [], max(0, deadline - time.monotonic()))

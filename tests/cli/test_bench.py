@@ -7,10 +7,12 @@ import shlex
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.cli.conftest import Invoke
 from tests.cli.running import Running, demo_command
+from tests.traffic.made import Play, write
 
 URL = "http://127.0.0.1:1/mcp"
 QUICK = ["--duration", "200ms", "--warm-up", "0", "--clients", "2"]
@@ -54,6 +56,17 @@ MISTAKES = {
     "another machine": (["http://example.com/mcp"], "example.com/mcp is not on this machine"),
     "a name": (["ws://elsewhere:1"], "--allow-remote says that you may"),
     "operation": ([URL, "--do", "fetch x"], "`fetch x` is no operation; expected one of: read [GLOB]"),
+    "mistyped operation": ([URL, "--do", "3 tol echo {}"], "did you mean `tool echo {}`?"),
+    "mistyped list": ([URL, "--do", "list prompt"], "did you mean `list prompts`?"),
+    "condition on nothing": ([URL, "--assert", "reed.p99<5ms"], "no operation 'reed' in this run"),
+    "mistyped condition": (
+        [URL, "--do", "tool echo", "--assert", "tool ecco.p99<5ms"],
+        "there are connect, delivery, service, tool echo; did you mean 'tool echo'?",
+    ),
+    "nothing captured": ([URL, "--capture", "nowhere.jsonl"], "nowhere.jsonl: there is no such file"),
+    "tools of no capture": ([URL, "--with-tools"], "--with-tools is about a capture"),
+    "upstream of no capture": ([URL, "--capture-upstream", "x"], "--capture-upstream is about a capture"),
+    "runs of a search": ([URL, "--runs", "5", "--find-max", "p99<5ms"], "leave the runs out"),
     "arguments": ([URL, "--do", "tool t {"], "the arguments are no JSON"),
     "rate": ([URL, "--rate", "fast"], "expected a rate a second such as 200"),
     "two models": ([URL, "--rate", "5", "--clients", "5"], "exclude each other"),
@@ -83,13 +96,16 @@ def test_mistake_is_told_before_anything_is_asked(invoke: Invoke, args: list[str
 
 def test_every_mistake_in_a_scenario_is_listed(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "load.toml"
-    file.write_text('durration = "5s"\nclients = 0\nflows = [{steps = ["fetch"]}, {wait = 1}, 5]\n')
+    file.write_text(
+        'durration = "5s"\nclients = 0\nflows = [{steps = ["fetch", "list", "raed x"]}, {wait = 1}, 5]\n'
+    )
     result = invoke("bench", URL, "--scenario", str(file))
     assert result.exit_code == 2
     for words in (
         "durration: unknown key; did you mean `duration`?",
         "clients: expected a whole number",
-        "flows[0].steps: `fetch` is no operation",
+        "flows[0].steps[0]: `fetch` is no operation; expected one of",
+        "flows[0].steps[2]: `raed x` is no operation; did you mean `read x`?",
         "flows[1].wait: unknown key",
         "flows[1].steps: missing",
         "flows[2]: expected a table, not a number",
@@ -150,7 +166,91 @@ def test_results_are_written_and_compared(invoke: Invoke, tmp_path: Path) -> Non
     assert "compared" in result.stdout
 
 
-def test_a_server_that_dies_leaves_what_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+def test_a_server_on_a_plain_socket_is_measured(
+    invoke: Invoke, tmp_path: Path, kind: str, revision: str
+) -> None:
+    address = "tcp://127.0.0.1:0" if kind == "tcp" else f"unix:{tmp_path}/mux.sock"
+    file = tmp_path / "results.json"
+    with Running("serve", "--upstream", f"notes={demo_command('notes')}", "--listen", address) as mux:
+        url = mux.line().strip()
+        options = ["--sessions", "2", "--revision", revision, "--check", "hash", "--json", str(file)]
+        result = invoke("bench", url, *QUICK, *options, "--do", "read", "--do", "list tools")
+        assert result.exit_code == 0, result.stderr + result.stdout
+        assert mux.stop() == 0, mux.stderr
+    (results,) = json.loads(file.read_text())["results"]
+    assert (results["about"]["transport"], results["about"]["revision"]) == (kind, revision)
+    assert results["connections"]["count"] == 2
+    assert {name: part["errors"] for name, part in results["operations"].items()} == {
+        "read": {},
+        "list tools": {},
+    }
+
+
+def test_what_a_server_says_of_its_errors_is_shown_once(invoke: Invoke) -> None:
+    result = invoke("bench", demo_command("notes"), *QUICK, "--do", "read note*", "--do", "tool ecco")
+    assert result.exit_code == 0
+    (line,) = (line for line in result.stdout.splitlines() if line.startswith("tool ecco") and "rpc" in line)
+    assert "ecco" in line.removeprefix("tool ecco")
+
+
+def captured(directory: Path) -> Path:
+    """A capture of six reads of two notes, a tool call, and a read in which something is redacted."""
+    play = Play()
+    for name in ("welcome", "shopping", "welcome"):
+        play.read(f"note:///{name}", upstream="notes")
+    play.read("note:///secret", upstream="notes")
+    play.records = [
+        msgspec.structs.replace(record, redacted=1) if "secret" in (record.target or "") else record
+        for record in play.records
+    ]
+    play.call()
+    return write(directory / "capture.jsonl", play.records)
+
+
+def test_a_capture_is_replayed_as_load_and_what_is_left_out_is_told(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    args = ["--capture", str(captured(tmp_path)), "--capture-upstream", "notes", "--json", str(file)]
+    result = invoke("bench", demo_command("notes"), *QUICK, *args, "--assert", "read.p99<10s")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.startswith(
+        "capture: 3 requests, 2 of them different; left out: 1: the request is redacted"
+    )
+    (results,) = json.loads(file.read_text())["results"]
+    assert set(results["operations"]) == {"read"}
+
+
+def test_a_capture_with_nothing_to_ask_is_a_mistake(invoke: Invoke, tmp_path: Path) -> None:
+    play = Play()
+    play.call()
+    file = write(tmp_path / "tools.jsonl", play.records)
+    result = invoke("bench", demo_command("notes"), "--capture", str(file))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "nothing in this capture makes load (1: it calls a tool; --with-tools sends it)" in result.stderr
+
+
+def test_runs_are_taken_in_turns_and_the_targets_compared(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    targets = [f"--upstream={name}={demo_command('notes')}" for name in ("a", "b")]
+    quick = ["--duration", "50ms", "--warm-up", "0", "--clients", "1", "--runs", "5"]
+    result = invoke("bench", *targets, *quick, "--json", str(file), "--assert", "errors<1%")
+    assert result.exit_code == 0, result.stderr
+    results = json.loads(file.read_text())["results"]
+    assert [each["about"]["name"] for each in results] == ["a", "b"] * 5
+    for words in (
+        "Runs of a\n",
+        "Runs of b\n",
+        "b against a: compared 5 runs of each, in turns, pair by pair",
+    ):
+        assert words in result.stdout
+    again = invoke("bench", *targets, *quick, "--compare", str(file))
+    assert "a: compared 5 old and 5 new runs, run by run" in again.stdout
+    assert "fewer than" not in again.stdout
+
+
+def test_a_server_that_dies_again_and_again_leaves_what_was_measured(tmp_path: Path) -> None:
+    """It is started again five times in a row, and each time it answers 99 reads."""
     file = tmp_path / "results.json"
     target = server_that(tmp_path, 'sys.exit("out of memory")')
     args = ["--duration", "1h", "--warm-up", "0", "--clients", "1", "--json", str(file)]
@@ -160,7 +260,8 @@ def test_a_server_that_dies_leaves_what_was_measured(tmp_path: Path) -> None:
     assert "the server is gone" in results["stopped"]
     assert "out of memory" in results["stopped"]
     (read,) = results["operations"].values()
-    assert read["count"] - sum(read["errors"].values()) == 99
+    assert read["count"] - sum(read["errors"].values()) == 6 * 99
+    assert (results["connections"]["count"], results["connections"]["lost"]) == (6, 6)
 
 
 def test_interrupting_shows_what_was_measured(tmp_path: Path) -> None:

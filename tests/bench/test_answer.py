@@ -1,0 +1,99 @@
+"""What came of a request, and whether a read brought what it always did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcpmux.bench import answer
+from mcpmux.bench.answer import TOOL_ERROR, WANTS_INPUT, WRONG, Checker, describe, judge, size_of
+from mcpmux.bench.operation import Ask, Kind
+from mcpmux.bench.results import OK
+from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError, RpcError, TransportClosed
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import Fields, decode_any, decode_fields, raw
+from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
+
+
+def fields(**members: Any) -> Fields:
+    return {name: raw(value) for name, value in members.items()}
+
+
+def ask(uri: str | None = "a:1") -> Ask:
+    return Ask("read", Kind.ONCE, Call("resources/read", {}, {}), uri)
+
+
+def text(words: str) -> Fields:
+    return fields(contents=[{"uri": "a:1", "text": words}])
+
+
+@pytest.mark.parametrize(
+    ("members", "outcome"),
+    [
+        ({}, OK),
+        ({"isError": False}, OK),
+        ({"isError": True}, TOOL_ERROR),
+        ({"resultType": "complete"}, OK),
+        ({"resultType": "input_required"}, WANTS_INPUT),
+        ({"resultType": 5}, OK),
+    ],
+)
+def test_a_result_says_itself_whether_it_is_one(members: dict[str, Any], outcome: str) -> None:
+    assert judge(fields(**members)) == outcome
+
+
+@pytest.mark.parametrize("mode", ["hash", "length"])
+def test_the_first_answer_is_right_and_the_others_have_to_be_like_it(mode: str) -> None:
+    checker = Checker(mode)
+    answers = [(words, checker.judge(ask(), text(words))) for words in ("abc", "abc", "abd", "ab", "abc")]
+    same_length = OK if mode == "length" else WRONG
+    assert answers == [("abc", OK), ("abc", OK), ("abd", same_length), ("ab", WRONG), ("abc", OK)]
+
+
+def test_each_subject_has_its_own_answer() -> None:
+    checker = Checker("hash")
+    assert checker.judge(ask("a:1"), text("one")) == OK
+    assert checker.judge(ask("a:2"), text("two")) == OK
+    assert checker.judge(ask("a:1"), text("two")) == WRONG
+
+
+def test_a_read_without_contents_is_wrong_and_anything_else_is_not_compared() -> None:
+    checker = Checker("hash")
+    assert checker.judge(ask(), fields()) == WRONG
+    assert checker.judge(ask(None), fields(content=[])) == OK
+    assert checker.judge(ask(), fields(isError=True)) == TOOL_ERROR
+
+
+def test_what_is_remembered_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer, "MOST_KNOWN", 2)
+    checker = Checker("hash")
+    for uri in ("a:1", "a:2", "a:3"):
+        assert checker.judge(ask(uri), text("one")) == OK
+    assert repr(checker) == "<Checker of 2>"
+    assert checker.judge(ask("a:3"), text("two")) == OK
+    assert checker.judge(ask("a:2"), text("two")) == WRONG
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RpcError(-32602, "no"), "rpc -32602"),
+        (HttpStatusError(503, b""), "http 503"),
+        (SessionExpired("gone"), "session expired"),
+        (RemoteProtocolError("what"), "makes no sense"),
+        (ConnectFailed("nobody"), "not reachable"),
+        (TransportClosed("over"), "connection lost"),
+    ],
+)
+def test_errors_are_counted_under_short_names(error: McpmuxError, kind: str) -> None:
+    assert describe(error) == kind
+
+
+@pytest.mark.parametrize("text", [b"{}", b'{"a":1}', b'{"a":1,"bc":[1,2]}'])
+def test_sizes_are_those_of_the_json(text: bytes) -> None:
+    assert abs(size_of(decode_fields(raw_of(text))) - len(text)) <= 1
+
+
+def raw_of(data: bytes) -> Any:
+    return raw(decode_any(data))

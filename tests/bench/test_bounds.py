@@ -1,0 +1,185 @@
+"""The load generator's memory does not depend on how many requests it makes."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from itertools import islice
+from random import Random
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+import trio.testing
+
+from mcpmux.bench import answer
+from mcpmux.bench.answer import Checker
+from mcpmux.bench.arguments import parse_arguments
+from mcpmux.bench.drive import Drive, Load
+from mcpmux.bench.fanout import Deliveries
+from mcpmux.bench.histogram import MOST_BUCKETS, Histogram
+from mcpmux.bench.operation import Ask, Inventory, Kind
+from mcpmux.bench.schedule import Ramp, arrivals, poisson_positions
+from mcpmux.bench.tally import MOST_OPERATIONS, MOST_ROWS, Tally
+from mcpmux.bench.workload import bind_mix, parse_flow
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import raw
+from tests.bench.scripted_load import DelayedServer, ping_mix
+
+FEW, MANY = 4_000, 40_000
+ROOM = 1.1  # how much larger something may be after ten times as many
+
+
+def size_of(thing: object) -> int:
+    """Bytes of everything that is reachable from it, without classes, functions and modules."""
+    seen: set[int] = set()
+    waiting: list[object] = [thing]
+    size = 0
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, type | ModuleType | FunctionType):
+            continue
+        seen.add(id(one))
+        size += sys.getsizeof(one)
+        waiting += gc.get_referents(one)
+    return size
+
+
+def tally_of(count: int) -> Tally:
+    """Requests of a minute, with many names and kinds of errors, some late, some slow."""
+    random = Random(1)
+    tally = Tally(0.0, 1.0, 60.0)
+    for number in range(5):
+        tally.begin_step(number * 10.0, f"{number}/s")
+    for number in range(count):
+        at = number / count * 60
+        sent = at + random.choice((0.0, 0.001))
+        outcome = random.choice(("ok", "ok", "timeout", f"rpc {random.randrange(100)}"))
+        name = f"tool {random.randrange(8)}"
+        tally.record(name, at, sent, sent + random.choice((0.001, 0.002, 1.0)), outcome, 10, 10)
+        if number % 100 == 0:
+            tally.connected(0.01, random.choice(("ok", f"http {random.randrange(400, 600)}")))
+            tally.lost_connection()
+    return tally
+
+
+def checker_of(count: int) -> Checker:
+    checker = Checker("hash")
+    for number in range(count):
+        ask = Ask("template", Kind.ONCE, Call("resources/read", {}, {}), f"memo:{number}")
+        checker.judge(ask, {"contents": raw([number])})
+    return checker
+
+
+def deliveries_of(count: int) -> Deliveries:
+    told, random = Deliveries(50, 10), Random(1)
+    for number in range(count // 50):
+        uri = f"memo:{number % 10}"
+        told.change(uri, float(number))
+        for subscriber in range(50):
+            told.hear(subscriber, uri, number + random.choice((0.01, 0.02)))
+    return told
+
+
+def mix_of(count: int) -> object:
+    flows = [parse_flow('2 tool echo {"text": "{{n}}"}'), parse_flow("1 read")]
+    mix = bind_mix(flows, Inventory(tuple(f"memo:{number}" for number in range(100))), 1.0, Random(1))
+    for _ in range(count):
+        mix.next()
+    return mix
+
+
+def template_of(count: int) -> object:
+    """What makes the arguments keeps none of them."""
+    template = parse_arguments('{"a": "{{n}}", "b": {{1..9}}}')
+    flow = bind_mix([parse_flow('tool t {"a": "{{n}}"}')], Inventory(), 0, Random(1))
+    for _ in range(count):
+        flow.next()
+    return template, flow
+
+
+def schedule_of(count: int) -> object:
+    random = Random(1)
+    moments = arrivals((Ramp(1000.0, 1000.0, 1e6),), poisson_positions(lambda: random.expovariate(1)))
+    for _ in islice(moments, count):
+        pass
+    return moments
+
+
+GROWING: dict[str, Callable[[int], object]] = {
+    "tally": tally_of,
+    "checker": checker_of,
+    "deliveries": deliveries_of,
+    "mix": mix_of,
+    "templates": template_of,
+    "schedule": schedule_of,
+}
+
+
+@pytest.mark.parametrize("make", GROWING.values(), ids=GROWING)
+def test_ten_times_as_many_take_no_more_memory(make: Callable[[int], object], monkeypatch: Any) -> None:
+    monkeypatch.setattr(answer, "MOST_KNOWN", 1000)
+    few, many = size_of(make(FEW)), size_of(make(MANY))
+    assert few > 500
+    assert many <= few * ROOM
+
+
+def test_the_size_of_what_grows_is_seen() -> None:
+    assert size_of(list(range(MANY))) > 5 * size_of(list(range(FEW)))
+
+
+def test_a_histogram_has_a_most_however_different_its_values_are() -> None:
+    histogram, random = Histogram(), Random(1)
+    for _ in range(MANY):
+        histogram.record(10 ** random.uniform(-8, 6))
+    assert len(histogram.counts) <= MOST_BUCKETS
+    assert histogram.count == MANY
+
+
+@pytest.mark.parametrize("hours", [1, 24, 1000])
+def test_a_longer_run_has_longer_rows_and_not_more(hours: int) -> None:
+    seconds = hours * 3600.0
+    tally = Tally(0.0, 0.0, seconds)
+    for number in range(1000):
+        for name in range(3):
+            at = number / 1000 * seconds
+            tally.record(f"tool {name}", at, at, at + 0.01, "ok", 1, 1)
+    assert len(tally._rows) <= MOST_ROWS
+    assert all(len(sums.rows) <= MOST_ROWS for sums in tally._operations.values())
+
+
+def test_names_of_strangers_fill_no_memory() -> None:
+    tally = Tally(0.0)
+    for number in range(10 * MOST_OPERATIONS):
+        tally.record(f"tool {number}", 1.0, 1.0, 1.1, f"rpc {number}", 1, 1)
+    assert len(tally._operations) <= MOST_OPERATIONS + 1
+    assert all(len(sums.errors) <= 51 for sums in tally._operations.values())
+
+
+class Counter:
+    """Counts, and keeps nothing."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def record(self, *_: object) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize("open_model", [False, True])
+async def test_a_drive_keeps_nothing_of_its_requests(
+    autojump_clock: trio.testing.MockClock, open_model: bool
+) -> None:
+    sizes = []
+    for seconds in (5.0, 50.0):
+        recorder = Counter()
+        profile = (Ramp(100.0, 100.0, seconds),) if open_model else None
+        load = Load(workers=4, seconds=seconds, profile=profile, count=None)
+        drive = Drive(load, [DelayedServer(lambda _at, _number: 0.02)], ping_mix(), recorder, Random(1))
+        await drive.run(trio.current_time())
+        assert recorder.count > 90 * seconds
+        drive._scope = drive._turn = None  # type: ignore[assignment]  # they reach into trio itself
+        drive._workers = [None for _ in drive._workers]  # type: ignore[misc]
+        sizes.append(size_of(drive))
+    assert sizes[1] <= sizes[0] * ROOM

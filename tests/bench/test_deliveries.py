@@ -1,0 +1,90 @@
+"""Which subscriber has heard of which change: losses, duplicates and delays."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from mcpmux.bench.fanout import Deliveries
+
+
+def test_everybody_hears_once() -> None:
+    told = Deliveries(3, 1)
+    told.change("a:1", 10.0)
+    for subscriber, at in ((0, 10.01), (1, 10.02), (2, 10.03)):
+        assert not told.complete("a:1")
+        told.hear(subscriber, "a:1", at)
+    assert told.complete("a:1")
+    results = told.results()
+    assert (results.changes, results.expected, results.deliveries) == (1, 3, 3)
+    assert (results.losses, results.duplicates) == (0, 0)
+    assert results.delay.most == pytest.approx(0.03)
+    assert results.delay.least == pytest.approx(0.01)
+
+
+def test_what_nobody_has_changed_is_not_counted() -> None:
+    told = Deliveries(1, 1)
+    told.hear(0, "a:1", 1.0)
+    assert not told.complete("a:1")
+    results = told.results()
+    assert (results.deliveries, results.duplicates, results.expected) == (0, 0, 0)
+
+
+def test_hearing_twice_is_a_duplicate_and_no_delivery_more() -> None:
+    told = Deliveries(2, 1)
+    told.change("a:1", 1.0)
+    for _ in range(3):
+        told.hear(0, "a:1", 2.0)
+    results = told.results()
+    assert (results.deliveries, results.duplicates, results.losses) == (1, 2, 1)
+    assert results.delay.count == 1
+
+
+def test_a_new_change_starts_over() -> None:
+    """Whoever had not heard of the one before has lost it."""
+    told = Deliveries(2, 1)
+    told.change("a:1", 1.0)
+    told.hear(0, "a:1", 1.5)
+    told.change("a:1", 2.0)
+    assert not told.complete("a:1")
+    told.hear(0, "a:1", 2.5)
+    told.hear(1, "a:1", 2.5)
+    assert told.complete("a:1")
+    results = told.results()
+    assert (results.expected, results.deliveries, results.losses, results.duplicates) == (4, 3, 1, 0)
+
+
+def test_a_change_that_did_not_happen_is_taken_back() -> None:
+    told = Deliveries(2, 1)
+    told.change("a:1", 1.0)
+    told.withdraw("a:1")
+    told.hear(0, "a:1", 1.5)
+    results = told.results()
+    assert (results.changes, results.expected, results.deliveries, results.duplicates) == (0, 0, 0, 0)
+
+
+def test_every_hearing_is_a_delivery_or_a_duplicate_or_about_nothing() -> None:
+    """Any order of changes and hearings; what is counted is compared with a plain account of them."""
+    for seed in range(20):
+        random = Random(seed)
+        told = Deliveries(4, 3)
+        heard: dict[str, list[int]] = {}
+        deliveries = duplicates = changes = 0
+        for moment in range(300):
+            uri = f"a:{random.randrange(3)}"
+            if random.random() < 0.15:
+                told.change(uri, float(moment))
+                heard[uri] = []
+                changes += 1
+            else:
+                subscriber = random.randrange(4)
+                told.hear(subscriber, uri, float(moment))
+                if uri in heard:
+                    duplicates += subscriber in heard[uri]
+                    deliveries += subscriber not in heard[uri]
+                    heard[uri].append(subscriber)
+        results = told.results()
+        assert (results.changes, results.deliveries, results.duplicates) == (changes, deliveries, duplicates)
+        assert results.expected == 4 * changes
+        assert results.delay.count == deliveries
