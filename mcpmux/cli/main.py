@@ -1,30 +1,39 @@
-"""The group of all commands."""
+"""The group of all commands, each imported when it is asked for."""
 
 from __future__ import annotations
 
 import click
 
 from mcpmux import __version__
-from mcpmux.cli.audit import audit
-from mcpmux.cli.bench import bench
-from mcpmux.cli.browse import ls, read
-from mcpmux.cli.call import call
-from mcpmux.cli.check import check
-from mcpmux.cli.demo import demo
-from mcpmux.cli.schema import config
-from mcpmux.cli.serve import serve
-from mcpmux.cli.traffic import traffic
-from mcpmux.cli.wall import Commands
+from mcpmux.cli.lazy import LazyCommands
+
+PLACES = {
+    "serve": "mcpmux.cli.serve:serve",
+    "demo": "mcpmux.cli.demo:demo",
+    "ctl": "mcpmux.cli.ctl:ctl",
+    "check": "mcpmux.cli.check:check",
+    "ls": "mcpmux.cli.browse:ls",
+    "read": "mcpmux.cli.browse:read",
+    "call": "mcpmux.cli.call:call",
+    "auth": "mcpmux.cli.auth:auth",
+    "access": "mcpmux.cli.access:access",
+    "audit": "mcpmux.cli.audit:audit",
+    "traffic": "mcpmux.cli.traffic:traffic",
+    "bench": "mcpmux.cli.bench:bench",
+    "config": "mcpmux.cli.schema:config",
+}
 
 
 @click.group(
-    cls=Commands,
+    cls=LazyCommands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    commands=[serve, demo, check, ls, read, call, audit, traffic, bench, config],
+    places=PLACES,
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """One Model Context Protocol endpoint in front of many servers.
+
+    Exit code 0: done; 1: it did not work out; 2: what was written, here or in a file, has to be changed.
 
     \b
     Examples:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import click
 
-from mcpmux.cli.traffic_export import export
-from mcpmux.cli.traffic_grep import grep
-from mcpmux.cli.traffic_mock import mock
-from mcpmux.cli.traffic_replay import replay
-from mcpmux.cli.traffic_show import show
-from mcpmux.cli.traffic_stats import stats
-from mcpmux.cli.traffic_tail import tail
-from mcpmux.cli.wall import Commands
+from mcpmux.cli.lazy import LazyCommands
+
+PLACES = {
+    name: f"mcpmux.cli.traffic_{name}:{name}"
+    for name in ("tail", "show", "grep", "stats", "export", "replay", "mock")
+}
 
 
-@click.group(cls=Commands, commands=[tail, show, grep, stats, export, replay, mock])
+@click.group(cls=LazyCommands, places=PLACES)
 def traffic() -> None:
     """See, search, measure and export what passed through mcpmux.
 

@@ -8,14 +8,15 @@ A broken pipe ends it silently. Tracebacks are shown at log level debug only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
 import structlog
 
 from mcpmux.errors import ConfigError, McpmuxError
-from mcpmux.logs import configure_logs, printable
+from mcpmux.logs import configure_logs
+from mcpmux.printable import printable, printable_lines
 
 log = structlog.get_logger()
 
@@ -28,22 +29,18 @@ class Mistake(click.ClickException):
     exit_code = 2
 
 
-class Commands(click.Group):
-    """A group of commands inside the wall."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of use, not of the alphabet."""
-        return list(self.commands)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that `ctx` names. Raises only what click turns into an exit code."""
-        configure_logs("error", "console")
-        try:
-            return super().invoke(ctx)
-        except (click.ClickException, click.Abort, click.exceptions.Exit):
-            raise
-        except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
-            raise judge(error) from None
+def run_inside(command: Callable[[], Any]) -> Any:
+    """What a command returns. Raises only what click turns into an exit code."""
+    configure_logs("error", "console")
+    try:
+        return command()
+    except click.ClickException as error:  # it may quote a file's name, or what a server said
+        error.message = printable_lines(error.message)  # type: ignore[misc]  # nobody has read it yet
+        raise
+    except (click.Abort, click.exceptions.Exit):
+        raise
+    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
+        raise judge(error) from None
 
 
 def judge(error: BaseException) -> Exception:

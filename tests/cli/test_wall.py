@@ -5,8 +5,9 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
+from mcpmux.cli.lazy import LazyCommands
 from mcpmux.cli.options import quiet_option
-from mcpmux.cli.wall import Commands, Mistake, judge
+from mcpmux.cli.wall import Mistake, judge
 from mcpmux.errors import ConfigError, RpcError, TransportError
 
 
@@ -51,9 +52,10 @@ def faulty() -> None:
 
 @pytest.mark.parametrize(("level", "traced"), [("error", False), ("debug", True)])
 def test_traceback_is_shown_at_debug_level_only(level: str, traced: bool) -> None:
+    group = LazyCommands(places={"faulty": f"{__name__}:faulty"})
     logging = structlog.get_config()
     try:
-        result = CliRunner().invoke(Commands(commands=[faulty]), ["faulty", "--log-level", level])
+        result = CliRunner().invoke(group, ["faulty", "--log-level", level])
     finally:
         structlog.configure(**logging)
     assert result.exit_code == 1

@@ -1,0 +1,42 @@
+"""A group of commands whose modules are imported when they are asked for.
+
+Each names its commands by where they are, so that `mcpmux serve` pays for nothing that only a benchmark or a
+look into a capture needs. Help with the list of commands imports them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+
+class LazyCommands(click.Group):
+    """Commands inside the wall; see `wall`. `places`: name → `module:attribute`, in the order of use."""
+
+    def __init__(self, *args: Any, places: Mapping[str, str], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._places = places
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of use, not of the alphabet."""
+        return list(self._places)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, from its module; None when there is no such command."""
+        place = self._places.get(cmd_name)
+        if place is None:
+            return None
+        module, _, attribute = place.partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that `ctx` names. Raises only what click turns into an exit code."""
+        # Not at the top: the wall knows the logs, and `--version` needs neither.
+        from mcpmux.cli.wall import run_inside
+
+        return run_inside(lambda: super(LazyCommands, self).invoke(ctx))
