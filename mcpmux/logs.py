@@ -1,13 +1,14 @@
-"""Events on standard error: for people or for machines, safe to print.
+"""Events on standard error: for people or for machines, safe to print, without secrets.
 
-Strangers' text (an upstream's stderr, a client's header) may be in an event: control characters are made
-visible, so that they can neither forge a line nor steer a terminal. Tracebacks appear at debug level only.
+Strangers' text (an upstream's stderr, a client's header) may be in an event, also inside of lists: what is
+secret in it is taken out, and control characters are made visible, so that they can neither forge a line nor
+steer a terminal. Tracebacks appear at debug level only.
 """
 
 from __future__ import annotations
 
 import logging
-import re
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,21 +16,32 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, Processor
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+from mcpmux.printable import printable, printable_lines
+from mcpmux.traffic.redaction.redactor import Redactor
+
 VALUE_LIMIT = 2000  # characters of one value that are worth a log line
+NESTING = 4  # of lists in a value; deeper ones become text as a whole
 
 
-def printable(text: str) -> str:
-    """`text` with control and direction characters made visible."""
-    return _CONTROL.sub(lambda found: repr(found.group())[1:-1], text)
+def _mapped(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:
+    """A value with every text in it changed; what is neither text nor a number nor a list becomes text."""
+    if isinstance(value, str):
+        return change(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, list | tuple) and depth < NESTING:
+        return [_mapped(item, change, depth + 1) for item in value]
+    if isinstance(value, dict) and depth < NESTING:
+        return {change(str(key)): _mapped(item, change, depth + 1) for key, item in value.items()}
+    return change(str(value))
 
 
 def _make_printable(_logger: Any, _name: str, event: EventDict) -> EventDict:
     for key, value in event.items():
-        if isinstance(value, str) and key == "exception":  # a traceback has lines of its own
-            event[key] = "\n".join(map(printable, value.splitlines()))
-        elif isinstance(value, str):
-            event[key] = printable(value[:VALUE_LIMIT])
+        if key == "exception":  # a traceback has lines of its own
+            event[key] = _mapped(value, printable_lines)
+        else:
+            event[key] = _mapped(value, lambda text: printable(text[:VALUE_LIMIT]))
     return event
 
 
@@ -41,22 +53,25 @@ def _summarize_exception(_logger: Any, _name: str, event: EventDict) -> EventDic
     return event
 
 
-def _cleaned_by(clean: Callable[[str], str]) -> Processor:
-    """Every text goes through `clean`, as what strangers say may hold secrets."""
+class _Cleaner:
+    """Takes what is secret out of every text."""
 
-    def process(_logger: Any, _name: str, event: EventDict) -> EventDict:
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+
+    def __call__(self, _logger: Any, _name: str, event: EventDict) -> EventDict:
         for key, value in event.items():
-            if isinstance(value, str):
-                event[key] = clean(value)
+            event[key] = _mapped(value, self._clean)
         return event
 
-    return process
+    def _clean(self, text: str) -> str:
+        return self._redactor.redact_text(text)[0]
 
 
-def configure_logs(level: str, style: str, clean: Callable[[str], str] | None = None) -> None:
+def configure_logs(level: str, style: str, redactor: Redactor | None = None) -> None:
     """Send events of at least `level` to stderr, as `console` lines or as `json` objects.
 
-    `clean` takes what is secret out of a text.
+    `redactor` takes out what is secret; without one it is what mcpmux knows as secret by itself.
     """
     number = logging.getLevelNamesMapping()[level.upper()]
     processors: list[Processor] = [
@@ -68,13 +83,13 @@ def configure_logs(level: str, style: str, clean: Callable[[str], str] | None = 
         processors.append(_summarize_exception)
     else:
         processors.append(structlog.processors.format_exc_info)
-    if clean is not None:
-        processors.append(_cleaned_by(clean))
+    processors.append(_Cleaner(redactor or Redactor()))
     if style == "json":
         processors.append(structlog.processors.JSONRenderer())
     else:
         console = structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"),
+            exception_formatter=structlog.dev.plain_traceback,
         )
         processors += [_make_printable, console]
     structlog.configure(
@@ -82,4 +97,12 @@ def configure_logs(level: str, style: str, clean: Callable[[str], str] | None = 
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
+    )
+
+
+def redact_logs(redactor: Redactor) -> None:
+    """From now on this one takes out what is secret; all else stays as `configure_logs` was told."""
+    processors = structlog.get_config()["processors"]
+    structlog.configure(
+        processors=[_Cleaner(redactor) if isinstance(each, _Cleaner) else each for each in processors]
     )

@@ -10,11 +10,11 @@ from typing import Any
 import click
 from msgspec import Raw
 
-from mcpmux.cli.console import show_json, show_text, tell
+from mcpmux.cli.console import show_json, tell
 from mcpmux.cli.options import Decorator
 from mcpmux.cli.wall import Mistake
 from mcpmux.errors import ConfigError
-from mcpmux.logs import printable
+from mcpmux.printable import printable
 from mcpmux.protocol.envelope import raw
 from mcpmux.traffic.audit.check import Verdict, read_head, read_records, verify
 from mcpmux.traffic.audit.record import AuditRecord
@@ -99,7 +99,7 @@ def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
             if as_json:
                 show_json(Raw(line))
             else:
-                show_text(describe(record) + "\n")
+                click.echo(printable(describe(record)))
     if unreadable:
         raise click.ClickException(
             f"{count(unreadable, 'line')} could not be read; see `mcpmux audit verify`"

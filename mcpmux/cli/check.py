@@ -19,7 +19,7 @@ from mcpmux.cli.source import load_config
 from mcpmux.config import Config
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError
-from mcpmux.logs import printable
+from mcpmux.printable import printable
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw

@@ -6,6 +6,7 @@ pipe or a file as it is. Colours and progress appear on a terminal only.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from mcpmux.logs import printable
+from mcpmux.printable import printable
 from mcpmux.protocol.framing import encode_line
 
 OUT = Console(markup=False, emoji=False, highlight=False)
@@ -32,6 +33,11 @@ PATIENCE_SECONDS = 1.0  # what is done sooner needs no progress display
 def is_screen() -> bool:
     """Whether stdout is a terminal, where control characters would do harm."""
     return sys.stdout.isatty()
+
+
+def wants_colour() -> bool:
+    """Whether stdout is a terminal that colours are wanted on: see https://no-color.org."""
+    return is_screen() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def make_table(headings: Sequence[str], right_aligned: Container[str] = ()) -> Table:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from mcpmux.cli.console import make_table
-from mcpmux.logs import printable
+from mcpmux.printable import printable
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import Fields, decode_any, text_of
 
