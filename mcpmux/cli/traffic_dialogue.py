@@ -9,23 +9,37 @@ from typing import Any
 import click
 
 from mcpmux.cli.console import tell
-from mcpmux.cli.traffic_source import TOLD_LIMIT
+from mcpmux.cli.source import load_config
+from mcpmux.cli.traffic_source import FOLDER, TOLD_LIMIT, missing, no_files
 from mcpmux.cli.wall import Mistake
 from mcpmux.traffic.capture.files import BadLine, expand_paths, read_files
-from mcpmux.traffic.reading.dialogue import Dialogue, Reading, SideName
+from mcpmux.traffic.reading.dialogue import Reading, SideName
+from mcpmux.traffic.reading.turn import Dialogue
+from mcpmux.traffic.redaction.redactor import Redactor
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 files_argument: Decorator = click.argument(
-    "files", nargs=-1, required=True, metavar="FILE|DIR...", type=click.Path(path_type=Path)
+    "files", nargs=-1, metavar="[FILES|DIR]...", type=click.Path(path_type=Path)
+)
+
+redact_option: Decorator = click.option(
+    "--redact", metavar="CONFIG", help="Keep what its [redaction] names out of all that is told, too."
 )
 
 
-def read_capture(files: tuple[Path, ...], side: SideName, upstream: str | None) -> Reading:
-    """The dialogues of a leg. What cannot be read is told and the rest is read.
+def read_redactor(config: str | None) -> Redactor:
+    """What `--redact` names besides what mcpmux knows as secret. Raises ConfigError."""
+    return Redactor(load_config(config).redaction if config is not None else None)
 
+
+def read_capture(files: tuple[Path, ...], side: SideName, upstream: str | None) -> Reading:
+    """The dialogues of a leg, of the usual folder without any `files`.
+
+    What cannot be read is told and the rest is read.
     Raises Mistake: there is nothing to read, or nothing of that leg, or several upstreams could be meant.
     """
+    files = files or (Path(FOLDER),)
     bad: list[BadLine] = []
     reading = Reading(side, upstream)
     number = 0
@@ -53,13 +67,13 @@ def read_capture(files: tuple[Path, ...], side: SideName, upstream: str | None) 
 def _find(files: tuple[Path, ...]) -> list[Path]:
     for path in files:
         if not path.exists():
-            raise Mistake(f"{path}: there is no such file or folder")
+            raise Mistake(missing(path))
     try:
         found = expand_paths(files)
     except OSError as error:
         raise Mistake(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
     if not found:
-        raise Mistake(f"{files[0]}: there are no capture files in this folder")
+        raise Mistake(no_files(files[0]))
     return found
 
 

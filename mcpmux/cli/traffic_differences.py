@@ -10,8 +10,9 @@ from rich.text import Text
 
 from mcpmux.cli.console import make_table, show_heading, show_table, tell
 from mcpmux.cli.traffic_lines import format_ms
-from mcpmux.logs import printable
+from mcpmux.printable import printable
 from mcpmux.traffic.replay.difference import Difference, show_path
+from mcpmux.traffic.replay.questions import KINDS
 from mcpmux.traffic.replay.report import PERCENTILES, STATUSES, Outcome, Report, Status, count_text
 
 REQUESTS_SHOWN = 20
@@ -19,20 +20,23 @@ DIFFERENCES_SHOWN = 5  # of one request
 REASONS_SHOWN = 10
 VALUE_LENGTH = 60  # characters of a value in a difference
 NOT_COMPARED: tuple[Status, ...] = ("skipped", "unchecked", "failed")
+_RARE: tuple[Status, ...] = ("unasked", "unchecked")
 _STYLES = {"different": "red", "failed": "red", "same": "green"}
 
 
 def show_report(report: Report) -> None:
     """The tables, and each difference."""
-    table = make_table(["METHOD", *(status.upper() for status in STATUSES)], frozenset(STATUSES))
+    total = report.counts()
+    columns = [status for status in STATUSES if status not in _RARE or total[status]]
+    headings = [status.upper() for status in columns]
+    table = make_table(["METHOD", *headings], frozenset(headings))
     for method, counts in report.by_method().items():
-        cells = (Text(str(counts[s] or "-"), style=_STYLES.get(s, "") if counts[s] else "") for s in STATUSES)
+        cells = (Text(str(counts[s] or "-"), style=_STYLES.get(s, "") if counts[s] else "") for s in columns)
         table.add_row(printable(method), *cells)
     show_table(table)
     _show_latency(report)
     _show_reasons(report)
     _show_differences(report.different())
-    total = report.counts()
     click.echo()
     click.echo(count_text((status, total[status]) for status in STATUSES if total[status]))
 
@@ -63,6 +67,8 @@ def _show_reasons(report: Report) -> None:
             tell(f"{status}: {count}: {reason}")
         if len(reasons) > REASONS_SHOWN:
             tell(f"{status}: {len(reasons) - REASONS_SHOWN} more reasons; --json has them all")
+    for (kind, method), count in report.questions.items():
+        tell(f"question of the server: {count}: {method}: {KINDS[kind]}")
     if report.left_out:
         tell(f"not part of any request: {count_text(report.left_out.items())}")
 

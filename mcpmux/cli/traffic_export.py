@@ -18,7 +18,7 @@ from mcpmux.cli.source import load_config
 from mcpmux.cli.traffic_lines import format_size
 from mcpmux.cli.traffic_source import Where, filter_help, where_argument
 from mcpmux.cli.wall import Mistake
-from mcpmux.traffic.correlation import facts_in
+from mcpmux.traffic.glance import facts_in
 from mcpmux.traffic.reading.export import to_csv, to_har
 from mcpmux.traffic.record import Record, encode_record
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -68,14 +68,31 @@ def export(
     source = Where(where, change=lambda record: redact_record(record, redactor))
     for name, write in chosen:
         records = source.everything() if write is to_jsonl and not source.filter else source.records()
+        counted = _Counted(records)
         if name == STDOUT:
-            _write(write(records), lambda text: show_bytes(text.encode("utf-8", "replace")))
+            _write(write(counted), lambda text: show_bytes(text.encode("utf-8", "replace")))
         else:
-            _write_file(name, write(records), source.files())
+            size = _write_file(name, write(counted), source.files())
+            tell(f"{name}: {counted.number} messages, {format_size(size)}")
+        if not counted.number:
+            tell("there is no message that fits the filter" if source.filter else "there is no message in it")
 
 
-def _write_file(name: str, pieces: Iterable[str], sources: Sequence[Path]) -> None:
-    """Beside its place first, so that what is there is whole. Raises Mistake, ClickException."""
+class _Counted:
+    """Messages on their way; how many of them there were is known at the end."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.number = 0
+        self._records = records
+
+    def __iter__(self) -> Iterator[Record]:
+        for record in self._records:
+            self.number += record.kind != "start"
+            yield record
+
+
+def _write_file(name: str, pieces: Iterable[str], sources: Sequence[Path]) -> int:
+    """Beside its place first, so that what is there is whole; its size. Raises Mistake, ClickException."""
     path = Path(name)
     if any(path.exists() and path.samefile(source) for source in sources):
         raise Mistake(f"{name}: this is one of the files that are read")
@@ -89,7 +106,7 @@ def _write_file(name: str, pieces: Iterable[str], sources: Sequence[Path]) -> No
         raise click.ClickException(f"{name}: cannot write: {reason}") from None
     finally:
         part.unlink(missing_ok=True)
-    tell(f"{name}: {format_size(path.stat().st_size)}")
+    return path.stat().st_size
 
 
 def _write(pieces: Iterable[str], write: Callable[[str], object]) -> None:

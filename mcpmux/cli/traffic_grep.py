@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from mcpmux.cli.console import is_screen
+from mcpmux.cli.console import wants_colour
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.traffic_lines import Painter, message_line, summary_line
 from mcpmux.cli.traffic_output import stream_lines
 from mcpmux.cli.traffic_source import Where, by_option, filter_help, where_argument
 from mcpmux.cli.wall import Mistake
-from mcpmux.logs import printable
+from mcpmux.printable import printable
 from mcpmux.traffic.reading.filters import body_texts
 from mcpmux.traffic.reading.summary import Summarizer, Summary
 from mcpmux.traffic.record import Record, encode_record
@@ -53,7 +53,7 @@ def grep(
         raise Mistake("--json shows messages; leave out --by exchange")
     source = Where(where)
     expression = compile_pattern(pattern, ignore_case=ignore_case, fixed=fixed)
-    paint = Painter(colour=is_screen())
+    paint = Painter(colour=wants_colour())
     if by == "exchange":
         lines = _exchange_lines(source, expression, paint)
     elif as_json:

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from mcpmux.logs import printable
+from mcpmux.printable import printable
 from mcpmux.traffic.reading.status import statuses_of
 from mcpmux.traffic.reading.summary import Summary
 from mcpmux.traffic.record import Record

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 from mcpmux.cli.console import tell
 from mcpmux.cli.wall import Mistake
 from mcpmux.errors import RemoteProtocolError, TransportError
-from mcpmux.logs import printable
+from mcpmux.printable import printable
 from mcpmux.protocol.envelope import decode_fields, value_of
 from mcpmux.traffic.record import BadRecord, Record, decode_record
 from mcpmux.transports.http.client import HttpPool, HttpResponse

@@ -13,14 +13,14 @@ from mcpmux.app.listeners import Serving, serve_http_listener, serve_stdio, serv
 from mcpmux.cli.console import tell
 from mcpmux.cli.options import DEFAULT_ADDRESS, LEVELS, parse_http, parse_listen
 from mcpmux.cli.serve import choose_listeners
-from mcpmux.cli.traffic_dialogue import files_argument, read_capture
+from mcpmux.cli.traffic_dialogue import files_argument, read_capture, read_redactor, redact_option
 from mcpmux.cli.wall import Mistake
 from mcpmux.config import AnyListener, Limits, Listeners
 from mcpmux.config.target import URL_STARTS
 from mcpmux.logs import configure_logs
 from mcpmux.traffic.mock.matching import Book
 from mcpmux.traffic.mock.server import open_mock
-from mcpmux.traffic.reading.dialogue import Dialogue
+from mcpmux.traffic.reading.turn import Dialogue
 from mcpmux.traffic.replay.report import count_text
 
 DRAIN_SECONDS = 2.0  # for what is being answered when we are asked to stop
@@ -39,6 +39,7 @@ DRAIN_SECONDS = 2.0  # for what is being answered when we are asked to stop
 @click.option("--upstream", metavar="NAME", help="Stand for this upstream, and not for mcpmux itself.")
 @click.option("--latency", is_flag=True, help="Take as long for everything as it took then.")
 @click.option("--cycle", is_flag=True, help="After the last answer to a request give the first again.")
+@redact_option
 @click.option(
     "--log-level", type=LEVELS, default="warning", help="Least important events to write to stderr."
 )
@@ -49,21 +50,23 @@ def mock(
     upstream: str | None,
     latency: bool,
     cycle: bool,
+    redact: str | None,
     log_level: str,
 ) -> None:
     """Serve what was captured, as if the servers were there.
 
-    Clients of every revision are served. A request gets the answer to an equal one; one with other arguments
-    that of another call of the same tool, prompt or completion. When it was asked several times the answers
-    come in their order, then the last one again. What is not in the capture is refused, and logged.
+    The default is the folder mcpmux-capture. Clients of every revision are served. A request gets the answer
+    to an equal one; one with other arguments that of another call of the same tool, prompt or completion.
+    When it was asked several times the answers come in their order, then the last one again. What is not in
+    the capture is refused, and logged.
 
     \b
     Examples:
-      mcpmux traffic mock mcpmux-capture
+      mcpmux traffic mock
       mcpmux traffic mock capture.jsonl --upstream docs --listen 127.0.0.1:9000
       mcpmux traffic mock capture.jsonl --stdio       for a host app that starts its servers itself
     """
-    configure_logs(log_level, "console")
+    configure_logs(log_level, "console", read_redactor(redact))
     listeners = choose_listeners(Listeners(), stdio, [] if stdio else [_parse(listen)])
     reading = read_capture(files, "upstream" if upstream else "client", upstream)
     dialogues = reading.dialogues()
@@ -72,7 +75,7 @@ def mock(
 
 
 def _parse(address: str) -> AnyListener:
-    return parse_listen(address) if address.startswith(URL_STARTS) else parse_http(address)
+    return parse_listen(address) if address.startswith(URL_STARTS) else parse_http(address, "--listen")
 
 
 def _introduce(dialogues: Sequence[Dialogue]) -> None:

@@ -16,7 +16,7 @@ import trio
 from mcpmux.app.assembly import STOP_LADDER
 from mcpmux.cli.console import tell
 from mcpmux.cli.options import quiet_option
-from mcpmux.cli.traffic_dialogue import files_argument, read_capture
+from mcpmux.cli.traffic_dialogue import files_argument, read_capture, read_redactor, redact_option
 from mcpmux.cli.traffic_differences import show_report
 from mcpmux.cli.wall import Mistake
 from mcpmux.config import Http, Limits, Target, Tcp, WebSocket, parse_upstream_argument
@@ -25,11 +25,13 @@ from mcpmux.config.json_path import parse_path
 from mcpmux.config.report import Unfit
 from mcpmux.errors import ConfigError
 from mcpmux.runtime.upstreams.channels import ChannelOpener
-from mcpmux.traffic.reading.dialogue import Dialogue, SideName
+from mcpmux.traffic.reading.dialogue import SideName
+from mcpmux.traffic.reading.turn import Dialogue
 from mcpmux.traffic.replay.difference import Pattern
-from mcpmux.traffic.replay.replay import Settings, run_replay
+from mcpmux.traffic.replay.replay import run_replay
 from mcpmux.traffic.replay.replayable import replayable, why_not
 from mcpmux.traffic.replay.report import Outcome, Report
+from mcpmux.traffic.replay.settings import Settings
 
 DIFFERENT = 1  # exit code
 
@@ -89,6 +91,7 @@ def read_speed(_context: click.Context, _parameter: click.Parameter, text: str) 
     help="Clients at a time with --speed max.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with every difference.")
+@redact_option
 @quiet_option
 def replay(
     files: tuple[Path, ...],
@@ -102,12 +105,13 @@ def replay(
     timeout: float,
     sessions: int,
     as_json: bool,
+    redact: str | None,
 ) -> None:
     """Send captured requests again and compare the answers. Exit code 1 when they differ.
 
-    Each captured client gets a session of its own, in its revision. Cursors, states and ids of tasks are
-    those of the new run; what a server asks is answered as it was then. Lists, reads, prompts, completions
-    and subscriptions are sent; tools are called with --with-tools only.
+    The default is the folder mcpmux-capture. Each captured client gets a session of its own, in its revision.
+    Cursors, states and ids of tasks are those of the new run; what a server asks is answered as it was then.
+    Lists, reads, prompts, completions and subscriptions are sent; tools are called with --with-tools only.
 
     \b
     Examples:
@@ -115,6 +119,7 @@ def replay(
       mcpmux traffic replay capture.jsonl --to "uvx mcp-server-time" --upstream time --with-tools
       mcpmux traffic replay capture.jsonl --to http://127.0.0.1:8484/mcp --speed max --ignore ..text
     """
+    redactor = read_redactor(redact)
     settings = Settings(speed, with_tools, timeout, sessions, _read_paths(ignore))
     server = _read_target(target)
     if not allow_remote and not _is_local(server):
@@ -126,7 +131,7 @@ def replay(
     dialogues = reading.dialogues()
     _check_replayable(dialogues, with_tools)
     _tell_duration(dialogues, speed)
-    report = Report(reading.left_out)
+    report = Report(reading.left_out, redactor)
     trio.run(_replay, dialogues, target, settings, report)
     if as_json:
         click.echo(json.dumps(report.as_json()))

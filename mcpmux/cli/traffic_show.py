@@ -9,13 +9,13 @@ from itertools import islice
 import click
 import msgspec
 
-from mcpmux.cli.console import is_screen, tell
+from mcpmux.cli.console import tell, wants_colour
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.traffic_lines import Painter, format_ms, format_size, message_line, summary_line
 from mcpmux.cli.traffic_output import show_lines
 from mcpmux.cli.traffic_source import Where
 from mcpmux.cli.wall import Mistake
-from mcpmux.logs import printable
+from mcpmux.printable import printable
 from mcpmux.traffic.reading.rewriting import Passage, passages
 from mcpmux.traffic.reading.summary import Summarizer
 from mcpmux.traffic.record import Record, encode_record
@@ -69,9 +69,9 @@ def show(
         for record in found:
             show_lines([encode_record(record).decode().rstrip("\n")])
     elif seq is not None:
-        show_lines(list(message_lines(found[0], Painter(colour=is_screen()), full=True)))
+        show_lines(list(message_lines(found[0], Painter(colour=wants_colour()), full=True)))
     else:
-        show_lines(list(exchange_lines(found, Painter(colour=is_screen()), full=full)))
+        show_lines(list(exchange_lines(found, Painter(colour=wants_colour()), full=full)))
 
 
 def _read(number: str | None) -> int:

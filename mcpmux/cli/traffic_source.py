@@ -13,7 +13,8 @@ import click
 from mcpmux.cli.console import tell
 from mcpmux.cli.wall import Mistake
 from mcpmux.config.capture import Capture
-from mcpmux.logs import printable
+from mcpmux.printable import printable
+from mcpmux.traffic.audit.files import number_of
 from mcpmux.traffic.capture.files import COMPRESSED, SUFFIX, BadLine, expand_paths, read_files
 from mcpmux.traffic.reading.filter_keys import KEYS, NAMES, SORTS
 from mcpmux.traffic.reading.filter_terms import OPERATORS, FilterError
@@ -65,7 +66,7 @@ class Where:
         self._bad = 0
         for path in self.paths:
             if not path.exists():
-                raise Mistake(_missing(path))
+                raise Mistake(missing(path))
 
     def __repr__(self) -> str:
         return f"<Where {self.paths} {self.filter}>"
@@ -96,7 +97,7 @@ class Where:
         except OSError as error:
             raise Mistake(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
         if not files:
-            raise Mistake(f"{self.paths[0]}: there are no capture files in this folder")
+            raise Mistake(no_files(self.paths[0]))
         return files
 
     def on_bad(self, bad: BadLine) -> None:
@@ -133,7 +134,20 @@ def _exists(word: str) -> bool:
         return False
 
 
-def _missing(path: Path) -> str:
+def no_files(folder: Path) -> str:
+    """What to say of a folder without a capture in it."""
+    found = f"{folder}: there are no capture files in this folder"
+    others = sorted(path for path in folder.iterdir() if path.name.endswith((SUFFIX, COMPRESSED)))
+    if not others:
+        return found
+    if any(number_of(path) is not None for path in others):
+        return f"{found}, but an audit log: `mcpmux audit show` reads that"
+    hint = f"name files of other names one by one, such as {others[0]}"
+    return f"{found}: they are called mcpmux-….jsonl; {hint}"
+
+
+def missing(path: Path) -> str:
+    """What to say of a path where nothing is."""
     hint = "name a capture file or folder; `capture.level` in the configuration makes mcpmux write them"
     return f"{path}: there is no such file or folder; {hint}"
 

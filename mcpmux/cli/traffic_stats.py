@@ -16,7 +16,7 @@ from mcpmux.cli.options import quiet_option
 from mcpmux.cli.traffic_lines import format_ms, format_size, format_time
 from mcpmux.cli.traffic_output import show_lines
 from mcpmux.cli.traffic_source import Where, filter_help, where_argument
-from mcpmux.logs import printable
+from mcpmux.printable import printable
 from mcpmux.traffic.reading.percentiles import Histogram
 from mcpmux.traffic.reading.stats import CLIENTS, PERCENTILES, Group, Stats
 from mcpmux.traffic.reading.timeline import Timeline

@@ -13,7 +13,7 @@ from itertools import chain
 import click
 import trio
 
-from mcpmux.cli.console import is_screen
+from mcpmux.cli.console import wants_colour
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.traffic_lines import Painter, message_line, summary_line
 from mcpmux.cli.traffic_live import open_stream
@@ -50,7 +50,8 @@ def tail(
     """Show what passes, as it passes. Ctrl-C ends it.
 
     Files and folders of captures are followed as they grow and rotate; the default is the folder
-    mcpmux-capture. The last lines are looked for in the ends of the newest files.
+    mcpmux-capture. The last lines are looked for in the ends of the newest files. With --url it begins now,
+    and needs no capture.
 
     \b
     Examples:
@@ -60,6 +61,8 @@ def tail(
     """
     if as_json and by == "exchange":
         raise Mistake("--json shows messages; leave out --by exchange")
+    if url is not None and once:
+        raise Mistake("--once goes with files; what comes from --url begins now")
     try:
         if url is not None:
             wanted = read_filter(" ".join(where))
@@ -77,7 +80,7 @@ class Lines:
         self._wanted = wanted
         self._by = by
         self._as_json = as_json
-        self._paint = Painter(colour=is_screen())
+        self._paint = Painter(colour=wants_colour())
         self._targets = Targets()
         self._summarizer = Summarizer(wanted.watches)
 

@@ -303,6 +303,7 @@ MISTAKES = {
     "no format": (["export", "."], "choose at least one of --har"),
     "url": (["tail", "--url", "localhost"], "expected the URL of an admin listener"),
     "json": (["tail", ".", "--json", "--by", "exchange"], "--json shows messages"),
+    "live and once": (["tail", "--url", "http://127.0.0.1:1", "--once"], "--once goes with files"),
     "empty folder": (["stats", "."], "there are no capture files in this folder"),
 }
 
@@ -315,6 +316,33 @@ def test_mistakes_are_told(
     result = invoke("traffic", *args)
     assert (result.exit_code, result.stdout) == (2, "")
     assert words in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("part.jsonl", "name files of other names one by one, such as "),
+        ("audit-000001.jsonl", "but an audit log"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command", [["stats"], ["replay", "--to", "cat x"], ["mock"]], ids=lambda words: words[0]
+)
+def test_a_folder_with_other_files_is_told_as_that(
+    invoke: Invoke, tmp_path: Path, command: list[str], name: str, words: str
+):
+    (tmp_path / name).touch()
+    result = invoke("traffic", *command, str(tmp_path))
+    assert result.exit_code == 2
+    assert "there are no capture files in this folder" in result.stderr
+    assert words in result.stderr
+
+
+def test_an_export_of_nothing_says_so(invoke: Invoke, folder: str, tmp_path: Path):
+    result = invoke("traffic", "export", folder, "client=nobody", "--har", str(tmp_path / "x.har"))
+    assert result.exit_code == 0
+    assert "x.har: 0 messages, " in result.stderr
+    assert "there is no message that fits the filter" in result.stderr
 
 
 def test_what_is_read_is_not_written_over(invoke: Invoke, folder: str):

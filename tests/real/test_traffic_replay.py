@@ -61,6 +61,24 @@ def test_a_real_session_is_replayed_and_served_again(
         assert mock.stop() == 0, mock.stderr
 
 
+@pytest.mark.parametrize("name", ["python-1", "python-2"])
+def test_a_server_that_asks_at_a_moment_of_its_own_makes_no_difference(
+    tmp_path: Path, everything_command: list[str], name: str
+) -> None:
+    """As fast as it goes the question for roots comes elsewhere, or not at all: that is told as such."""
+    walker, capture = WALKERS[name], tmp_path / "capture"
+    visit: Json = {"read": True, "asking": asking_of(walker, "everything")}
+    with HttpMux(write_config(tmp_path, "everything", everything_command, capture)) as mux:
+        see(walker, {"everything": {"url": mux.url, **visit}})
+        assert mux.stop(signal.SIGTERM) == 0, mux.stderr
+    with HttpMux(write_config(tmp_path, "everything", everything_command, None)) as mux:
+        told = replay(capture, mux.url, "max")
+        assert mux.stop(signal.SIGTERM) == 0, mux.stderr
+    assert differences(told) == []
+    assert told["counts"]["failed"] == 0
+    assert {found["kind"] for found in told["questions"]} <= {"elsewhere", "again", "missing"}
+
+
 def differences(told: Json) -> list[Json]:
     """All but the time of day in texts, which passes."""
     found = [difference for exchange in told["exchanges"] for difference in exchange["differences"]]

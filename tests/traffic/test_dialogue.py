@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mcpmux.traffic.reading.dialogue import Dialogue, Note, Turn, read_dialogues
+from mcpmux.traffic.reading.dialogue import read_dialogues
+from mcpmux.traffic.reading.turn import Dialogue, Note, Turn
 from mcpmux.traffic.replay.replayable import why_not
 from tests.traffic.made import Play
 
@@ -84,7 +85,7 @@ def test_what_comes_in_between_belongs_to_its_request():
     first, second = turns(dialogue)
     assert [(said.method, said.after) for said in first.said] == [("notifications/progress", 1.0)]
     assert [(said.method, said.question) for said in second.said] == [("roots/list", True)]
-    assert [len(answers) for answers in dialogue.answers.values()] == [1]
+    assert [(asked.method, asked.during) for asked in dialogue.questions] == [("roots/list", second.place)]
     assert [(said.method, said.after) for said in first.afterwards] == [(changed["method"], 2.0)]
 
 

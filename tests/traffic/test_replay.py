@@ -20,6 +20,8 @@ from tests.traffic.replay_world import (
     ERAS,
     LEGACY,
     MODERN,
+    ROOTS,
+    WISH,
     Varied,
     client_of,
     listen,
@@ -241,15 +243,84 @@ async def test_a_refused_session_is_told_with_its_reason(autojump_clock):
     assert set(report.reasons("failed")) == {"not today"}
 
 
-async def test_what_the_server_asks_is_answered_from_the_capture_as_long_as_it_lasts(autojump_clock):
+async def test_what_the_server_asks_without_an_answer_in_the_capture_is_refused(autojump_clock):
     tape = await taped(MODERN, LEGACY)
     dialogues = tape.dialogues("upstream", "x")
-    assert [len(answers) for d in dialogues for answers in d.answers.values()] == [1]
-    dialogues[0].answers.clear()
+    assert [question.method for d in dialogues for question in d.questions] == ["roots/list"]
+    dialogues[0].questions.clear()
     report = await replayed(dialogues, to_server(Varied(LEGACY)))
     assert paths(report) == {"tools/call ask": ["result.content[0].text"]}
     [difference] = report.different()[0].differences
-    assert "the capture has no more answers to roots/list" in difference.now
+    assert "the capture has no answer to roots/list" in difference.now
+    assert report.questions == {("new", "roots/list"): 1}
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_a_question_that_came_before_another_request_is_answered_and_told(up, autojump_clock):
+    """Once in the tool that asks; in the replay before it, while a list is fetched."""
+    tape = await taped(MODERN, up)
+    dialogues = tape.dialogues("upstream", "x")
+    report = await replayed(dialogues, to_server(Hasty(up)))
+    assert told(report) == [] if up == LEGACY else [("tools/call", "unasked", "")]
+    assert report.clean
+    assert report.questions == {("elsewhere", "roots/list"): 1}
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_a_question_that_comes_more_often_gets_the_last_answer_again(up, autojump_clock):
+    tape = await taped(MODERN, up)
+    report = await replayed(tape.dialogues("upstream", "x"), to_server(Hasty(up, times=3)))
+    assert report.clean, told(report)
+    assert report.questions == {("elsewhere", "roots/list"): 1, ("again", "roots/list"): 2}
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_a_question_that_does_not_come_is_told_and_is_no_difference(up, autojump_clock):
+    tape = await taped(MODERN, up)
+    report = await replayed(tape.dialogues("upstream", "x"), to_server(Hasty(up, times=0)))
+    assert report.clean, told(report)
+    assert report.questions == {("missing", "roots/list"): 1}
+    assert report.as_json()["questions"] == [{"method": "roots/list", "kind": "missing", "count": 1}]
+
+
+async def test_what_comes_in_the_end_is_compared_when_the_question_does_not_come(autojump_clock):
+    tape = await taped(MODERN, MODERN)
+    changed = Hasty(MODERN, times=0)
+    changed.roots = {"roots": []}
+    report = await replayed(tape.dialogues("upstream", "x"), to_server(changed))
+    assert paths(report) == {"tools/call ask": ["result.content[0].text"]}
+
+
+class Hasty(Varied):
+    """Asks for roots `times` times while its first resources are listed; its tool `ask` knows them then."""
+
+    def __init__(self, revision: str, times: int = 1) -> None:
+        super().__init__(revision)
+        self.roots: Json = ROOTS
+        self._times = times
+
+    async def handle(self, method: str, params: Json, message: Json) -> Json:
+        if method == "resources/list" and self._times:
+            self._times -= 1
+            if not self.modern:
+                self.roots = await self.ask_client()
+            else:
+                if "inputResponses" in params:
+                    self.roots = params["inputResponses"]["early"]
+                return {
+                    "resultType": "input_required",
+                    "inputRequests": {"early": WISH},
+                    "requestState": "early",
+                }
+        elif "inputResponses" in params:
+            self.roots = params["inputResponses"]["early"]
+        params = {
+            key: value for key, value in params.items() if key not in ("inputResponses", "requestState")
+        }
+        return await super().handle(method, params, message)
+
+    async def _ask(self, _params: Json) -> Json:
+        return {"content": [{"type": "text", "text": json.dumps(self.roots)}]}
 
 
 @pytest.mark.parametrize("down", ERAS)

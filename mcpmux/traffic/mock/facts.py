@@ -13,7 +13,7 @@ from mcpmux.protocol.call import META, SERVER_INFO, Call
 from mcpmux.protocol.envelope import Fields, Reply, decode_fields, raw, text_of, value_of
 from mcpmux.protocol.revisions import SUPPORTED, negotiate_legacy
 from mcpmux.traffic.mock.matching import Book
-from mcpmux.traffic.reading.dialogue import Turn
+from mcpmux.traffic.reading.turn import Turn
 
 NAME = "mcpmux mock"
 _REQUESTED = "protocolVersion"

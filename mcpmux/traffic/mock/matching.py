@@ -26,7 +26,7 @@ from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import ErrorReply, Fields, Reply, decode_fields, text_of, value_of
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.protocol.tasks import TASK_ID
-from mcpmux.traffic.reading.dialogue import METADATA, REDACTED, Dialogue, Said, Turn
+from mcpmux.traffic.reading.turn import METADATA, REDACTED, Dialogue, Said, Turn
 
 _ABOUT = ("name", "uri", "ref", TASK_ID, "cursor", STATE)
 SHOWN = 120  # characters of a name or URI in an error

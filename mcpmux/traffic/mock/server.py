@@ -20,6 +20,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, Call, Event, Notify
 from mcpmux.protocol.envelope import Fields, Id, Request, decode_fields, raw, value_of
 from mcpmux.protocol.era import upgrade_error, upgrade_result
+from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.revisions import NEWEST
 from mcpmux.runtime.downstreams.front import read_call
 from mcpmux.runtime.downstreams.listen import Filter, read_filter
@@ -28,7 +29,7 @@ from mcpmux.runtime.tap import Tap
 from mcpmux.traffic.mock.facts import find_discover, find_initialize, make_discover, make_initialize
 from mcpmux.traffic.mock.matching import Book, answer_of
 from mcpmux.traffic.mock.session import MockSession
-from mcpmux.traffic.reading.dialogue import Dialogue, Said, Turn
+from mcpmux.traffic.reading.turn import Dialogue, Said, Turn
 
 log = structlog.get_logger()
 
@@ -69,7 +70,7 @@ class Mock:
             raise self.refuse(call)
         return await self.answer_modern(turn, call, notify)
 
-    async def initialize(self, request: Request) -> tuple[MockSession, Fields]:
+    async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[MockSession, Fields]:
         """See Service."""
         call = read_call(request)
         turn = find_initialize(self.book, call.params)
@@ -79,6 +80,7 @@ class Mock:
         else:
             result = await self.play(turn, call, _unheard, None)
         session = MockSession(self, result, self._nursery)
+        session.principal = principal
         session.follow(turn)
         return session, result
 

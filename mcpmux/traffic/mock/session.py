@@ -20,12 +20,13 @@ from mcpmux.protocol.codes import INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.content import downgrade_content
 from mcpmux.protocol.envelope import Fields, Notification, Request, decode_fields, raw, text_of
 from mcpmux.protocol.era import downgrade_error, downgrade_result
+from mcpmux.protocol.principal import ANYONE
 from mcpmux.protocol.question import downgrade_question, upgrade_answer
 from mcpmux.protocol.revisions import negotiate_legacy
 from mcpmux.runtime.downstreams.front import read_call
 from mcpmux.runtime.downstreams.session import Ask
 from mcpmux.runtime.mailbox import Mailbox
-from mcpmux.traffic.reading.dialogue import Said, Turn
+from mcpmux.traffic.reading.turn import Said, Turn
 
 if TYPE_CHECKING:
     from mcpmux.traffic.mock.server import Mock
@@ -45,6 +46,7 @@ class MockSession:
         self.revision = negotiate_legacy(text_of(result.get("protocolVersion")) or "")
         self.mailbox = Mailbox(frozenset())
         self.ask_unasked: Ask | None = None
+        self.principal = ANYONE
         self._mock = mock
         self._nursery = nursery
         self._feeds: dict[str, trio.CancelScope] = {}  # by the URI that is subscribed to

@@ -1,8 +1,7 @@
 """What was said in a capture, put together again: each client's requests with all that belongs to them. Pure.
 
-A dialogue is one conversation as the side saw it that asks: a client with mcpmux (leg `client`), or mcpmux
-with a server (leg `upstream`). A second `initialize` that was answered with a result begins another one.
-Modern requests over HTTP may take any connection: those of clients with one name are one dialogue.
+A second `initialize` that was answered with a result begins another dialogue. Modern requests over HTTP may
+take any connection: those of clients with one name are one dialogue.
 
 | the other side said | it belongs to |
 | --- | --- |
@@ -15,15 +14,14 @@ Modern requests over HTTP may take any connection: those of clients with one nam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple
 
-import msgspec
 from msgspec import Raw
 
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, VERSION
+from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
@@ -37,97 +35,20 @@ from mcpmux.protocol.envelope import (
     decode_message,
     id_of,
 )
+from mcpmux.traffic.reading.turn import (
+    METADATA,
+    REDACTED,
+    TRUNCATED,
+    UNREADABLE,
+    Dialogue,
+    Note,
+    Question,
+    Said,
+    Turn,
+)
 from mcpmux.traffic.record import Record
 
 SideName = Literal["client", "upstream"]
-Answer: TypeAlias = Reply | ErrorReply
-
-REDACTED = "redacted"
-TRUNCATED = "truncated"
-METADATA = "without its message (level metadata)"
-UNREADABLE = "no JSON-RPC message"
-
-
-class Said(msgspec.Struct, frozen=True, gc=False):
-    """What came before the answer, or without being asked for. `after`: seconds since what it belongs to."""
-
-    after: float
-    method: str
-    params: Fields
-    question: bool = False
-    """Whether it is a request, which the asking side has answered."""
-
-
-class Turn(msgspec.Struct):
-    """One request and what it led to. `place`: its position in the capture; `moment`: seconds since 1970.
-
-    `problem` says why the request is not known as it was, `answer_problem` the same of its answer. A redacted
-    answer is there all the same.
-    """
-
-    place: int
-    moment: float
-    method: str
-    target: str | None
-    id: Id | None
-    params: Fields
-    meta: Fields
-    exchange: int | None
-    revision: str | None
-    problem: str | None = None
-    answer: Answer | None = None
-    answer_problem: str | None = None
-    answered_place: int | None = None
-    answered_moment: float | None = None
-    ms: float | None = None
-    cancelled: bool = False
-    said: list[Said] = msgspec.field(default_factory=list)
-    afterwards: list[Said] = msgspec.field(default_factory=list)
-
-    @property
-    def modern(self) -> bool:
-        """Whether the request was one of 2026-07-28."""
-        return VERSION in self.meta or self.method in (m.DISCOVER, m.LISTEN)
-
-
-class Note(msgspec.Struct, frozen=True):
-    """A notification of the side that asks."""
-
-    place: int
-    moment: float
-    method: str
-    params: Fields
-
-
-Step: TypeAlias = Turn | Note
-
-
-class Dialogue:
-    """One conversation. `answers`: what the asking side answered to questions, by method, in order."""
-
-    def __init__(self, name: str, client: str | None) -> None:
-        self.name = name
-        self.client = client
-        self.transport: str | None = None
-        self.steps: list[Step] = []
-        self.answers: dict[str, list[Answer]] = {}
-
-    def __repr__(self) -> str:
-        return f"<Dialogue {self.name} {len(self.steps)} steps>"
-
-    def turns(self) -> Iterator[Turn]:
-        """Its requests."""
-        return (step for step in self.steps if isinstance(step, Turn))
-
-    @property
-    def stateless(self) -> bool:
-        """Whether nothing ties its requests to their connection."""
-        return self.transport == "http" and all(turn.modern for turn in self.turns())
-
-    @property
-    def moment(self) -> float:
-        """When it began, seconds since 1970."""
-        return self.steps[0].moment
 
 
 class Reading:
@@ -189,6 +110,14 @@ def read_dialogues(records: Iterable[Record], side: SideName, upstream: str | No
     return reading
 
 
+class _Asked(NamedTuple):
+    """A question that is not answered yet."""
+
+    place: int
+    method: str
+    during: int | None
+
+
 class _Table:
     """One conversation while it is being read."""
 
@@ -196,7 +125,7 @@ class _Table:
         self.dialogue = dialogue
         self._asks = "in" if side == "client" else "out"
         self._open: dict[Id, Turn] = {}
-        self._questions: dict[Id, str] = {}
+        self._questions: dict[Id, _Asked] = {}
         self._last: Turn | None = None
 
     def take(self, record: Record, place: int) -> str | None:
@@ -214,7 +143,7 @@ class _Table:
         if ours and isinstance(message, Notification):
             self._note(record, place, message)
         elif isinstance(message, Notification | Request):
-            self._say(record, message)
+            self._say(record, place, message)
         return None
 
     def _ask(self, record: Record, place: int, problem: str | None, message: Message | None) -> str | None:
@@ -252,12 +181,12 @@ class _Table:
         return None
 
     def _answer_question(self, record: Record, problem: str | None, message: Message | None) -> str | None:
-        method = self._questions.pop(record.id, None) if record.id is not None else None
-        if method is None:
+        asked = self._questions.pop(record.id, None) if record.id is not None else None
+        if asked is None:
             return "an answer to nothing"
         if problem is not None or not isinstance(message, Reply | ErrorReply):
-            return f"an answer to {method} that is {problem or UNREADABLE}"
-        self.dialogue.answers.setdefault(method, []).append(message)
+            return f"an answer to {asked.method} that is {problem or UNREADABLE}"
+        self.dialogue.questions.append(Question(*asked, message))
         return None
 
     def _note(self, record: Record, place: int, message: Notification) -> None:
@@ -269,12 +198,13 @@ class _Table:
                 turn.cancelled = True
         self.dialogue.steps.append(note)
 
-    def _say(self, record: Record, message: Notification | Request) -> None:
+    def _say(self, record: Record, place: int, message: Notification | Request) -> None:
         params = _fields(message.params)
         question = isinstance(message, Request)
-        if isinstance(message, Request):
-            self._questions[message.id] = message.method
         turn = self._belongs_to(record.exchange, message.method, params)
+        if isinstance(message, Request):
+            during = turn.place if turn is not None else None
+            self._questions[message.id] = _Asked(place, message.method, during)
         if turn is not None:
             after = max(0.0, _moment(record) - turn.moment)
             turn.said.append(Said(after, message.method, params, question))
@@ -294,20 +224,20 @@ class _Table:
         return next((t for t in reversed(self._open.values()) if t.exchange == exchange), None)
 
 
-def _sessions(dialogue: Dialogue) -> Iterator[Dialogue]:
-    """A dialogue cut where another session begins. What was answered to questions goes with all of them."""
-    part = Dialogue(dialogue.name, dialogue.client)
-    part.answers = dialogue.answers
+def _sessions(dialogue: Dialogue) -> list[Dialogue]:
+    """A dialogue cut where another session begins; questions go with the session in which they were asked."""
+    parts = [Dialogue(dialogue.name, dialogue.client)]
     opened = False
     for step in dialogue.steps:
         opens = isinstance(step, Turn) and step.method == m.INITIALIZE and isinstance(step.answer, Reply)
         if opens and opened:
-            yield part
-            part = Dialogue(dialogue.name, dialogue.client)
-            part.answers = dialogue.answers
+            parts.append(Dialogue(dialogue.name, dialogue.client))
         opened = opened or opens
-        part.steps.append(step)
-    yield part
+        parts[-1].steps.append(step)
+    for question in dialogue.questions:
+        begun = [part for part in parts if part.steps and part.steps[0].place < question.place]
+        (begun or parts)[-1].questions.append(question)
+    return parts
 
 
 def _message_of(record: Record) -> tuple[str | None, Message | None]:

@@ -6,11 +6,8 @@ being worked on is sent so again, at any speed, and what was made of an answer c
 
 from __future__ import annotations
 
-from typing import Any
-
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import Reply
-from mcpmux.traffic.reading.dialogue import Dialogue, Turn
+from mcpmux.traffic.reading.turn import Dialogue, Turn
 
 READING = frozenset(
     {
@@ -28,8 +25,6 @@ READING = frozenset(
     }
 )
 """What changes nothing at a server but a session of its own."""
-
-_CAPABILITY = {m.CREATE_MESSAGE: "sampling", m.ELICIT: "elicitation", m.ROOTS_LIST: "roots"}
 
 CANCELLED = "the client took it back"
 UNANSWERED = "no answer to it is in the capture"
@@ -57,20 +52,6 @@ def waits_for(turn_place: int, earlier: Turn) -> bool:
 def replayable(dialogue: Dialogue, *, with_tools: bool) -> bool:
     """Whether any request of it is sent again."""
     return any(why_not(turn, with_tools=with_tools) is None for turn in dialogue.turns())
-
-
-def opening(dialogue: Dialogue) -> Turn | None:
-    """The request that opened its legacy session, as far as it is in the capture."""
-    return next((turn for turn in dialogue.turns() if _opens(turn)), None)
-
-
-def _opens(turn: Turn) -> bool:
-    return turn.method == m.INITIALIZE and turn.problem is None and isinstance(turn.answer, Reply)
-
-
-def offered_by(dialogue: Dialogue) -> dict[str, Any]:
-    """Capabilities of its client, as far as its answers show them."""
-    return {_CAPABILITY[method]: {} for method in dialogue.answers if method in _CAPABILITY}
 
 
 def is_legacy(dialogue: Dialogue) -> bool:

@@ -5,6 +5,7 @@
 | `same` | the answer is what it was |
 | `different` | it is not |
 | `failed` | there was no answer |
+| `unasked` | answered at once, and then the server asked its client first; the end is compared |
 | `unchecked` | answered, but what was answered then is not in the capture |
 | `skipped` | not sent |
 """
@@ -17,13 +18,15 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from mcpmux.traffic.reading.dialogue import Turn
 from mcpmux.traffic.reading.percentiles import Histogram
+from mcpmux.traffic.reading.turn import Turn
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.replay.difference import Difference, show_path
+from mcpmux.traffic.replay.difference import Difference, Path, show_path
+from mcpmux.traffic.replay.questions import Kind
 
-Status = Literal["same", "different", "failed", "unchecked", "skipped"]
-STATUSES: tuple[Status, ...] = ("same", "different", "failed", "unchecked", "skipped")
+Status = Literal["same", "different", "failed", "unasked", "unchecked", "skipped"]
+STATUSES: tuple[Status, ...] = ("same", "different", "failed", "unasked", "unchecked", "skipped")
+PLACES_LIMIT = 1000  # of a list that is made up to look at one value in it
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
@@ -48,13 +51,15 @@ class Latency(NamedTuple):
 class Report:
     """Takes outcomes; what would be shown of them is redacted first.
 
-    `left_out`: messages of the capture that belong to no request, by the reason.
+    `left_out`: messages of the capture that belong to no request, by the reason. `questions`: what servers
+    asked otherwise than then, see `questions`.
     """
 
-    def __init__(self, left_out: Counter[str]) -> None:
+    def __init__(self, left_out: Counter[str], redactor: Redactor | None = None) -> None:
         self.left_out = left_out
         self.outcomes: list[Outcome] = []
-        self._redactor = Redactor()
+        self.questions: Counter[tuple[Kind, str]] = Counter()
+        self._redactor = redactor or Redactor()
 
     def __repr__(self) -> str:
         return f"<Report {dict(self.counts())}>"
@@ -62,20 +67,27 @@ class Report:
     def add(self, outcome: Outcome) -> None:
         """One more request."""
         if outcome.differences:
-            outcome = outcome._replace(differences=[self._redacted(found) for found in outcome.differences])
+            method = outcome.turn.method
+            redacted = [self._redacted(method, found) for found in outcome.differences]
+            outcome = outcome._replace(differences=redacted)
         if outcome.reason is not None:
             outcome = outcome._replace(reason=self._redactor.redact_text(outcome.reason)[0])
         self.outcomes.append(outcome)
 
-    def _redacted(self, found: Difference) -> Difference:
+    def add_questions(self, told: Counter[tuple[Kind, str]]) -> None:
+        """Questions of one session's server that came at another moment, or only then, or only now."""
+        for (kind, method), count in told.items():
+            self.questions[kind, self._redactor.redact_text(method)[0]] += count
+
+    def _redacted(self, method: str, found: Difference) -> Difference:
         """What the server says now was never captured, so nobody has redacted it."""
-        name = next((step for step in reversed(found.path) if isinstance(step, str)), "value")
-        values = (self._redact(name, value) for value in (found.captured, found.now))
+        values = (self._redact(method, found.path, value) for value in (found.captured, found.now))
         return Difference(found.path, found.kind, *values)
 
-    def _redact(self, name: str, value: Any) -> Any:
-        data, count = self._redactor.redact(None, msgspec.json.encode({name: value}))
-        return next(iter(msgspec.json.decode(data).values())) if count else value
+    def _redact(self, method: str, path: Path, value: Any) -> Any:
+        """A value without secrets: looked at where it stands in its message, as rules may go by that."""
+        data, count = self._redactor.redact(method, msgspec.json.encode(_placed(path, value)))
+        return _at(path, msgspec.json.decode(data)) if count else value
 
     def counts(self) -> Counter[str]:
         """How many requests have each status."""
@@ -122,6 +134,10 @@ class Report:
             "clean": self.clean,
             "counts": {status: counts[status] for status in STATUSES},
             "methods": {name: {s: found[s] for s in STATUSES} for name, found in methods.items()},
+            "questions": [
+                {"method": method, "kind": kind, "count": count}
+                for (kind, method), count in self.questions.items()
+            ],
             "skipped": dict(self.reasons("skipped")),
             "leftOut": dict(self.left_out),
             "latencyMs": {
@@ -132,6 +148,23 @@ class Report:
                 _outcome_as_json(o) for o in self._in_order() if o.status in ("different", "failed")
             ],
         }
+
+
+def _placed(path: Path, value: Any) -> Any:
+    """A message that has nothing but the value, at its place."""
+    for step in reversed(path):
+        value = {step: value} if isinstance(step, str) else [*[None] * min(step, PLACES_LIMIT), value]
+    return value
+
+
+def _at(path: Path, message: Any) -> Any:
+    """The value again; what stands for all of it when something above it was taken out."""
+    for step in path:
+        if isinstance(message, dict) and isinstance(step, str):
+            message = message.get(step)
+        elif isinstance(message, list) and isinstance(step, int) and message:
+            message = message[-1]
+    return message
 
 
 def _told(histogram: Histogram) -> dict[str, float | None]:
