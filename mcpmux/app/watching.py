@@ -10,25 +10,33 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import trio
 
-from mcpmux.app.assembly import Mux
+from mcpmux.app.mux import Mux
 from mcpmux.config import Admin, Config
 from mcpmux.runtime.tap import Tap, Trace
+from mcpmux.traffic.admin.control import Control
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.scrape import metrics_route
 from mcpmux.traffic.admin.upstreams import UpstreamView
-from mcpmux.traffic.audit.keeper import open_audit
+from mcpmux.traffic.audit.journal import open_audit
+from mcpmux.traffic.audit.keeper import Audit
 from mcpmux.traffic.capture.capture import CaptureSink, Run, open_capture
+from mcpmux.traffic.capture.level import Levels
 from mcpmux.traffic.live.ring import LiveRing
 from mcpmux.traffic.live.view import LiveView
 from mcpmux.traffic.recorder import Keeper, Recorder, Sink
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.telemetry.gauges import capture_gauges, mux_gauges
+from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
+from mcpmux.traffic.telemetry.gauges import audit_gauges, capture_gauges, mux_gauges
 from mcpmux.traffic.telemetry.metrics import Metrics
-from mcpmux.traffic.telemetry.tracing import open_tracing
+from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
+
+if TYPE_CHECKING:
+    from mcpmux.traffic.telemetry.spans import Spans
 
 RUN_BYTES = 4  # of randomness in the name of a run: enough to tell the runs of one machine apart
 
@@ -40,6 +48,18 @@ class Watching:
     tap: Tap | None = None
     trace: Trace | None = None
     inspector: Inspector | None = None
+    redactor: ReplaceableRedactor = field(default_factory=ReplaceableRedactor)
+    levels: Levels | None = None
+    spans: Spans | None = None
+
+    def follow(self, config: Config) -> None:
+        """The configuration has changed."""
+        self.redactor.adopt(config.redaction)
+        upstreams = [upstream for upstream in config.upstreams if upstream.enabled]
+        if self.levels is not None:
+            self.levels.adopt({upstream.name: upstream.prefix for upstream in upstreams})
+        if self.spans is not None:
+            self.spans.know(servers_of(upstreams))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +72,12 @@ class Inspector:
     redactor: Redactor
     run: Run
     capture: CaptureSink | None
+    audit: Audit | None
 
     async def serve(
         self,
         mux: Mux,
+        control: Control,
         stopping: trio.Event,
         announce: Callable[[str], None],
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
@@ -64,13 +86,16 @@ class Inspector:
         gauges = mux_gauges(mux.upstreams, mux.relay)
         if self.capture is not None:
             gauges += capture_gauges(self.capture)
+        if self.audit is not None:
+            gauges += audit_gauges(self.audit)
         await serve_admin(
             self.config,
             LiveView(self.ring, self.redactor, self.run),
-            UpstreamView(mux.upstreams, mux.relay.subscriptions, self.redactor),
+            UpstreamView(mux.upstreams, mux.relay.subscriptions, self.redactor, lambda: mux.config.upstreams),
             stopping,
             announce,
             [metrics_route(self.metrics, gauges)],
+            control,
             task_status=task_status,
         )
 
@@ -79,9 +104,9 @@ class Inspector:
 async def open_watching(config: Config) -> AsyncIterator[Watching]:
     """Everybody who watches; belongs around `open_mux`.
 
-    Raises ConfigError and AuditUnusable when what must be kept cannot be kept.
+    Raises CaptureUnusable and AuditUnusable when what must be kept cannot be kept.
     """
-    redactor = Redactor(config.redaction)
+    redactor = ReplaceableRedactor(config.redaction)
     run = Run(secrets.token_hex(RUN_BYTES), trio.current_time(), time.time())
     upstreams = [upstream for upstream in config.upstreams if upstream.enabled]
     async with (
@@ -89,7 +114,7 @@ async def open_watching(config: Config) -> AsyncIterator[Watching]:
         open_capture(
             config.capture, redactor, run, {each.name: each.prefix for each in upstreams}
         ) as capturing,
-        open_audit(config.audit, run.name, lambda text: redactor.redact_text(text)[0]) as audit,
+        open_audit(config.audit, run.name, redactor.clean) as audit,
     ):
         sinks: list[Sink] = [spans] if spans is not None else []
         keepers: list[Keeper] = [spans] if spans is not None else []
@@ -97,7 +122,7 @@ async def open_watching(config: Config) -> AsyncIterator[Watching]:
         if config.admin.port is not None:
             ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
             metrics = Metrics()
-            inspector = Inspector(config.admin, ring, metrics, redactor, run, capturing.sink)
+            inspector = Inspector(config.admin, ring, metrics, redactor, run, capturing.sink, audit)
             sinks = [metrics, *sinks, ring]
             keepers = [metrics, *keepers, ring]
         sinks += capturing.sinks
@@ -105,4 +130,5 @@ async def open_watching(config: Config) -> AsyncIterator[Watching]:
         if audit is not None:
             keepers.append(audit)
         tap = Recorder(sinks, keepers, trio.current_time) if sinks or keepers else None
-        yield Watching(tap, spans.trace if spans is not None else None, inspector)
+        trace = spans.trace if spans is not None else None
+        yield Watching(tap, trace, inspector, redactor, capturing.levels, spans)

@@ -16,21 +16,12 @@ from collections import OrderedDict
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET
 
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import (
-    BadMessage,
-    ErrorReply,
-    Id,
-    Notification,
-    Reply,
-    Request,
-    decode_message,
-    is_batch,
-    split_batch,
-)
+from mcpmux.protocol.envelope import BadMessage, Id, is_batch, split_batch
 from mcpmux.runtime.tap import Direction, Leg
+from mcpmux.traffic.glance import NOTHING, Glance, Params, glance
 
 PENDING_LIMIT = 4096  # of one leg and direction; older ones are taken for never answered
 
@@ -59,25 +50,6 @@ class _Pending(msgspec.Struct, frozen=True, gc=False):
     began: float
 
 
-class _Params(msgspec.Struct, gc=False):
-    """What a method is about."""
-
-    name: Any = None
-    uri: Any = None
-    progressToken: Any = None  # noqa: N815 - the field's name
-    requestId: Any = None  # noqa: N815 - the field's name
-    ref: Any = None
-
-
-class _Result(msgspec.Struct, gc=False):
-    isError: bool | UnsetType = UNSET  # noqa: N815 - the field's name
-
-
-_params_decoder = msgspec.json.Decoder(_Params)
-_result_decoder = msgspec.json.Decoder(_Result)
-_NOT_DECODED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
-
 class Correlator:
     """Knows every leg. `forget` when one is over."""
 
@@ -90,8 +62,10 @@ class Correlator:
 
     def take(self, leg: Leg, direction: Direction, data: bytes, exchange: int, now: float) -> list[Seen]:
         """What a message is, each member of a batch by itself. `exchange`: the one that is worked for."""
+        if data.startswith(b"{") or not is_batch(data):
+            return [self._take_one(leg, direction, data, exchange, now)]
         try:
-            parts = split_batch(data) if is_batch(data) else [data]
+            parts = split_batch(data)
         except BadMessage:
             parts = [data]
         return [self._take_one(leg, direction, part, exchange, now) for part in parts]
@@ -103,7 +77,10 @@ class Correlator:
 
     def _asked(self, leg: Leg, direction: str) -> OrderedDict[Id, _Pending]:
         """The requests of a leg and direction that are not answered."""
-        return self._pending.setdefault((leg, direction), OrderedDict())
+        asked = self._pending.get((leg, direction))
+        if asked is None:
+            asked = self._pending[leg, direction] = OrderedDict()
+        return asked
 
     def forget(self, leg: Leg) -> None:
         """A leg is over."""
@@ -112,63 +89,63 @@ class Correlator:
 
     def _take_one(self, leg: Leg, direction: Direction, data: bytes, exchange: int, now: float) -> Seen:
         try:
-            message = decode_message(data)
+            said = glance(data)
         except BadMessage as bad:
             return Seen(leg, direction, data, now, "invalid", exchange, id=bad.id)
-        if isinstance(message, Request):
-            return self._take_request(leg, direction, data, exchange, now, message)
-        if isinstance(message, Notification):
-            return self._take_notification(leg, direction, data, exchange, now, message)
-        return self._take_answer(leg, direction, data, exchange, now, message)
+        request_id = None if said.id is UNSET else said.id
+        if said.method is UNSET:
+            seen = Seen(leg, direction, data, now, "result", exchange, id=request_id)
+            self._take_answer(seen, said)
+            return seen
+        params = said.params or NOTHING
+        seen = Seen(leg, direction, data, now, "request", exchange, said.method, request_id, params.target)
+        if request_id is not None:
+            self._take_request(seen, request_id)
+        else:
+            seen.kind = "notification"
+            self._take_notification(seen, params)
+        return seen
 
-    def _take_request(
-        self, leg: Leg, direction: Direction, data: bytes, exchange: int, now: float, request: Request
-    ) -> Seen:
-        if leg.side == "client" and direction == "in":
-            self._exchanges += 1
-            exchange = self._exchanges
-        elif direction == "in":
-            exchange = exchange or self._only_one(leg)
-        pending = self._asked(leg, direction)
-        pending[request.id] = _Pending(exchange, request.method, now)
+    def _take_request(self, seen: Seen, request_id: Id) -> None:
+        """What it belongs to. From now on it is not answered."""
+        if seen.direction == "in":
+            if seen.leg.side == "client":
+                seen.exchange = self._exchanges = self._exchanges + 1
+            elif not seen.exchange:
+                seen.exchange = self._only_one(seen.leg)
+        pending = self._asked(seen.leg, seen.direction)
+        pending[request_id] = _Pending(seen.exchange, seen.method or "", seen.at)
         if len(pending) > PENDING_LIMIT:
             pending.popitem(last=False)
-        target = _target_of(_read(request.params))
-        return Seen(leg, direction, data, now, "request", exchange, request.method, request.id, target)
 
-    def _take_notification(
-        self, leg: Leg, direction: Direction, data: bytes, exchange: int, now: float, said: Notification
-    ) -> Seen:
-        params = _read(said.params)
-        if said.method == m.CANCELLED:
-            exchange = self._cancel(leg, direction, params.requestId) or exchange
-        elif direction == "in" and leg.side == "upstream" and not exchange:
-            exchange = self._worked_for(leg, params) if said.method in _OF_EXCHANGES else 0
-        return Seen(
-            leg, direction, data, now, "notification", exchange, said.method, target=_target_of(params)
-        )
+    def _take_notification(self, seen: Seen, params: Params) -> None:
+        """What it belongs to."""
+        if seen.method == m.CANCELLED:
+            seen.exchange = self._cancel(seen.leg, seen.direction, params.requestId) or seen.exchange
+        elif seen.direction == "in" and seen.leg.side == "upstream" and not seen.exchange:
+            seen.exchange = self._worked_for(seen.leg, params) if seen.method in _OF_EXCHANGES else 0
 
-    def _take_answer(
-        self, leg: Leg, direction: Direction, data: bytes, exchange: int, now: float, said: Reply | ErrorReply
-    ) -> Seen:
-        asked = self._asked(leg, "in" if direction == "out" else "out")
-        pending = asked.pop(said.id, None) if said.id is not None else None
-        method = ms = None
+    def _take_answer(self, seen: Seen, said: Glance) -> None:
+        """What it answers, and how."""
+        asked = self._asked(seen.leg, "in" if seen.direction == "out" else "out")
+        pending = asked.pop(seen.id, None) if seen.id is not None else None
         if pending is not None:
-            exchange, method, ms = pending.exchange, pending.method, (now - pending.began) * 1000
-        seen = Seen(leg, direction, data, now, "result", exchange, method, said.id, ms=ms)
-        if isinstance(said, ErrorReply):
-            seen.kind, seen.code = "error", said.code
-        elif method == m.TOOLS_CALL:
-            seen.failed = _says_failed(said.result)
-        return seen
+            seen.exchange, seen.method, seen.ms = (
+                pending.exchange,
+                pending.method,
+                (seen.at - pending.began) * 1000,
+            )
+        if said.error is not UNSET:
+            seen.kind, seen.code = "error", said.error.code
+        elif seen.method == m.TOOLS_CALL and said.result is not UNSET and said.result.isError is True:
+            seen.failed = True
 
     def _cancel(self, leg: Leg, direction: Direction, request_id: Any) -> int:
         """A request is taken back: no answer is to be expected. Its exchange."""
         pending = self._asked(leg, direction).get(request_id) if _is_id(request_id) else None
         return pending.exchange if pending is not None else 0
 
-    def _worked_for(self, leg: Leg, params: _Params) -> int:
+    def _worked_for(self, leg: Leg, params: Params) -> int:
         token = params.progressToken
         if _is_id(token):
             pending = self._asked(leg, "out").get(token)
@@ -182,44 +159,6 @@ class Correlator:
 
 
 _OF_EXCHANGES = frozenset({m.PROGRESS, m.LOG_MESSAGE})
-
-
-def facts_in(message: bytes) -> tuple[str | None, Id | None, str | None]:
-    """Method, id and target as a message by itself says them; None for what it does not say."""
-    try:
-        said = decode_message(message)
-    except BadMessage as bad:
-        return None, bad.id, None
-    if isinstance(said, Request):
-        return said.method, said.id, _target_of(_read(said.params))
-    if isinstance(said, Notification):
-        return said.method, None, _target_of(_read(said.params))
-    return None, said.id, None
-
-
-def _read(params: Raw | None) -> _Params:
-    if params is None:
-        return _Params()
-    try:
-        return _params_decoder.decode(params)
-    except _NOT_DECODED:
-        return _Params()
-
-
-def _target_of(params: _Params) -> str | None:
-    """The name or URI that a message is about."""
-    about = params.uri if params.uri is not None else params.name
-    if about is None and isinstance(params.ref, dict):
-        about = params.ref.get("uri", params.ref.get("name"))
-    return about if isinstance(about, str) else None
-
-
-def _says_failed(result: Raw) -> bool | None:
-    try:
-        said = _result_decoder.decode(result).isError
-    except _NOT_DECODED:
-        return None
-    return True if said is True else None
 
 
 def _is_id(value: Any) -> bool:

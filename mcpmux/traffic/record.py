@@ -52,6 +52,7 @@ else:
     Body = Raw  # msgspec decodes a Raw member only when its type is nothing else; absent it is None
 
 Kind = Literal["request", "notification", "result", "error", "invalid", "start"]
+ANSWERS = frozenset({"result", "error"})
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

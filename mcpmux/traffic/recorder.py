@@ -74,7 +74,9 @@ class Recorder:
         self._correlator.forget(leg)
 
     def saw(self, leg: Leg, direction: Direction, message: bytes, status: int | None = None) -> None:
-        """See Tap."""
+        """See Tap. Exchanges begin and end on clients' legs: without sinks the others are of no interest."""
+        if not self._sinks and leg.side == "upstream":
+            return
         for seen in self._correlator.take(leg, direction, message, EXCHANGE.get(), self._clock()):
             seen.status = status
             for sink in self._sinks:
@@ -94,6 +96,8 @@ class Recorder:
         self, leg: Leg, exchange: int, call: Call, headers: Mapping[str, str] = NO_HEADERS
     ) -> None:
         """See Tap."""
+        if not self._keepers:
+            return
         known = Exchange(exchange, leg, call, self._clock(), [], headers)
         admitted: list[Keeper] = []
         try:

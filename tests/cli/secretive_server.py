@@ -1,15 +1,17 @@
 """A server over stdio that tells secrets wherever it can. Standard library only.
 
-`python secretive_server.py SECRETS`: a JSON object, place → secret.
+`python secretive_server.py FILE [WORD]`: FILE has a JSON object, place → secret. With WORD all texts differ.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
-SECRETS = json.loads(sys.argv[1])
+SECRETS = json.loads(Path(sys.argv[1]).read_text())
+WORD = " ".join(sys.argv[2:])
 
 
 def send(**message: Any) -> None:
@@ -26,11 +28,16 @@ def result_of(method: str) -> Any:
     if method == "resources/list":
         return {"resources": []}
     if method == "tools/call":
-        text = f"GET / HTTP/1.1\nAuthorization: Bearer {SECRETS['result text']}"
-        structured = {"accessToken": SECRETS["result member"]}
-        meta = {"com.example/api_key": SECRETS["result meta"]}
+        lines = (
+            f"GET /{WORD} HTTP/1.1",
+            f"Authorization: Bearer {SECRETS['result text']}",
+            f"Set-Cookie: sid={SECRETS['result cookie']}; Path=/",
+            f"badge {SECRETS['pattern in result']}",
+        )
+        structured = {"accessToken": WORD + SECRETS["result member"], "pin": WORD + SECRETS["path in result"]}
+        meta = {"com.example/api_key": WORD + SECRETS["result meta"]}
         return {
-            "content": [{"type": "text", "text": text}],
+            "content": [{"type": "text", "text": "\n".join(lines)}],
             "structuredContent": structured,
             "_meta": meta,
         }
@@ -43,7 +50,7 @@ def elicit() -> None:
 
 
 def main() -> None:
-    print(f"password={SECRETS['server log']}", file=sys.stderr, flush=True)
+    print(f"password={SECRETS['server log']} {SECRETS['pattern in server log']}", file=sys.stderr, flush=True)
     waiting = None
     for line in sys.stdin:
         message = json.loads(line)
@@ -55,8 +62,8 @@ def main() -> None:
             waiting = message["id"]
             elicit()
         elif message.get("method") == "resources/read":
-            error = {"code": -32002, "message": f"not found, token={SECRETS['error message']}"}
-            send(id=message["id"], error=error)
+            said = f"not found, token={SECRETS['error message']} for {SECRETS['pattern in error']}"
+            send(id=message["id"], error={"code": -32002, "message": f"{WORD}{said}"})
         elif "id" in message:
             send(id=message["id"], result=result_of(message["method"]))
 

@@ -14,7 +14,7 @@ from mcpmux.config import Secret
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol.envelope import Fields
 from mcpmux.runtime.tap import NO_HEADERS
-from mcpmux.traffic.audit.keeper import open_audit
+from mcpmux.traffic.audit.journal import open_audit
 from mcpmux.traffic.recorder import Exchange
 from tests.cli.conftest import Invoke
 from tests.traffic.audit_world import WALL, call_of, fields, leg_of, read_log
@@ -179,7 +179,7 @@ def test_records_are_shown_on_a_line_each(invoke: Invoke, directory: Path) -> No
         f"{time}  2  desk  resources/read  docs+memo:1  → docs  ok  12.5 ms",
         f"{time}  3  desk  tools/call  docs__search  → docs  tool failed  12.5 ms",
         f"{time}  4  desk  tools/call  docs__write  → docs  refused by no-writes  12.5 ms",
-        f"{time}  5  desk  tools/call  evil\x1b[31m  → docs  error -32602  12.5 ms",
+        f"{time}  5  desk  tools/call  evil\\x1b[31m  → docs  error -32602  12.5 ms",
         f"{time}  6  desk  prompts/get  x  → docs  timeout -31002  12.5 ms",
         f"{time}  7  desk  tools/call  ask  → docs  input_required  12.5 ms",
     ]

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import trio
 
+from mcpmux.app.control import Control
 from mcpmux.config.admin import Admin
 from mcpmux.config.redaction import Redaction
 from mcpmux.runtime.tap import EXCHANGE, Leg
@@ -116,9 +117,13 @@ async def listening(
     traffic: Traffic | None = None,
     servers: dict[str, ScriptedServer | None] | None = None,
     tap: bool = False,
+    file: Any = None,
     **settings: Any,
 ) -> AsyncIterator[Listening]:
-    """An admin listener on a free port; with `tap` the traffic of its mux is what it shows."""
+    """An admin listener on a free port; with `tap` the traffic of its mux is what it shows.
+
+    `file`: what a reload reads.
+    """
     traffic = traffic or Traffic()
     servers = servers if servers is not None else {"docs": ScriptedServer(tools=[]), "search": None}
     announced: list[str] = []
@@ -126,10 +131,21 @@ async def listening(
         open_world(servers, **({"tap": traffic.recorder} if tap else {})) as world,
         trio.open_nursery() as nursery,
     ):
-        upstreams = UpstreamView(world.mux.upstreams, world.mux.relay.subscriptions, traffic.view.redactor)
+        upstreams = UpstreamView(
+            world.mux.upstreams,
+            world.mux.relay.subscriptions,
+            traffic.view.redactor,
+            lambda: world.mux.config.upstreams,
+        )
         stopping = trio.Event()
         serve = partial(
-            serve_admin, Admin(port=0, **settings), traffic.view, upstreams, stopping, announced.append
+            serve_admin,
+            Admin(port=0, **settings),
+            traffic.view,
+            upstreams,
+            stopping,
+            announced.append,
+            control=Control(world.mux, file),
         )
         await nursery.start(serve)
         here = Listening(traffic, world, announced[0])

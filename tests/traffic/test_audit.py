@@ -15,14 +15,16 @@ from trio.testing import wait_all_tasks_blocked
 from mcpmux.config import Audit as AuditSettings
 from mcpmux.errors import Refused, RpcError, TransportClosed
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import CLIENT_INFO
+from mcpmux.protocol.call import CLIENT_INFO, Call
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Fields, encode_request, raw
+from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.runtime.tap import NO_HEADERS
-from mcpmux.traffic.audit import keeper as audit_module
+from mcpmux.traffic.audit import journal as audit_module
 from mcpmux.traffic.audit.check import verify
 from mcpmux.traffic.audit.files import AuditUnusable
-from mcpmux.traffic.audit.keeper import BACKLOG_LIMIT, FLUSH_SECONDS, RETRY_SECONDS, open_audit
+from mcpmux.traffic.audit.journal import FLUSH_SECONDS, open_audit
+from mcpmux.traffic.audit.keeper import BACKLOG_LIMIT, GROUP_LIMIT, RETRY_SECONDS, Audit
 from mcpmux.traffic.audit.record import (
     NAME_LIMIT,
     TARGETS_LIMIT,
@@ -33,6 +35,7 @@ from mcpmux.traffic.audit.record import (
     trace_id,
 )
 from mcpmux.traffic.recorder import Exchange
+from mcpmux.traffic.telemetry.gauges import audit_gauges
 from tests.traffic.audit_world import call_of, fields, leg_of, open_world, read_log
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -215,6 +218,20 @@ async def test_what_waits_for_a_slow_disk_is_written_together(autojump_clock):
     assert trio.current_time() - began <= 3.0
 
 
+async def test_exchanges_that_end_one_behind_the_other_share_a_write(autojump_clock):
+    async def late(number: int) -> None:
+        for _ in range(number):
+            await trio.lowlevel.checkpoint()
+        await world.exchange(number)
+
+    async with open_world() as world, trio.open_nursery() as nursery:
+        for number in range(GROUP_LIMIT + 10):
+            nursery.start_soon(late, number)
+    sizes = [len(group) for group in world.disk.groups if group[0]["kind"] == "exchange"]
+    assert sizes == [GROUP_LIMIT, 10]
+    assert sorted(world.answered[:GROUP_LIMIT]) == list(range(GROUP_LIMIT))
+
+
 async def test_always_writes_each_record_by_itself(autojump_clock):
     async with open_world(sync="always") as world, trio.open_nursery() as nursery:
         for number in range(5):
@@ -255,7 +272,17 @@ async def test_with_a_full_backlog_no_exchange_is_begun(autojump_clock):
             await world.recorder.admit(leg_of(), 99_999, call_of("tools/list"))
         assert scope.cancelled_caught
         assert len(world.audit._backlog) == BACKLOG_LIMIT
+        assert gauge_of(world.audit) == BACKLOG_LIMIT + 1
+    assert gauge_of(world.audit) == 0
     assert len(world.disk.of_kind("exchange")) == BACKLOG_LIMIT + 1
+
+
+def gauge_of(audit: Audit) -> float:
+    """How many exchanges are held back, as metrics tell it."""
+    [gauge] = audit_gauges(audit)
+    assert gauge.name == "mcpmux_audit_held_back"
+    [(_, value)] = gauge.read()
+    return value
 
 
 async def test_a_cancelled_exchange_leaves_a_record_even_when_the_disk_is_slow(autojump_clock):
@@ -420,6 +447,7 @@ async def test_files_hold_what_was_answered_and_end_with_the_head_that_is_told(t
     assert kinds == [(run, kind) for run in ("first", "second") for kind in ("open", "exchange", "close")]
     assert [record.get("file") for record in records if record["kind"] == "open"] == [1, None]
     assert records[0]["time"] == "1970-01-01T00:00:00.500000Z"
+    assert [log["event"] for log in logs] == ["audit log opened", "audit log closed"] * 2
     assert logs[-1] == {
         "event": "audit log closed",
         "log_level": "info",
@@ -462,6 +490,9 @@ async def test_a_disk_that_stays_full_does_not_keep_us_from_stopping(tmp_path, a
         async with open_audit(AuditSettings(directory=str(tmp_path)), "run"):
             pass
     assert trio.current_time() == pytest.approx(FLUSH_SECONDS)
+    assert [log["event"] for log in logs if log["event"].startswith("audit log could not")] == [
+        logs[-1]["event"]
+    ]
     assert logs[-1]["event"] == "audit log could not be finished in time"
     assert "1 waiting, failing: no space left on device" in logs[-1]["state"]
 
@@ -480,3 +511,10 @@ def test_sizes_are_those_of_the_json_on_the_wire():
             message = encode_request(1, "m", whole)
             size = len(message) - len(encode_request(1, "m", None)) - len(b',"params":')
             assert record_of(exchange_of(call_of("m", meta, **params)), {})["asked"] == size
+
+
+def test_the_principal_is_in_the_record_and_nobody_is_not():
+    for principal, told in ((Principal("corp:alice", frozenset({"read"})), "corp:alice"), (ANYONE, None)):
+        call = Call("tools/list", {}, {}, principal=principal)
+        exchange = Exchange(7, leg_of(), call, 0.0, [], NO_HEADERS)
+        assert begin_record(exchange, "now", "run", str).principal == told

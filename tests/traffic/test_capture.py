@@ -17,12 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpmux.config import Capture, CaptureRule, Redaction
-from mcpmux.errors import ConfigError
 from mcpmux.protocol.call import Call
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.capture import capture as capture_module
 from mcpmux.traffic.capture import sink as capture_sink
-from mcpmux.traffic.capture.capture import Capturing, Run, open_capture, to_record
+from mcpmux.traffic.capture.capture import CaptureUnusable, Capturing, Run, open_capture, to_record
 from mcpmux.traffic.capture.files import find_files, read_files
 from mcpmux.traffic.capture.writer import CaptureWriter
 from mcpmux.traffic.correlation import Correlator, Seen
@@ -324,7 +323,10 @@ async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path:
     assert records[-1].seq == 91
 
 
-async def test_a_disk_that_stays_full_does_not_hold_up_the_end(tmp_path: Path, monkeypatch):
+async def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_is_told_once(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(capture_sink, "BATCH_BYTES", 1)  # so that there are several
+    sinks = []
+
     def full(self: CaptureWriter, lines: Any, now: float) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -332,11 +334,16 @@ async def test_a_disk_that_stays_full_does_not_hold_up_the_end(tmp_path: Path, m
 
     async def use(capturing: Capturing) -> None:
         assert capturing.sink is not None
-        capturing.sink.take(ask(Leg("client", "c1", "http"), Correlator()))
+        sinks.append(capturing.sink)
+        for _ in range(3):
+            capturing.sink.take(ask(Leg("client", "c1", "http"), Correlator()))
 
     with structlog.testing.capture_logs() as logs, trio.fail_after(5):
         await capture(FULL, tmp_path, use)
-    assert {"event": "the capture is incomplete", "log_level": "error", "not_written": 1} in logs
+    said = [each["event"].partition(":")[0].partition(",")[0] for each in logs]
+    assert said == ["capture pauses", "the capture is incomplete"]
+    assert (logs[1]["log_level"], logs[1]["lost"]) == ("error", 3)
+    assert sinks[0].dropped == 3
 
 
 async def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch):
@@ -393,8 +400,8 @@ async def test_files_are_begun_compressed_and_removed_while_it_runs(tmp_path: Pa
     async def use(capturing: Capturing) -> None:
         assert capturing.sink is not None
         for _ in range(20):
-            capturing.sink.take(ask(client, correlator, "x" * 1000))
-        await until(lambda: [path.suffix for path in find_files(tmp_path)] == [".gz", ".gz"])
+            capturing.sink.take(ask(client, correlator, "x" * 5000))
+        await until(lambda: [path.suffix for path in find_files(tmp_path)][:-1] == [".gz"])
 
     config = attrs.evolve(FULL, rotate_size=4096, compress=True, keep_files=2)
     assert [record.seq for record in await capture(config, tmp_path, use)][-1] == 20
@@ -402,5 +409,5 @@ async def test_files_are_begun_compressed_and_removed_while_it_runs(tmp_path: Pa
 
 async def test_a_folder_that_cannot_be_written_is_told_at_the_start(tmp_path: Path):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"capture\.directory: cannot write in .*/file/x: not a directory"):
+    with pytest.raises(CaptureUnusable, match=r"capture: cannot write in .*/file/x: not a directory"):
         await capture(FULL, tmp_path / "file" / "x", trio.sleep_forever)  # type: ignore[arg-type]

@@ -387,6 +387,16 @@ def test_a_planted_secret_is_not_in_what_is_left_of_a_cut_message(
     assert secret.encode() not in REDACTOR.redact("tools/call", data)[0]
 
 
+@pytest.mark.parametrize("end", [b"", b"}", b'"', b"\xff"])
+@pytest.mark.parametrize("joint", [b"://", rb":\/\/"])
+def test_a_url_that_is_cut_in_its_password_loses_it(joint: bytes, end: bytes):
+    data = b'{"result": {"url": "https' + joint
+    assert REDACTOR.redact(None, data + b"me:hunter2" + end) == (data + b"[redacted: url-userinfo]", 1)
+    assert Redactor(Redaction(skip=("url-userinfo",))).redact(None, data + b"me:hunter2" + end)[1] == 0
+    path = data + b"host/me:hunter2" + end
+    assert REDACTOR.redact(None, path) == (path, 0)
+
+
 @settings(max_examples=300, deadline=None)
 @given(PLAIN)
 def test_what_was_not_replaced_is_what_it_was(value: Any):

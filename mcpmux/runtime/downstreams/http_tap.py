@@ -46,7 +46,7 @@ class TappedReply(HttpReply):
 
     def __init__(self, reply: HttpReply, watch: Watch) -> None:
         self._reply = reply
-        self._decoder = SseDecoder(EVENT_LIMIT)
+        self._decoder: SseDecoder | None = None
         self.watch = watch
 
     def __repr__(self) -> str:
@@ -84,6 +84,8 @@ class TappedReply(HttpReply):
         await self._reply.finish(data)
 
     def _see(self, data: bytes) -> None:
+        if self._decoder is None:  # only now is it known to be a stream
+            self._decoder = SseDecoder(EVENT_LIMIT)
         for event in self._decoder.feed(data):
             if event.data:
                 self.watch.sent(event.data)

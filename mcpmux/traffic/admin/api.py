@@ -9,12 +9,14 @@
 | `/api/traffic/stream?filter=` | events `record` (as in captures) and `missed` |
 | `/api/upstreams` | each upstream with its sessions and subscriptions |
 | `/api/stats?window=&slots=` | durations per upstream and method, and over time; `window` in seconds |
-| `/health/live`, `/health/ready` | 200; when every upstream was tried and one is there, else 503 |
+| `/health/live` | 200 |
+| `/health/ready` | 200; 503 while mcpmux stops, and as `admin.ready` says |
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Any
 
 import trio
@@ -41,10 +43,19 @@ OWN = ""  # upstream of what mcpmux answers a client as a whole
 class Api:
     """Answers the inspector. `fields` go with every answer."""
 
-    def __init__(self, view: LiveView, upstreams: UpstreamView, stopping: trio.Event, fields: Fields) -> None:
+    def __init__(
+        self,
+        view: LiveView,
+        upstreams: UpstreamView,
+        stopping: trio.Event,
+        fields: Fields,
+        ready: str = "any",
+    ) -> None:
+        """`ready`: see `Admin.ready`."""
         self._view = view
         self._upstreams = upstreams
         self._stopping = stopping
+        self._ready_when = ready
         self._fields = fields
         self._stream_fields = tuple(
             field for field in fields if field[0] not in ("Content-Type", "Cache-Control")
@@ -161,6 +172,15 @@ class Api:
         await self._send(visit, {"live": True})
 
     async def _ready(self, visit: Visit) -> None:
-        states = self._upstreams.states.values()
-        ready = not self._stopping.is_set() and "connecting" not in states and "ready" in states
+        ready = not self._stopping.is_set() and is_ready(self._ready_when, self._upstreams.states.values())
         await self._send(visit, {"ready": ready}, 200 if ready else 503)
+
+
+def is_ready(when: str, states: Collection[str]) -> bool:
+    """Whether upstreams in these states are enough; see `Admin.ready`."""
+    if when == "listening":
+        return True
+    if "connecting" in states:
+        return False
+    there = [state == "ready" for state in states]
+    return all(there) if when == "all" else any(there)

@@ -2,8 +2,10 @@
 
 Whoever shows the token: as `Authorization: Bearer …`, or a browser once as `?token=…`, which gives it a
 cookie that no script reads and no other site sends. The cookie is made of the token by a one-way function
-with a secret of this run, so it ends with the run. Every request must be for a Host of ours, and one that a
-web page makes must come from a page of ours: the same name and port, for cookies know no ports.
+with a secret of this run, so it ends with the run. A request that changes something needs more than a cookie,
+which browsers send by themselves: the token, or the key that the pages ask for. Every request must be for a
+Host of ours, and one that a web page makes must come from a page of ours: the same name and port, for cookies
+know no ports.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from mcpmux.config.secret import Secret
 from mcpmux.protocol.origin import OriginPolicy
 
 COOKIE = "mcpmux-admin"
+KEY_HEADER = "x-mcpmux-key"
 FOLLOWED_LINK = ("navigate", "document")  # Sec-Fetch-Mode and -Dest of what a person does
 
 
@@ -40,6 +43,7 @@ class Door:
         self._token = token.reveal().encode()
         self._name = f"{COOKIE}-{port}"
         self._pass = hmac.new(run_secret, self._token, hashlib.sha256).hexdigest()
+        self.key = hmac.new(run_secret, b"key" + self._token, hashlib.sha256).hexdigest()
         self._secure = "; Secure" if https else ""
 
     def __repr__(self) -> str:
@@ -62,10 +66,20 @@ class Door:
             return "a page of another site may not ask this; only the listener's own pages may"
         return None
 
+    def is_meant(self, headers: Mapping[str, str]) -> bool:
+        """Whether whoever is in has asked for a change in so many words."""
+        shown = headers.get(KEY_HEADER, "")
+        return self._shows_token(headers) or hmac.compare_digest(
+            shown.encode("utf-8", "surrogateescape"), self.key.encode()
+        )
+
+    def _shows_token(self, headers: Mapping[str, str]) -> bool:
+        scheme, _, shown = headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and self._is_token(shown.strip())
+
     def judge(self, path: str, query: str, headers: Mapping[str, str]) -> Entry:
         """Whether whoever asks may come in."""
-        scheme, _, shown = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._is_token(shown.strip()):
+        if self._shows_token(headers):
             return Entry.IN
         if self._has_pass(headers.get("cookie", "")):
             return Entry.WELCOME if path == "/" and "token=" in query else Entry.IN

@@ -18,7 +18,9 @@ from mcpmux.config.admin import Admin
 from mcpmux.config.secret import Secret
 from mcpmux.errors import ConfigError, TransportError
 from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.traffic.admin.actions import Actions
 from mcpmux.traffic.admin.api import Api
+from mcpmux.traffic.admin.control import Control
 from mcpmux.traffic.admin.door import Door, Entry
 from mcpmux.traffic.admin.pages import Page, load_pages
 from mcpmux.traffic.admin.route import BadQuestion, Route, Routes, Visit, read_query
@@ -81,6 +83,9 @@ class AdminEndpoint:
                 fields = (("Location", "/"), ("Set-Cookie", self._door.cookie), *TEXT, *SECURITY)
                 await reply.send(303, fields)
                 return
+            if route is not None and route[0].method != "GET" and not self._door.is_meant(request.headers):
+                await self._say(reply, 403, NOT_MEANT)
+                return
         await self._answer(request, reply, route, bool(found))
 
     async def _answer(
@@ -95,9 +100,8 @@ class AdminEndpoint:
         elif page is not None and _method(request) == "GET":
             await self._send_page(request, reply, page)
         elif known or page is not None:
-            await self._say(
-                reply, 405, f"{request.method} is not for {request.path}", (("Allow", "GET, HEAD"),)
-            )
+            allowed = "GET, HEAD" if page is not None else self._routes.allowed(request.path)
+            await self._say(reply, 405, f"{request.method} is not for {request.path}", (("Allow", allowed),))
         else:
             await self._say(reply, 404, "there is nothing here")
 
@@ -120,6 +124,12 @@ UNKNOWN = (
 )
 
 
+NOT_MEANT = (
+    "this changes something, so it needs `Authorization: Bearer TOKEN`, or the key of /api/control "
+    "in X-Mcpmux-Key"
+)
+
+
 def _method(request: HttpRequest) -> str:
     return "GET" if request.method == "HEAD" else request.method
 
@@ -131,9 +141,12 @@ async def serve_admin(
     stopping: trio.Event,
     announce: Callable[[str], None],
     more: Sequence[Route] = (),
+    control: Control | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve the admin listener until `stopping` is set. `more`: routes besides those of the inspector.
+    """Serve the admin listener until `stopping` is set.
+
+    `more`: routes besides those of the inspector. `control`: what changes things from here; None for nothing.
 
     `announce` gets the URL; the token is in it when it was made here. Raises TransportError when the address
     cannot be listened on, ConfigError when the certificate cannot be used. Cancelling closes all connections.
@@ -151,8 +164,9 @@ async def serve_admin(
     token = config.token or Secret(secrets.token_urlsafe(TOKEN_BYTES))
     policy = OriginPolicy(config.host, config.allowed_hosts, ())
     door = Door(policy, token, secrets.token_bytes(TOKEN_BYTES), port, https=tls is not None)
-    api = Api(view, upstreams, stopping, (*JSON, *SECURITY))
-    endpoint = AdminEndpoint(door, (*api.routes, *more), await trio.to_thread.run_sync(load_pages))
+    api = Api(view, upstreams, stopping, (*JSON, *SECURITY), config.ready)
+    actions = Actions(control, door.key, (*JSON, *SECURITY)).routes if control is not None else ()
+    endpoint = AdminEndpoint(door, (*api.routes, *actions, *more), await trio.to_thread.run_sync(load_pages))
     limits = HttpLimits(body_bytes=BODY_BYTES, connections=CONNECTIONS)
     serve = partial(serve_http, refuse=_refuse, stopping=stopping, limits=limits, tls=tls)
     async with trio.open_nursery() as nursery:

@@ -65,6 +65,11 @@ class Routes:
                 found.append((route, arguments))
         return found
 
+    def allowed(self, path: str) -> str:
+        """The methods that a path is for, as the header `Allow` has them."""
+        methods = dict.fromkeys(route.method for route, _ in self.find(path))
+        return ", ".join("GET, HEAD" if method == "GET" else method for method in methods)
+
 
 def _match(pattern: list[str], parts: list[str]) -> dict[str, str] | None:
     if len(pattern) != len(parts):

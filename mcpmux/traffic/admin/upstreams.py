@@ -1,12 +1,20 @@
-"""How the upstreams are, as JSON: each with its sessions, and what those are subscribed to."""
+"""How the upstreams are, as JSON: each with its sessions, and what those are subscribed to.
+
+A disabled one is told, too, without sessions.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
 import msgspec
+import trio
 
+from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.mux.subscriptions import Subscriptions
 from mcpmux.protocol.envelope import decode_fields, text_of
 from mcpmux.runtime.mailbox import Mailbox
@@ -16,6 +24,7 @@ from mcpmux.traffic.redaction.redactor import Redactor
 
 SESSIONS = 100  # of one upstream that are told; there may be one for each client
 URIS = 200  # of one session
+DISABLED = "disabled"
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,33 +33,54 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     kind: str
     state: str
+    since: str
     revision: str | None
     trouble: str | None
+    in_flight: int
     connect_ms: float | None
     subscriptions: list[dict[str, Any]]
     more_subscriptions: int
 
 
 class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
-    """One configured upstream. `target` is without secrets; `server` is what it calls itself."""
+    """One configured upstream. `target` is without secrets; `server` is what it calls itself.
+
+    `since`: when it came into its state. `restarts`: how often its shared session was connected again;
+    `in_flight`: exchanges in all its sessions; `retry_seconds`: until it is tried again; `last_error`: what
+    went wrong last, perhaps long ago.
+    """
 
     name: str
     prefix: str
     target: str
     state: str
-    revision: str | None
-    trouble: str | None
-    server: str | None
-    version: str | None
-    capabilities: list[str]
-    sessions: list[SessionState]
-    more_sessions: int
+    since: str | None = None
+    revision: str | None = None
+    trouble: str | None = None
+    last_error: str | None = None
+    restarts: int = 0
+    in_flight: int = 0
+    retry_seconds: float | None = None
+    server: str | None = None
+    version: str | None = None
+    capabilities: list[str] = []
+    sessions: list[SessionState] = []
+    more_sessions: int = 0
 
 
 class UpstreamView:
     """Reads a fleet for people."""
 
-    def __init__(self, fleet: Fleet, subscriptions: Subscriptions[Mailbox], redactor: Redactor) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        subscriptions: Subscriptions[Mailbox],
+        redactor: Redactor,
+        configured: Callable[[], Sequence[UpstreamConfig]] = tuple,
+    ) -> None:
+        """`configured`: all upstreams of the configuration of now, the disabled ones, too."""
+        self._configured = configured
+        self._epoch = time.time() - trio.current_time()
         self._fleet = fleet
         self._subscriptions = subscriptions
         self._redactor = redactor
@@ -64,11 +94,12 @@ class UpstreamView:
         return {name: upstream.state for name, upstream in self._fleet.items()}
 
     def show(self) -> list[UpstreamState]:
-        """All of them, in configuration order."""
+        """All of them, in configuration order; then those that are disabled."""
         sessions: dict[str, list[Upstream]] = {}
         for each in self._fleet.sessions():
             sessions.setdefault(each.name, []).append(each)
-        return [self._upstream(upstream, sessions[name]) for name, upstream in self._fleet.items()]
+        there = [self._upstream(upstream, sessions[name]) for name, upstream in self._fleet.items()]
+        return there + [_disabled(each) for each in self._configured() if not each.enabled]
 
     def _upstream(self, upstream: Upstream, sessions: list[Upstream]) -> UpstreamState:
         facts = upstream.facts
@@ -78,6 +109,11 @@ class UpstreamView:
             prefix=upstream.config.prefix,
             target=upstream.config.target.display,
             state=upstream.state,
+            since=self._moment(upstream.since),
+            restarts=upstream.restarts,
+            in_flight=sum(each.in_flight for each in sessions),
+            retry_seconds=None if upstream.retry_seconds is None else round(upstream.retry_seconds, 1),
+            last_error=self._redactor.redact_name(upstream.last_error),
             revision=facts.revision if facts is not None else None,
             trouble=self._trouble(upstream),
             server=self._redactor.redact_name(server),
@@ -86,6 +122,11 @@ class UpstreamView:
             sessions=[self._session(each) for each in sessions[:SESSIONS]],
             more_sessions=max(0, len(sessions) - SESSIONS),
         )
+
+    def _moment(self, clock: float) -> str:
+        """A moment of trio's clock in UTC, to the second."""
+        moment = datetime.fromtimestamp(self._epoch + clock, UTC)
+        return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
     def _session(self, session: Upstream) -> SessionState:
         kind = "shared" if session.key == session.name else "lane" if "@" in session.key else "private"
@@ -104,6 +145,8 @@ class UpstreamView:
             key=session.key,
             kind=kind,
             state=session.state,
+            since=self._moment(session.since),
+            in_flight=session.in_flight,
             revision=facts.revision if facts is not None else None,
             trouble=self._trouble(session),
             connect_ms=round(session.connect_seconds * 1000, 1) if session.connect_seconds else None,
@@ -115,6 +158,10 @@ class UpstreamView:
         if session.connection is not None:
             return None
         return self._redactor.redact_text(session.trouble)[0]
+
+
+def _disabled(config: UpstreamConfig) -> UpstreamState:
+    return UpstreamState(name=config.name, prefix=config.prefix, target=config.target.display, state=DISABLED)
 
 
 def _calls_itself(info: Any) -> tuple[str | None, str | None]:

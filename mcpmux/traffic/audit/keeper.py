@@ -6,7 +6,8 @@ Promises
 - The record is written, and with `sync` other than `never` on the disk, before the client has the answer:
   an answer that somebody got is in the log, also after `kill -9`. What was begun and not answered when mcpmux
   was killed has a `begin` record only: listens, or with `begin = "all"` every request.
-- Records that wait while the disk is busy are written together, with one fsync.
+- Records that wait while the disk is busy, or that come one behind the other, are written together, with
+  one fsync.
 - A slow disk loses nothing: answers wait for their records, and with BACKLOG_LIMIT records waiting new
   exchanges wait as well. So memory holds that many records, and one for each exchange under way.
 - When a write fails it is tried again every RETRY_SECONDS. Until then, with `on_full = "refuse"`, no exchange
@@ -17,43 +18,30 @@ Promises
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Protocol
 
 import structlog
 import trio
 
-from mcpmux import __version__
 from mcpmux.config.audit import Audit as AuditSettings
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR
 from mcpmux.protocol.envelope import Fields
-from mcpmux.traffic.audit.files import AuditFiles, AuditUnusable
-from mcpmux.traffic.audit.record import (
-    FRAGMENT_LIMIT,
-    AuditRecord,
-    Clean,
-    begin_record,
-    encode_audit,
-    end_record,
-    when,
-)
+from mcpmux.traffic.audit.record import AuditRecord, Clean, begin_record, encode_audit, end_record, when
 from mcpmux.traffic.recorder import Exchange
 
 log = structlog.get_logger()
 
 BACKLOG_LIMIT = 1024  # records that wait for the disk before exchanges are held back
 GROUP_LIMIT = 256  # records of one write: about 150 kB
+GATHER_SECONDS = 0.005  # for more records, while they come: a write costs as much as some exchanges
+QUIET_ROUNDS = 3  # of everybody who has something to do; when no record comes of these, none will soon
 RETRY_SECONDS = 1.0  # between attempts while the disk fails
 REMIND_SECONDS = 60.0  # between complaints about that
-FLUSH_SECONDS = 5.0  # for what still waits at the end
 
 REFUSED = "The audit log cannot be written ({reason}), so nothing was done; try again once its disk is well"
 WITHHELD = "The audit log cannot be written ({reason}), so the answer is withheld; the work was done already"
@@ -105,12 +93,18 @@ class Audit:
         self._written = 0  # records so far
         self._trouble: _Trouble | None = None
         self._work = trio.Event()
+        self._waiting = 0  # exchanges whose record is not written yet
         self._held_back = trio.lowlevel.ParkingLot()  # exchanges that wait for room in the backlog
         self._closing = False
 
     def __repr__(self) -> str:
         state = f"failing: {self._trouble.reason}" if self._trouble is not None else "well"
         return f"<Audit {self._written} written, {len(self._backlog)} waiting, {state}>"
+
+    @property
+    def held_back(self) -> int:
+        """How many exchanges wait for the disk: with an answer that must be recorded first, or to begin."""
+        return self._waiting + len(self._held_back)
 
     async def admit(self, exchange: Exchange) -> None:
         """See Keeper. Raises RpcError: the log cannot be written."""
@@ -147,6 +141,7 @@ class Audit:
                 self._work = trio.Event()
                 await self._work.wait()
                 continue
+            await self._gather()
             group = list(islice(self._backlog, self._group_limit))
             try:
                 await self._store.append([entry.body for entry in group])
@@ -155,6 +150,15 @@ class Audit:
                 await trio.sleep(RETRY_SECONDS)
             else:
                 self._succeeded(group)
+
+    async def _gather(self) -> None:
+        """Let exchanges that are about to end do so: one write is for all of them."""
+        until = trio.current_time() + GATHER_SECONDS
+        count, quiet = len(self._backlog), 0
+        while count < self._group_limit and quiet < QUIET_ROUNDS and trio.current_time() < until:
+            await trio.lowlevel.checkpoint()
+            quiet = 0 if len(self._backlog) > count else quiet + 1
+            count = len(self._backlog)
 
     def close(self) -> None:
         """Nothing comes any more: write what waits and end."""
@@ -188,7 +192,11 @@ class Audit:
     async def _may_go_on(self, entry: _Entry | None) -> bool:
         """Wait for an exchange's record. Whether it is written, or need not be now."""
         if entry is not None and self._trouble is None:
-            await entry.settled.wait()
+            self._waiting += 1
+            try:
+                await entry.settled.wait()
+            finally:
+                self._waiting -= 1
         return self._goes_on or (entry is not None and entry.written)
 
     def _succeeded(self, group: Sequence[_Entry]) -> None:
@@ -233,89 +241,3 @@ class Audit:
             for entry in self._backlog:
                 entry.settled.set()
             self._held_back.unpark_all()
-
-
-class _FileStore:
-    """The files, written by a thread."""
-
-    def __init__(self, files: AuditFiles) -> None:
-        self._files = files
-        self._one_thread = trio.CapacityLimiter(1)
-
-    async def append(self, bodies: Sequence[bytes]) -> None:
-        """See Store. Cancelling it leaves a thread behind that may still write."""
-        await trio.to_thread.run_sync(
-            self._files.append, bodies, abandon_on_cancel=True, limiter=self._one_thread
-        )
-
-
-def _as_it_is(text: str) -> str:
-    return text
-
-
-@asynccontextmanager
-async def open_audit(
-    settings: AuditSettings,
-    run: str,
-    clean: Clean = _as_it_is,
-    wall: Callable[[], float] = time.time,
-) -> AsyncIterator[Audit | None]:
-    """The audit log as configured; None when there is none. `run` names this run in its records.
-
-    Belongs around everything whose exchanges it keeps. Leaving writes what waits, for FLUSH_SECONDS at most.
-    Raises AuditUnusable when it cannot be opened.
-    """
-    if settings.directory is None:
-        yield None
-        return
-    key = settings.key.reveal().encode() if settings.key is not None else None
-    opening = partial(_opening_body, run=run, keyed=key is not None, wall=wall)
-    directory, sync = Path(settings.directory), settings.sync != "never"
-    files = AuditFiles(directory, key, settings.rotate_size, opening, sync=sync)
-    try:
-        await trio.to_thread.run_sync(files.open)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise AuditUnusable(f"cannot open the audit log in {directory}: {reason}") from None
-    log.info("audit log opened", directory=str(directory), record=files.head.seq, head=files.head.hash)
-    audit = Audit(_FileStore(files), settings, run, clean, wall)
-    writing = trio.CancelScope(shield=True)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_write_to_the_end, writing, audit, files, name="audit")
-        try:
-            yield audit
-        finally:
-            audit.close()
-            writing.deadline = trio.current_time() + FLUSH_SECONDS
-    if writing.cancelled_caught:
-        log.error("audit log could not be finished in time", state=repr(audit))
-        return  # a thread may still be at the files
-    files.close()
-    log.info("audit log closed", record=files.head.seq, head=files.head.hash)
-
-
-async def _write_to_the_end(scope: trio.CancelScope, audit: Audit, files: AuditFiles) -> None:
-    with scope:
-        await audit.run()
-    if scope.cancelled_caught:  # a thread may still be at the files
-        log.error("audit log could not be finished in time", state=repr(audit))
-        return
-    files.close()
-    log.info("audit log closed", record=files.head.seq, head=files.head.hash)
-
-
-def _opening_body(
-    number: int | None, torn: bytes, *, run: str, keyed: bool, wall: Callable[[], float]
-) -> bytes:
-    return encode_audit(
-        AuditRecord(
-            time=when(wall()),
-            kind="open",
-            run=run,
-            version=__version__,
-            file=number,
-            keyed=keyed or None,
-            torn=len(torn) or None,
-            fragment=torn[:FRAGMENT_LIMIT].decode(errors="replace") or None,
-        )
-    )

@@ -50,7 +50,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 
 import msgspec
 import trio
@@ -61,6 +60,7 @@ from mcpmux.protocol.call import CLIENT_INFO, META, Call
 from mcpmux.protocol.codes import UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Fields, raw, text_of, value_of
 from mcpmux.runtime.tap import name_in
+from mcpmux.traffic.moment import micros_of, rfc3339
 from mcpmux.traffic.recorder import Exchange
 
 TEXT_LIMIT = 2048  # characters of a target
@@ -127,7 +127,7 @@ def encode_audit(record: AuditRecord) -> bytes:
 
 def when(seconds: float) -> str:
     """Seconds since 1970 as the log writes them."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return rfc3339(micros_of(seconds))
 
 
 def begin_record(exchange: Exchange, time: str, run: str, clean: Clean) -> AuditRecord:
@@ -141,6 +141,7 @@ def begin_record(exchange: Exchange, time: str, run: str, clean: Clean) -> Audit
         kind="begin",
         run=run,
         exchange=exchange.number,
+        principal=call.principal.name or None,
         peer=leg.peer,
         client=None if client is None else _cut(clean(client), NAME_LIMIT),
         transport=leg.transport,
@@ -236,7 +237,7 @@ def _params_size(call: Call) -> int:
 
 def _size(members: Iterable[tuple[str, msgspec.Raw]]) -> int:
     """Bytes of an object with these members, without spaces; keys are taken to need no escapes."""
-    return 1 + max(1, sum(len(key.encode()) + 4 + memoryview(value).nbytes for key, value in members))
+    return 1 + max(1, sum(len(key.encode()) + 4 + len(value) for key, value in members))
 
 
 def _error_size(error: RpcError) -> int:

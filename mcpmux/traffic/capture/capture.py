@@ -22,7 +22,7 @@ import structlog
 import trio
 
 from mcpmux.config.capture import Capture
-from mcpmux.errors import ConfigError
+from mcpmux.errors import McpmuxError
 from mcpmux.traffic.capture.level import Levels
 from mcpmux.traffic.capture.message import Run, to_record
 from mcpmux.traffic.capture.sink import CaptureSink, reason_of
@@ -39,12 +39,17 @@ TIDY_SECONDS = 600.0  # between looks at the folder when no file is complete
 CLOSE_SECONDS = 5.0  # for the last messages when mcpmux stops
 
 
+class CaptureUnusable(McpmuxError):
+    """Its folder cannot be written; the text says what to do."""
+
+
 class Capturing(NamedTuple):
     """What the tap has to tell; both are empty when nothing is captured."""
 
     sinks: tuple[Sink, ...] = ()
     keepers: tuple[Keeper, ...] = ()
     sink: CaptureSink | None = None
+    levels: Levels | None = None
 
 
 @asynccontextmanager
@@ -57,7 +62,7 @@ async def open_capture(
 ) -> AsyncIterator[Capturing]:
     """Capture while this is open. `prefixes`: of each upstream, by name. `clock`: that of the run.
 
-    Raises ConfigError when the folder cannot be written at the start. Leaving writes what is left, within
+    Raises CaptureUnusable when the folder cannot be written at the start. Leaving writes what is left, within
     CLOSE_SECONDS also when that is cancelled, and ends the tasks.
     """
     if not config.on:
@@ -67,15 +72,16 @@ async def open_capture(
     try:
         await trio.to_thread.run_sync(writer.open, clock())
     except OSError as error:
-        where = f"capture.directory: cannot write in {config.directory}"
-        raise ConfigError([f"{where}: {reason_of(error)}"]) from None
-    sink = CaptureSink(config, Levels(config, prefixes), redactor, run, writer, clock)
+        reason = f"cannot write in {config.directory}: {reason_of(error)}"
+        raise CaptureUnusable(f"capture: {reason}; `capture.directory` says where") from None
+    levels = Levels(config, prefixes)
+    sink = CaptureSink(config, levels, redactor, run, writer, clock)
     stop = threading.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_keep_tidy, config, sink, stop, name="capture files")
         writing: trio.CancelScope = await nursery.start(_write, sink, name="capture")
         try:
-            yield Capturing((sink,), (sink,) if config.on_full == "wait" else (), sink)
+            yield Capturing((sink,), (sink,) if config.on_full == "wait" else (), sink, levels)
         finally:
             stop.set()
             sink.close()

@@ -29,12 +29,16 @@ class Levels:
         self._default = config.level
         self._rules = [(_pattern(rule.upstream), _pattern(rule.method), rule.level) for rule in config.rules]
         self._by_upstream = any(rule.upstream is not None for rule in config.rules)
-        self._owners = {prefix: name for name, prefix in prefixes.items()}
+        self.adopt(prefixes)
         self._known: dict[tuple[str | None, str | None], str] = {}
         self._asked: OrderedDict[int, tuple[str, ...]] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Levels {self._default}, {len(self._rules)} rules, {len(self._asked)} exchanges>"
+
+    def adopt(self, prefixes: Mapping[str, str]) -> None:
+        """The set of upstreams has changed."""
+        self._owners = {prefix: name for name, prefix in prefixes.items()}
 
     def level(self, seen: Seen) -> str:
         """The level for a message. Must be told of every message, in order."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
@@ -10,7 +9,10 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw
 
-from mcpmux.traffic.correlation import Seen, facts_in
+from mcpmux.protocol.envelope import Id
+from mcpmux.traffic.correlation import Seen
+from mcpmux.traffic.glance import facts_in
+from mcpmux.traffic.moment import micros_of, rfc3339
 from mcpmux.traffic.record import VERSION, Record
 from mcpmux.traffic.redaction.redactor import Redactor
 
@@ -32,14 +34,29 @@ class Run(NamedTuple):
 
     def time_of(self, clock: float) -> str:
         """RFC 3339 in UTC with microseconds."""
-        moment = datetime.fromtimestamp(self.wall + clock - self.clock, UTC)
-        return moment.isoformat(timespec="microseconds")[:-6] + "Z"
+        return rfc3339(self.wall_micros + micros_of(clock - self.clock))
+
+    @property
+    def wall_micros(self) -> int:
+        """`wall` in microseconds."""
+        return micros_of(self.wall)
 
 
 def start_record(run: Run, clock: float, version: str) -> Record:
     """What a file begins with."""
     at = round(clock - run.clock, 6)
     return Record(v=VERSION, run=run.name, time=run.time_of(clock), at=at, kind="start", version=version)
+
+
+def facts_without(seen: Seen, body: bytes, count: int) -> tuple[str | None, Id | None, str | None]:
+    """Method, id and target: what was a secret in the message is not told beside it either.
+
+    `body`: the message without its `count` secrets. The method may still be one, that of a request before.
+    """
+    if not count:
+        return seen.method, seen.id, seen.target
+    method, request_id, target = facts_in(body)
+    return method or seen.method, request_id, target
 
 
 def to_record(
@@ -49,13 +66,10 @@ def to_record(
 
     `body_bytes`: how much of the redacted body a record of level `truncated` has.
     """
-    leg, data = seen.leg, seen.data
-    body, count = redactor.redact(seen.method, data)
-    method, request_id, target = seen.method, seen.id, seen.target
-    if count:  # what stands in the message must not be told beside it either
-        own_method, request_id, target = facts_in(body)
-        method = own_method or method
-    message, text = (None, None) if level == "metadata" else _body_of(seen.kind, body, level, body_bytes)
+    leg = seen.leg
+    body, count = redactor.redact(seen.method, seen.data)
+    method, request_id, target = facts_without(seen, body, count)
+    message, text = (None, None) if level == "metadata" else body_of(seen.kind, body, level, body_bytes)
     return Record(
         v=VERSION,
         run=run.name,
@@ -76,7 +90,7 @@ def to_record(
         transport=leg.transport,
         revision=redactor.redact_name(leg.revision),
         status=seen.status,
-        size=len(data),
+        size=len(seen.data),
         code=seen.code,
         failed=seen.failed,
         ms=round(seen.ms, 3) if seen.ms is not None else None,
@@ -86,8 +100,8 @@ def to_record(
     )
 
 
-def _body_of(kind: str, body: bytes, level: str, limit: int) -> tuple[Raw | None, str | None]:
-    """`message` and `text`, of which one is None."""
+def body_of(kind: str, body: bytes, level: str, limit: int) -> tuple[Raw | None, str | None]:
+    """`message` and `text` of a record, of which one is None."""
     if level == "truncated" and len(body) > limit:
         return None, body[:limit].decode("utf-8", "ignore")
     if kind != "invalid" and body[:1] != b'"':

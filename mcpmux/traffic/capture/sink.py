@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
+import msgspec
 import structlog
 import trio
 
 from mcpmux.config.capture import Capture
 from mcpmux.protocol.envelope import Fields
 from mcpmux.traffic.capture.level import OFF, Levels
-from mcpmux.traffic.capture.message import Run, to_record
+from mcpmux.traffic.capture.line import LineEncoder
+from mcpmux.traffic.capture.message import Run
 from mcpmux.traffic.capture.writer import CaptureWriter
 from mcpmux.traffic.correlation import Seen
-from mcpmux.traffic.record import encode_record
 from mcpmux.traffic.recorder import Exchange
 from mcpmux.traffic.redaction.redactor import Redactor
 
@@ -30,7 +30,7 @@ FLUSH_SECONDS = 0.1  # for how long a message may be in the queue alone
 RETRY_SECONDS = 5.0  # between attempts to write while it does not work
 COST = 300  # bytes that a message takes in the queue besides its own
 BATCH_BYTES = 4 * 2**20  # of messages that are encoded and written together
-BREATH = 16  # messages that are encoded before others may do something
+BREATH = 64  # messages that are encoded before others may do something
 LARGE = 128 * 2**10  # bytes; messages from here on are encoded in a thread
 
 
@@ -39,20 +39,18 @@ def reason_of(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-class _Waiting(NamedTuple):
+class _Waiting(msgspec.Struct, frozen=True, gc=False):
     seq: int
     level: str
     seen: Seen
-
-    @property
-    def cost(self) -> int:
-        return len(self.seen.data) + COST
+    cost: int
 
 
 class CaptureSink:
     """Takes messages and writes them. See Sink and Keeper.
 
-    `dropped` counts messages that found the queue full, `paused` says that files cannot be written.
+    `dropped` counts messages that found the queue full, or could not be written when it had to end; `paused`
+    says that files cannot be written.
     `complete` is set, and replaced, when a file is complete; `finished` when `run` has written what was left.
     """
 
@@ -70,9 +68,8 @@ class CaptureSink:
         self.complete = trio.Event()
         self.finished = trio.Event()
         self._limit = config.queue_bytes
-        self._body_bytes = config.body_bytes
         self._levels = levels
-        self._redactor = redactor
+        self._lines = LineEncoder(run, redactor, config.body_bytes)
         self._run = run
         self._writer = writer
         self._clock = clock
@@ -80,6 +77,8 @@ class CaptureSink:
         self._bytes = 0
         self._seq = 0
         self._told = 0
+        self._lost = 0  # at the end
+        self._has_paused = False  # since dropped messages were told last
         self._filled = trio.Event()
         self._hurry = trio.Event()
         self._room = trio.Event()
@@ -95,14 +94,13 @@ class CaptureSink:
         if level == OFF:
             return
         self._seq += 1
-        waiting = _Waiting(self._seq, level, seen)
         cost = len(seen.data) + COST
         if self._bytes + cost > self._limit:
             self.dropped += 1
             return
         if not self._queue:
             self._filled.set()
-        self._queue.append(waiting)
+        self._queue.append(_Waiting(self._seq, level, seen, cost))
         self._bytes += cost
         if self._bytes > self._limit // 4:
             self._hurry.set()
@@ -125,6 +123,7 @@ class CaptureSink:
                 await self._write(batch, await self._encode(batch))
             self._tell_dropped()
             if self._closed.is_set() and not self._queue:
+                self._tell_lost()
                 self.finished.set()
                 return
 
@@ -170,8 +169,7 @@ class CaptureSink:
         return lines
 
     def _line_of(self, waiting: _Waiting) -> bytes:
-        seq, level, seen = waiting
-        return encode_record(to_record(seen, self._run, seq, self._redactor, level, self._body_bytes))
+        return self._lines.encode(waiting.seen, waiting.seq, waiting.level)
 
     async def _write(self, batch: Sequence[_Waiting], lines: Sequence[bytes]) -> None:
         """Write all of them, however long it does not work."""
@@ -183,7 +181,7 @@ class CaptureSink:
             except OSError as error:
                 self._pause(error)
                 if self._closed.is_set():
-                    log.error("the capture is incomplete", not_written=len(lines) - done)
+                    self._lost += len(lines) - done
                     return
                 with trio.move_on_after(RETRY_SECONDS):
                     await self._closed.wait()
@@ -208,7 +206,7 @@ class CaptureSink:
 
     def _pause(self, error: OSError) -> None:
         if not self.paused:
-            self.paused = True
+            self.paused = self._has_paused = True
             log.error(
                 "capture pauses, its files cannot be written; traffic goes on",
                 directory=str(self._writer.directory),
@@ -218,9 +216,16 @@ class CaptureSink:
 
     def _tell_dropped(self) -> None:
         if self.dropped > self._told:
+            why = "its files could not be written" if self._has_paused else "they came faster than it writes"
             log.warning(
-                "messages are missing in the capture: they came faster than they could be written",
+                f"messages are missing in the capture: {why}",
                 dropped=self.dropped - self._told,
                 in_all=self.dropped,
             )
             self._told = self.dropped
+        self._has_paused = self.paused
+
+    def _tell_lost(self) -> None:
+        if self._lost:
+            self.dropped += self._lost
+            log.error("the capture is incomplete: its last messages could not be written", lost=self._lost)

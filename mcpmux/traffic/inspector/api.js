@@ -42,6 +42,30 @@ export async function get(path, parameters, signal) {
   throw new Problem(response.status, message);
 }
 
+let key = null; // what a change needs besides the cookie
+
+/** Something that changes mcpmux. Says what is wrong by throwing a Problem. */
+export async function post(path) {
+  key ??= (await get("/api/control")).key;
+  let response;
+  try {
+    response = await fetch(path, { method: "POST", body: "{}", headers: { "Content-Type": "application/json", "X-Mcpmux-Key": key } });
+  } catch {
+    throw new Problem(0, "mcpmux does not answer. Is it still running?");
+  }
+  const text = await response.text();
+  if (response.ok) return parse(text);
+  if (response.status === 403) key = null; // mcpmux was started again
+  let message = text.trim();
+  try {
+    const { error, problems } = JSON.parse(text);
+    message = [error, ...(problems ?? [])].join("; ") || message;
+  } catch {
+    // it was words
+  }
+  throw new Problem(response.status, message);
+}
+
 /** The live list. It comes back by itself after a loss; `onState` is told `live`, `lost` or `closed`. */
 export class Stream {
   constructor(filter, onRows, onState) {

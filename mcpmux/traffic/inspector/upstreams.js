@@ -1,10 +1,16 @@
 // How the upstreams are: each with its sessions, and what those are subscribed to.
 
-import { get } from "./api.js";
+import { get, post } from "./api.js";
 import { h } from "./dom.js";
 import * as format from "./format.js";
 
 const EVERY_MS = 2000;
+const ACTIONS = {
+  enable: { label: "Enable", when: ["disabled", "draining", "drained"] },
+  drain: { label: "Drain", title: "Give it nothing more to do; it stays connected", when: ["ready", "failing", "connecting"] },
+  restart: { label: "Restart", title: "A new session takes over; what is in flight is finished", except: ["disabled"] },
+  disable: { label: "Disable", title: "As if it were not configured; what is in flight is finished", except: ["disabled"], confirm: true },
+};
 const KINDS = { shared: "Shared", lane: "Legacy lane", private: "Private" };
 
 export class Upstreams {
@@ -29,7 +35,9 @@ export class Upstreams {
       const said = JSON.stringify(upstreams);
       if (said === this.said) return;
       this.said = said;
+      const focused = document.activeElement?.dataset?.action;
       this.element.replaceChildren(h("div", { class: "cards" }, upstreams.map((upstream) => this.card(upstream))));
+      if (focused) [...this.element.querySelectorAll("[data-action]")].find((button) => button.dataset.action === focused)?.focus();
     } catch (problem) {
       this.said = null;
       this.element.replaceChildren(h("p", { class: "problem" }, problem.message));
@@ -46,10 +54,30 @@ export class Upstreams {
         ["Server", [upstream.server, upstream.version].filter(Boolean).join(" ") || "not known"],
         ["Revision", upstream.revision ?? "not agreed"],
         ["Prefix", upstream.prefix || "none"],
+        ["Since", upstream.since ? new Date(upstream.since).toLocaleString() : "–"],
+        ["Restarts", format.count(upstream.restarts)],
+        ["In flight", format.count(upstream.in_flight)],
         ["Offers", upstream.capabilities.join(", ") || "nothing"],
       ].map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+      this.actions(upstream),
       sessionTable(upstream),
       subscriptions ? this.subscriptions(upstream, subscriptions) : h("p", { class: "hint" }, "Nobody is subscribed to anything of it."));
+  }
+
+  actions(upstream) {
+    const fit = Object.entries(ACTIONS).filter(([, { when, except }]) => (when ? when.includes(upstream.state) : !except.includes(upstream.state)));
+    return h("div", { class: "actions", role: "group", "aria-label": `Actions for ${upstream.name}` },
+      fit.map(([name, { label, title, confirm }]) => h("button", { type: "button", class: "button", title, "data-action": `${name} ${upstream.name}`, onclick: () => this.act(name, upstream.name, confirm) }, label)));
+  }
+
+  async act(action, name, confirm) {
+    if (confirm && !window.confirm(`Disable ${name}? Clients lose what it offers until it is enabled again.`)) return;
+    try {
+      await post(`/api/upstreams/${encodeURIComponent(name)}/${action}`);
+    } catch (problem) {
+      window.alert(problem.message);
+    }
+    await this.load();
   }
 
   subscriptions(upstream, number) {

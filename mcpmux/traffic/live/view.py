@@ -15,7 +15,8 @@ import trio
 from msgspec import Raw
 
 from mcpmux.traffic.capture.message import Run, to_record
-from mcpmux.traffic.correlation import Seen, facts_in
+from mcpmux.traffic.correlation import Seen
+from mcpmux.traffic.glance import facts_in
 from mcpmux.traffic.live.ring import Kept, LiveRing, Row
 from mcpmux.traffic.record import Record
 from mcpmux.traffic.redaction.redactor import Redactor

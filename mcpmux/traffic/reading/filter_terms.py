@@ -17,7 +17,7 @@ import re
 from typing import NamedTuple
 
 from mcpmux.errors import McpmuxError
-from mcpmux.traffic.reading.glob import Glob
+from mcpmux.mux.glob import Glob
 
 OPERATORS = ("!=", "!~", ">=", "<=", "=", "~", ">", "<")
 """Longer ones first."""

@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from mcpmux.mux.glob import Glob, casefold, is_inside, matches
 from mcpmux.traffic.reading.filter_keys import NAMES, ORDERED, SORTS, Key, Subject, Unreadable
 from mcpmux.traffic.reading.filter_terms import FilterError, Placed, Term, print_terms, split_terms
-from mcpmux.traffic.reading.glob import Glob, casefold, is_inside, matches
 from mcpmux.traffic.reading.summary import Summary
 from mcpmux.traffic.record import Record
 

@@ -14,12 +14,13 @@ have neither a telling name beside them nor well-known looks. Paths and patterns
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
 import regex
-from ahocorasick_rs import BytesAhoCorasick
+from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from mcpmux.config.json_path import Step, parse_path
 from mcpmux.config.redaction import BUILT_IN, Redaction
@@ -39,11 +40,17 @@ NAME_LENGTH = 256  # characters; longer ones are not remembered
 TOO_LONG = marker("too long to look through")
 
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_MASKS = (b"\\u", b"\x00")  # with one of these nothing is what it looks like
 _RUN = b"a" * LONG_RUN
 _RUNS = bytes(
     97 if chr(byte).isascii() and (chr(byte).isalnum() or byte in b"-_") else 32 for byte in range(256)
 )
 _decoder = msgspec.json.Decoder()
+
+_WHOLE_ENDS = (b"}}", b"]}", b'"}')  # of nearly all messages that were not cut
+_CUT_URL = re.compile(rb"(?P<kept>:(?:\\{0,2}/){2})(?!\[redacted: )[^\s/?#\"'<>\\]{1,1024}+[\"']?\Z")
+"""The beginning of a URL in a message that was cut there: it may have been a user and a password."""
+_CUT_MARK = rb"\g<kept>" + marker("url-userinfo").encode()
 
 
 class Redactor:
@@ -53,6 +60,7 @@ class Redactor:
         rules = rules or Redaction()
         labels = [label for label in BUILT_IN if label not in rules.skip]
         self._label = make_label(labels, rules.keys)
+        self._hides_userinfo = "url-userinfo" in labels
         self._shapes = shapes(labels, rules.keys)
         self._paths = tuple((parse_path(path), path) for path in rules.paths)
         self._patterns = tuple((name, regex.compile(text)) for name, text in rules.patterns.items())
@@ -60,11 +68,14 @@ class Redactor:
             [hint for label in labels for hint in HINTS.get(label, ())]
             + [hint_of(name) for name in rules.keys]
         )
-        self._hints = sorted(self._name_hints.union(*(shape.hints for shape in self._shapes)))
-        # Most messages have none of the hints, and this tells in one go.
-        self._any_hint = None if "" in self._hints else _automaton(self._hints)
+        hints = self._name_hints.union(*(shape.hints for shape in self._shapes))
+        self._hints = [(hint, hint.encode("latin-1")) for hint in sorted(hints)]
+        exact = {hint.encode("latin-1"): hint for shape in self._shapes for hint in shape.exact}
+        self._exact = list(exact.items())
+        # Most messages have none of either, and these tell in one go each.
+        self._any_hint = None if "" in hints else _automaton([data for _, data in self._hints])
+        self._any_exact = _automaton([*_MASKS, *exact])
         self._names = lru_cache(NAMES_CACHED)(self.redact_text)
-        self._exact = sorted({hint for shape in self._shapes for hint in shape.exact})
         self._path_hints = tuple(_hint_of(steps) for steps, _ in self._paths)
 
     def __repr__(self) -> str:
@@ -72,15 +83,24 @@ class Redactor:
             f"<Redactor {len(self._shapes)} shapes, {len(self._paths)} paths, {len(self._patterns)} patterns>"
         )
 
+    @property
+    def current(self) -> Redactor:
+        """What goes by the rules of now; another one when they have been replaced."""
+        return self
+
     def redact(self, method: str | None, data: bytes) -> tuple[bytes, int]:
         """The message without secrets, and how many were replaced; the same bytes when there were none.
 
         `method`: its own, or that of the request that it answers; None when it is not known.
         """
-        live = self._live(data)
+        whole, cut = data, 0
+        if self._hides_userinfo and not data.endswith(_WHOLE_ENDS):
+            whole, cut = _CUT_URL.subn(_CUT_MARK, data)
+        live = self._live(whole)
         if live is None:
-            return data, 0
-        return _Redaction(self._label, self._paths, live, self._patterns).message(method, data)
+            return whole, cut
+        clean, count = _Redaction(self._label, self._paths, live, self._patterns).message(method, whole)
+        return clean, count + cut
 
     def redact_text(self, text: str) -> tuple[str, int]:
         """The same for text that is no message: a URI, a name, a line of a log."""
@@ -91,31 +111,32 @@ class Redactor:
 
     def redact_name(self, name: str | None) -> str | None:
         """The same for a short text that comes again and again; remembers a bounded number of them."""
-        if name is None or len(name) > NAME_LENGTH:
-            return name if name is None else self.redact_text(name)[0]
-        return self._names(name)[0]
+        return None if name is None else self.clean(name)
+
+    def clean(self, text: str) -> str:
+        """The text without secrets; short ones that come again and again are remembered."""
+        return self._names(text)[0] if len(text) <= NAME_LENGTH else self.redact_text(text)[0]
 
     def _live(self, data: bytes) -> tuple[Shape, ...] | None:
         """The shapes that may be in the data; None when no rule of any kind can find something in it."""
-        if b"\\u" in data or b"\x00" in data:  # nothing is what it looks like
+        exact = self._any_exact.find_matches_as_indexes(data)
+        if exact and any(mask in data for mask in _MASKS):
             return self._shapes
         folded = fold_message(data)
-        exact = data.decode("latin-1") if len(data) >= LONG_RUN and _RUN in data.translate(_RUNS) else ""
-        found: set[str] = set()
-        if self._any_hint is None or self._any_hint.find_matches_as_indexes(folded.encode("latin-1")):
-            found = {hint for hint in self._hints if hint in folded}
-        if exact:
-            found.update(hint for hint in self._exact if hint in exact)
-        if not found and not self._patterns and not self._path_hints:
+        hinted = self._any_hint is None or self._any_hint.find_matches_as_indexes(folded)
+        if not exact and not hinted and not self._patterns and not self._path_hints:
             return None
+        found = {hint for hint, folded_hint in self._hints if folded_hint in folded} if hinted else set()
+        if exact and _RUN in data.translate(_RUNS):
+            found.update(hint for exact_hint, hint in self._exact if exact_hint in data)
         live = tuple(shape for shape in self._shapes if not found.isdisjoint(shape.hints + shape.exact))
         if live or self._patterns or not found.isdisjoint(self._name_hints):
             return live
         return live if any(hint in data for hint in self._path_hints) else None
 
 
-def _automaton(hints: Sequence[str]) -> BytesAhoCorasick:
-    return BytesAhoCorasick([hint.encode("latin-1") for hint in hints])
+def _automaton(hints: Sequence[bytes]) -> BytesAhoCorasick:
+    return BytesAhoCorasick(hints, implementation=Implementation.DFA)
 
 
 def _hint_of(steps: Sequence[Step]) -> bytes:

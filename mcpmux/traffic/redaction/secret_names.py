@@ -12,6 +12,7 @@ CACHE_SIZE = 4096  # names; a hostile peer may send new ones all day
 CACHED_LENGTH = 128  # characters of a name that is worth remembering
 
 _IGNORED = "-_. \\"
+_IGNORED_BYTES = _IGNORED.encode()
 _FOLD_TEXT = str.maketrans("", "", _IGNORED)
 _LOWER = bytes(range(256)).lower()
 
@@ -60,12 +61,12 @@ def fold(name: str) -> str:
     return name.translate(_FOLD_TEXT).lower()
 
 
-def fold_message(data: bytes) -> str:
+def fold_message(data: bytes) -> bytes:
     """The same of a whole message: what is not in it is no name in the message, unless that has `\\u`.
 
-    Characters that are not ASCII are no longer what they were.
+    Characters that are not ASCII stay as they are.
     """
-    return data.translate(_LOWER, _IGNORED.encode()).decode("latin-1").replace("progresstoken", "")
+    return data.translate(_LOWER, _IGNORED_BYTES).replace(b"progresstoken", b"")
 
 
 def hint_of(name: str) -> str:

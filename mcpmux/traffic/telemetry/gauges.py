@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.upstreams.fleet import Fleet
+from mcpmux.traffic.audit.keeper import Audit
 from mcpmux.traffic.capture.sink import CaptureSink
 from mcpmux.traffic.telemetry.prometheus import Gauge, Kind, Samples
 
@@ -80,7 +81,7 @@ def capture_gauges(capture: CaptureSink) -> tuple[Gauge, ...]:
     return (
         single(
             "mcpmux_capture_dropped_total",
-            "Messages that were not captured because the disk was too slow.",
+            "Messages that were not captured because the disk was too slow or full.",
             "counter",
             lambda: capture.dropped,
         ),
@@ -89,6 +90,18 @@ def capture_gauges(capture: CaptureSink) -> tuple[Gauge, ...]:
             "Whether files cannot be written.",
             "gauge",
             lambda: float(capture.paused),
+        ),
+    )
+
+
+def audit_gauges(audit: Audit) -> tuple[Gauge, ...]:
+    """The gauges of the audit log."""
+    return (
+        single(
+            "mcpmux_audit_held_back",
+            "Exchanges that wait for the disk of the audit log.",
+            "gauge",
+            lambda: audit.held_back,
         ),
     )
 

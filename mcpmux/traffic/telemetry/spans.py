@@ -41,12 +41,19 @@ from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import Fields, Id
-from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.runtime.tap import EXCHANGE, TRACE_HEADERS, Leg
-from mcpmux.traffic.capture.message import fingerprint
 from mcpmux.traffic.correlation import Seen
 from mcpmux.traffic.recorder import Exchange
-from mcpmux.traffic.telemetry.outcome_label import METHODS, TOOL_ERROR, says_failed
+from mcpmux.traffic.telemetry.outcome_label import TOOL_ERROR, says_failed
+from mcpmux.traffic.telemetry.span_attributes import (
+    NAME_LIMIT,
+    TEXT_LIMIT,
+    Attributes,
+    Clean,
+    Describer,
+    Server,
+    measured,
+)
 from mcpmux.traffic.telemetry.trace_context import (
     Context,
     baggage_to_pass,
@@ -56,42 +63,12 @@ from mcpmux.traffic.telemetry.trace_context import (
     with_context,
 )
 
-TEXT_LIMIT = 2048  # characters of a URI or a message
-NAME_LIMIT = 200  # characters of a name, method or id
 ARRIVED_LIMIT = 4096  # ids of requests that are not admitted yet; far more than wait at any time
-
-OTHER = "_OTHER"
-"""Stands for what has too many values, as the conventions spell it."""
 
 # Bounds that the conventions ask for, in seconds.
 BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 
-_TRANSPORTS = {
-    "stdio": {"network.transport": "pipe"},
-    "http": {"network.transport": "tcp", "network.protocol.name": "http"},
-    "sse": {"network.transport": "tcp", "network.protocol.name": "http"},
-    "websocket": {"network.transport": "tcp", "network.protocol.name": "websocket"},
-    "tcp": {"network.transport": "tcp"},
-    "unix": {"network.transport": "unix"},
-}
-_NAMED = {m.TOOLS_CALL: "gen_ai.tool.name", m.PROMPTS_GET: "gen_ai.prompt.name"}
-_WITH_URI = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
-
-_OURS = METHODS | set(SUPPORTED)
-"""Words of the protocol, which need no look."""
-
 _W3C = TraceContextTextMapPropagator()
-
-Attributes = dict[str, str | int]
-Clean = Callable[[str], str]
-"""Takes what is secret out of a stranger's text."""
-
-
-class Server(NamedTuple):
-    """Where an upstream is, for `server.address` and `server.port`."""
-
-    address: str
-    port: int | None
 
 
 class _Open(NamedTuple):
@@ -129,8 +106,7 @@ class Spans:
         propagate: bool = True,
     ) -> None:
         self._tracer = tracer
-        self._clean = clean
-        self._servers = servers
+        self._describe = Describer(clean, servers)
         self._clock = clock
         self._propagate = propagate
         self._open: dict[int, _Open] = {}
@@ -140,6 +116,10 @@ class Spans:
 
     def __repr__(self) -> str:
         return f"<Spans {len(self._open)} open>"
+
+    def know(self, servers: Mapping[str, Server]) -> None:
+        """The set of upstreams has changed."""
+        self._describe.servers = servers
 
     def take(self, seen: Seen) -> None:
         """See Sink. Requests tell their ids."""
@@ -160,11 +140,11 @@ class Spans:
         said, sent = context_in_meta(call.meta), context_in_headers(exchange.headers)
         parent, ambient = _extract(said), _extract(sent)
         links = [Link(ambient)] if parent is not None and ambient is not None and ambient != parent else None
-        attributes = {**self._attributes(exchange.leg, call), "mcpmux.exchange": exchange.number}
+        attributes = {**self._describe.attributes(exchange.leg, call), "mcpmux.exchange": exchange.number}
         if (request_id := self._arrived.pop(exchange.number, None)) is not None:
-            attributes["jsonrpc.request.id"] = self._text(str(request_id), NAME_LIMIT)
+            attributes["jsonrpc.request.id"] = self._describe.text(str(request_id), NAME_LIMIT)
         span = self._tracer.start_span(
-            self._name(call),
+            self._describe.name(call),
             context=_below(parent or ambient),
             kind=SpanKind.SERVER,
             attributes=attributes,
@@ -178,16 +158,16 @@ class Spans:
         found = self._open.pop(exchange.number, None)
         if found is not None:
             error = self._end(found, exchange.leg, exchange.call.method, outcome)
-            self._server_duration.record(seconds, _measured(found.attributes, error))
+            self._server_duration.record(seconds, measured(found.attributes, error))
 
     async def trace(self, leg: Leg, call: Call, work: Callable[[Call], Awaitable[Fields]]) -> Fields:
         """See Trace."""
         above = self._open.get(EXCHANGE.get())
         if above is None:
             return await work(call)
-        attributes = self._attributes(leg, call)
+        attributes = self._describe.attributes(leg, call)
         span = self._tracer.start_span(
-            self._name(call),
+            self._describe.name(call),
             context=set_span_in_context(above.span, OtelContext()),
             kind=SpanKind.CLIENT,
             attributes=attributes,
@@ -210,7 +190,7 @@ class Spans:
             TRACE_HEADERS.reset(headers)
             _ASKED.reset(asked)
             failed = self._end(_Open(span, attributes, above.baggage), leg, call.method, outcome)
-            self._client_duration.record(self._clock() - began, _measured(attributes, failed))
+            self._client_duration.record(self._clock() - began, measured(attributes, failed))
 
     def close(self) -> None:
         """End what is open still."""
@@ -218,57 +198,10 @@ class Spans:
             found.span.end()
         self._open.clear()
 
-    def _name(self, call: Call) -> str:
-        """The span's name. A URI is no part of it: there are too many."""
-        if call.method not in METHODS:
-            return OTHER
-        target = call.text("name") if call.method in _NAMED else None
-        return f"{call.method} {self._text(target, NAME_LIMIT)}" if target else call.method
-
-    def _attributes(self, leg: Leg, call: Call) -> Attributes:
-        found: Attributes = {"mcp.method.name": self._text(call.method, NAME_LIMIT)}
-        found |= _TRANSPORTS.get(leg.transport, {})
-        found |= self._of_session(leg)
-        name = call.text("name") if call.method in _NAMED else None
-        if name is not None:
-            found[_NAMED[call.method]] = self._text(name, NAME_LIMIT)
-        if call.method == m.TOOLS_CALL:
-            found["gen_ai.operation.name"] = "execute_tool"
-        uri = call.text("uri") if call.method in _WITH_URI else None
-        if uri is not None:
-            found["mcp.resource.uri"] = self._text(uri, TEXT_LIMIT)
-        if leg.upstream is not None:
-            found |= self._whereabouts(leg.upstream)
-        return found
-
-    def _of_session(self, leg: Leg) -> Attributes:
-        """What is agreed on a leg; an exchange may be what agrees it."""
-        found: Attributes = {}
-        if leg.revision is not None:
-            found["mcp.protocol.version"] = self._text(leg.revision, NAME_LIMIT)
-        if leg.session is not None:  # whoever knows it can use it: never as it is
-            found["mcp.session.id"] = fingerprint(leg.session)
-        return found
-
-    def _whereabouts(self, upstream: str) -> Attributes:
-        found: Attributes = {"mcpmux.upstream": upstream}
-        if (server := self._servers.get(upstream)) is not None:
-            found["server.address"] = server.address
-            if server.port is not None:
-                found["server.port"] = server.port
-        return found
-
-    def _text(self, text: str, limit: int) -> str:
-        """A stranger's text, fit to be sent."""
-        if text in _OURS:
-            return text
-        text = self._clean(text).encode("utf-8", "replace").decode()
-        return text if len(text) <= limit else text[: limit - 1] + "…"
-
     def _end(self, done: _Open, leg: Leg, method: str, outcome: Fields | BaseException) -> str | None:
         """End a span with how its operation went; the kind of error, None for none."""
         span, error = done.span, error_type(method, outcome)
-        for key, value in self._of_session(leg).items():
+        for key, value in self._describe.of_session(leg).items():
             if key not in done.attributes:
                 done.attributes[key] = value
                 span.set_attribute(key, value)
@@ -276,7 +209,7 @@ class Spans:
             span.set_attribute("error.type", error)
             if isinstance(outcome, RpcError):
                 span.set_attribute("rpc.response.status_code", error)
-                span.set_status(Status(StatusCode.ERROR, self._text(outcome.message, TEXT_LIMIT)))
+                span.set_status(Status(StatusCode.ERROR, self._describe.text(outcome.message, TEXT_LIMIT)))
             else:
                 span.set_status(Status(StatusCode.ERROR))
         span.end()
@@ -330,21 +263,3 @@ def _duration(meter: Meter, side: str) -> _Duration:
         explicit_bucket_boundaries_advisory=BOUNDS,
     )
     return _Duration(histogram.record)
-
-
-_MEASURED = frozenset(
-    {"mcp.protocol.version", "network.transport", "network.protocol.name", "mcpmux.upstream"}
-    | {"server.address", "server.port", "gen_ai.operation.name"}
-)
-
-
-def _measured(attributes: Attributes, error: str | None) -> Attributes:
-    """The attributes of a span that a metric may have, too: those with few values."""
-    found = {key: value for key, value in attributes.items() if key in _MEASURED}
-    method = attributes["mcp.method.name"]
-    found["mcp.method.name"] = method if method in METHODS else OTHER
-    if error is None or error == TOOL_ERROR:  # else the name may be invented
-        found |= {key: attributes[key] for key in _NAMED.values() if key in attributes}
-    if error is not None:
-        found["error.type"] = error
-    return found

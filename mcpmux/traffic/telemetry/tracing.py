@@ -19,7 +19,8 @@ from mcpmux.traffic.redaction.redactor import Redactor
 
 if TYPE_CHECKING:
     from mcpmux.traffic.telemetry.otlp import Telemetry
-    from mcpmux.traffic.telemetry.spans import Server, Spans
+    from mcpmux.traffic.telemetry.span_attributes import Server
+    from mcpmux.traffic.telemetry.spans import Spans
 
 log = structlog.get_logger()
 
@@ -72,7 +73,7 @@ async def _flush(telemetry: Telemetry) -> None:
 
 def servers_of(upstreams: Iterable[Upstream]) -> Mapping[str, Server]:
     """Where the upstreams are that are not started by mcpmux, by name."""
-    from mcpmux.traffic.telemetry.spans import Server
+    from mcpmux.traffic.telemetry.span_attributes import Server
 
     found = {}
     for upstream in upstreams:

@@ -1,0 +1,208 @@
+"""What can be done over the admin listener, by whom, and what is answered."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.lowlevel
+
+from mcpmux.errors import ConfigError
+from mcpmux.traffic.admin.api import is_ready
+from tests.runtime.scripted import ScriptedServer
+from tests.runtime.world import upstream
+from tests.traffic.admin_world import Listening, listening
+from tests.traffic.test_admin import ask
+
+JSON = {"content-type": "application/json"}
+Answer = tuple[int, dict[str, str], bytes]
+
+
+def two() -> dict[str, ScriptedServer | None]:
+    return {"docs": ScriptedServer(tools=[]), "more": ScriptedServer(tools=[])}
+
+
+async def post(here: Listening, path: str, body: bytes = b"{}", **headers: str) -> Answer:
+    """(status, headers, body) of a POST; the token is shown unless `headers` say who it is."""
+    fields = {
+        "host": f"127.0.0.1:{here.port}",
+        "connection": "close",
+        "content-length": str(len(body)),
+    } | JSON
+    fields |= {name.replace("_", "-"): value for name, value in headers.items()}
+    if "cookie" not in fields:
+        fields.setdefault("authorization", f"Bearer {here.token}")
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    answer = b""
+    with trio.fail_after(5):
+        async with await trio.open_tcp_stream("127.0.0.1", here.port) as stream:
+            await stream.send_all(f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + body)
+            async for part in stream:
+                answer += part
+    head, _, content = answer.partition(b"\r\n\r\n")
+    first, *rest = head.decode().split("\r\n")
+    return int(first.split()[1]), dict(line.lower().split(": ", 1) for line in rest), content
+
+
+async def states(here: Listening) -> dict[str, str]:
+    _, _, body = await ask(here, "/api/upstreams", token=here.token)
+    return {each["name"]: each["state"] for each in json.loads(body)["upstreams"]}
+
+
+async def ready(here: Listening) -> None:
+    for each in here.world.mux.upstreams.values():
+        await each.settled()
+
+
+async def test_an_upstream_is_disabled_enabled_drained_and_restarted():
+    async with listening(servers=two()) as here:
+        await ready(here)
+        assert (await post(here, "/api/upstreams/more/disable"))[0] == 200
+        assert await states(here) == {"docs": "ready", "more": "disabled"}
+        assert (await post(here, "/api/upstreams/more/enable"))[0] == 200
+        await ready(here)
+        assert await states(here) == {"docs": "ready", "more": "ready"}
+        assert (await post(here, "/api/upstreams/docs/drain"))[0] == 200
+        assert await states(here) == {"docs": "drained", "more": "ready"}
+        status, _, body = await post(here, "/api/upstreams/docs/restart")
+        assert (status, json.loads(body)) == (200, {"upstream": "docs", "action": "restart"})
+        await ready(here)
+        assert await states(here) == {"docs": "ready", "more": "ready"}
+        assert here.world.connects == {"docs": 2, "more": 2}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "word"),
+    [
+        ("/api/upstreams/dosc/drain", 404, "did you mean docs?"),
+        ("/api/upstreams/docs/destroy", 404, "none of enable"),
+        ("/api/upstreams/docs/%0a", 404, "none of enable"),
+        ("/api/upstreams/more/drain", 409, "more is disabled"),
+        ("/api/upstreams/docs/disable", 409, "at least one"),
+    ],
+)
+async def test_what_cannot_be_done_is_told_with_its_reason(path, status, word):
+    async with listening(servers=two()) as here:
+        await post(here, "/api/upstreams/more/disable")
+        told, _, body = await post(here, path)
+        assert told == status
+        assert word in json.loads(body)["error"]
+
+
+async def test_the_file_is_read_again_and_its_mistakes_are_told_one_by_one():
+    class File:
+        says: Any = None
+
+        def load(self) -> Any:
+            if isinstance(self.says, Exception):
+                raise self.says
+            return self.says
+
+    file = File()
+    async with listening(servers=two(), file=file) as here:
+        file.says = ConfigError(["a: one", "b: two"])
+        status, _, body = await post(here, "/api/reload")
+        assert (status, json.loads(body)["problems"]) == (422, ["a: one", "b: two"])
+        file.says = attrs.evolve(here.world.mux.config, upstreams=(upstream("docs"),))
+        status, _, body = await post(here, "/api/reload")
+        assert (status, json.loads(body)) == (200, {"changed": {"removed": ["more"]}, "pending": []})
+
+
+async def cookie_of(here: Listening) -> str:
+    _, fields, _ = await ask(here, f"/?token={here.token}")
+    return fields["set-cookie"].partition(";")[0]
+
+
+async def test_a_page_needs_the_key_besides_its_cookie():
+    async with listening(servers=two()) as here:
+        cookie = await cookie_of(here)
+        status, _, _ = await post(here, "/api/upstreams/docs/drain", cookie=cookie)
+        assert status == 403
+        _, _, body = await ask(here, "/api/control", cookie=cookie)
+        key = json.loads(body)["key"]
+        assert (await post(here, "/api/upstreams/docs/drain", cookie=cookie, x_mcpmux_key=key[:-1]))[0] == 403
+        assert (await states(here))["docs"] != "drained"
+        assert (await post(here, "/api/upstreams/docs/drain", cookie=cookie, x_mcpmux_key=key))[0] == 200
+        assert (await states(here))["docs"] == "drained"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer wrong"},
+        {"authorization": ""},
+        {"origin": "http://evil.example"},
+        {"sec_fetch_site": "cross-site"},
+        {"host": "evil.example"},
+        {"content_type": "text/plain"},
+        {"content_type": "application/x-www-form-urlencoded"},
+    ],
+)
+async def test_a_strangers_wish_changes_nothing(headers):
+    async with listening(servers=two()) as here:
+        await ready(here)
+        status, _, _ = await post(here, "/api/upstreams/docs/drain", **headers)
+        assert status in (400, 401, 403)
+        assert (await states(here))["docs"] == "ready"
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"[]", b'{"force": true}', b"{"])
+async def test_a_body_with_something_else_in_it_is_refused(body):
+    async with listening(servers=two()) as here:
+        status, _, answer = await post(here, "/api/reload", body)
+        assert status == 400
+        assert b"nothing more to say" in answer
+
+
+async def test_a_change_is_not_made_by_looking():
+    async with listening(servers=two()) as here:
+        status, fields, _ = await ask(here, "/api/upstreams/docs/drain", token=here.token)
+        assert (status, fields["allow"]) == (405, "POST")
+        assert (await ask(here, "/api/control"))[0] == 401
+
+
+async def test_every_upstream_says_since_when_and_how_often():
+    async with listening(servers=two()) as here:
+        await ready(here)
+        _, _, body = await ask(here, "/api/upstreams", token=here.token)
+        docs = json.loads(body)["upstreams"][0]
+        assert docs["since"].endswith("Z")
+        assert (docs["restarts"], docs["in_flight"], docs["last_error"]) == (0, 0, None)
+        await here.world.kill("docs")
+        with trio.fail_after(5):
+            while True:
+                await trio.sleep(0.01)
+                if here.world.mux.upstreams["docs"].connects == 2:
+                    break
+        _, _, body = await ask(here, "/api/upstreams", token=here.token)
+        assert json.loads(body)["upstreams"][0]["restarts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("states", "listening", "one", "every"),
+    [
+        (["ready", "ready"], True, True, True),
+        (["ready", "down"], True, True, False),
+        (["ready", "connecting"], True, False, False),
+        (["down", "crash-loop"], True, False, False),
+        (["drained", "ready"], True, True, False),
+    ],
+)
+def test_ready_is_as_strict_as_configured(states, listening, one, every):
+    told = [is_ready(when, states) for when in ("listening", "any", "all")]
+    assert told == [listening, one, every]
+
+
+async def test_nobody_is_sent_here_while_mcpmux_stops():
+    async with listening(servers=two(), ready="listening") as here:
+        assert (await ask(here, "/health/ready"))[0] == 200
+        async with await trio.open_tcp_stream("127.0.0.1", here.port) as stream:
+            await stream.send_all(b"GET /health/ready HTTP/1.1\r\nHost: x\r\n")
+            await trio.lowlevel.checkpoint()
+            here.stopping.set()
+            await stream.send_all(b"\r\n")
+            with trio.fail_after(5):
+                assert b" 503 " in await stream.receive_some()

@@ -1,0 +1,125 @@
+"""A line says what the record says, whatever is encoded once for many."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcpmux.config.redaction import Redaction
+from mcpmux.runtime.tap import Leg
+from mcpmux.traffic.capture.line import LEGS_CACHED, LineEncoder
+from mcpmux.traffic.capture.message import Run, to_record
+from mcpmux.traffic.correlation import Seen
+from mcpmux.traffic.record import ANSWERS, decode_record, encode_record
+from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
+
+RUN = Run("5f3a9c01", 100.25, 1_795_262_400.123_456)
+REDACTOR = Redactor()
+SECRET = "hunter2hunter2"
+
+TEXTS = st.one_of(
+    st.none(), st.sampled_from(["", "a", "docs+memo:1", 'q"\\\n', "é\u2028", "ghp_" + "a" * 30])
+)
+LEGS = st.builds(
+    Leg,
+    st.sampled_from(["client", "upstream"]),
+    st.sampled_from(["c1", "docs#2", 'odd"peer']),
+    st.sampled_from(["http", "stdio"]),
+    TEXTS,
+)
+SOUND = st.fixed_dictionaries(
+    {"jsonrpc": st.just("2.0"), "id": st.sampled_from([1, "a"])},
+    optional={
+        "method": st.sampled_from(["tools/call", "x" * 300]),
+        "params": st.sampled_from([{"name": "é"}, {"password": SECRET, "uri": f"https://h/?token={SECRET}"}]),
+        "result": st.just({"token": SECRET}),
+    },
+).map(lambda message: json.dumps(message, ensure_ascii=False, indent=1).encode())
+ODD = st.one_of(
+    st.binary(max_size=30), st.sampled_from([b"", b'"text"', b'{"a":\r\n"b', b"[1]", b'{"token": "hunter2"}'])
+)
+BODIES = st.one_of(
+    st.tuples(st.sampled_from(["request", "notification", "result", "error"]), SOUND),
+    st.tuples(st.just("invalid"), ODD),
+)
+OUTCOMES = st.fixed_dictionaries(
+    {},
+    optional={
+        "code": st.integers(-(2**40), 2**40),
+        "failed": st.booleans(),
+        "ms": st.floats(0, 1e9),
+        "status": st.just(404),
+    },
+)
+
+
+def seen_of(leg: Leg, direction: Any, body: tuple[str, bytes], at: float, outcome: Any, **facts: Any) -> Seen:
+    """Only an answer has an outcome."""
+    kind, data = body
+    if kind in ANSWERS:
+        facts |= outcome
+    return Seen(leg, direction, data, at, kind, **facts)
+
+
+MESSAGES = st.builds(
+    seen_of,
+    LEGS,
+    st.sampled_from(["in", "out"]),
+    BODIES,
+    st.floats(100.25, 1e7),
+    OUTCOMES,
+    exchange=st.integers(0, 2**40),
+    method=TEXTS,
+    id=st.one_of(st.none(), st.integers(-(2**60), 2**60), st.text(max_size=5)),
+    target=TEXTS,
+)
+
+
+def members(line: bytes) -> dict[str, Any]:
+    """What a reader gets."""
+    assert line.endswith(b"}\n")
+    assert line.count(b"\n") == 1
+    record = decode_record(line)
+    message = None if record.message is None else bytes(record.message)
+    return {**msgspec.structs.asdict(record), "message": message}
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(st.tuples(MESSAGES, TEXTS, TEXTS), max_size=4),
+    st.sampled_from(["full", "truncated", "metadata"]),
+)
+def test_a_line_is_the_record_encoded(messages: list[tuple[Seen, str | None, str | None]], level: str):
+    encoder = LineEncoder(RUN, REDACTOR, 40)
+    for seq, (seen, *facts) in enumerate(messages, 1):
+        for said in facts:  # what is known of a leg may change from message to message
+            seen.leg.name = seen.leg.session = seen.leg.revision = said
+            record = to_record(seen, RUN, seq, REDACTOR, level, 40)
+            assert members(encoder.encode(seen, seq, level)) == members(encode_record(record))
+
+
+def test_rules_that_are_replaced_count_for_names_that_were_encoded_before():
+    redactor = ReplaceableRedactor()
+    encoder = LineEncoder(RUN, redactor, 40)
+    leg = Leg("client", "c1", "http")
+    leg.name = "pin-1234"
+    seen = Seen(leg, "out", b"{}", 101.0, "result", 1, "pin-5678")
+    assert encoder.encode(seen, 1, "full").count(b"pin-") == 2
+    redactor.adopt(Redaction(patterns={"pin": r"pin-\d+"}))
+    line = encoder.encode(seen, 2, "full")
+    assert b"pin-" not in line
+    assert line.count(b"[redacted: pin]") == 2
+
+
+def test_what_is_remembered_is_bounded():
+    encoder = LineEncoder(RUN, REDACTOR, 40)
+    for number in range(3 * LEGS_CACHED):
+        leg = Leg("client", f"c{number}", "http")
+        line = encoder.encode(Seen(leg, "in", b"{}", 101.0, "request", 1, f"m{number}"), 1, "metadata")
+        assert decode_record(line).method == f"m{number}"
+    assert repr(encoder) == f"<LineEncoder 5f3a9c01, {LEGS_CACHED} legs>"
