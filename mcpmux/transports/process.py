@@ -6,8 +6,7 @@ left the child and everything in its process group is gone, within bounded time,
 to know what is said.
 
 The stop ladder: close its input and wait; SIGTERM to the group and wait; SIGKILL to the group. When we
-ourselves are killed with SIGKILL the child sees the end of its input, which every server on stdio takes as
-the end; the kernel's parent-death signal would need code between fork and exec, unsafe with threads.
+ourselves are killed with SIGKILL, the child sees the end of its input, and an OrphanGuard goes on down.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from trio.abc import ReceiveStream
 
 from mcpmux.errors import ConnectFailed, TransportClosed
 from mcpmux.protocol.framing import Line, LineDecoder, Oversized
+from mcpmux.transports.orphans import OrphanGuard
 from mcpmux.transports.pipe import LinePipe, MessagePipe, open_line_pipe
 
 STDERR_LINE_BYTES = 16 * 1024  # longer lines are data, not words for people
@@ -199,8 +199,11 @@ async def open_process(
     stop: StopLadder,
     on_stderr_line: OnStderrLine,
     max_message_bytes: int,
+    guard: OrphanGuard | None = None,
 ) -> AsyncIterator[ChildProcess]:
     """Run a child until the block is left, then stop it by the ladder, cancelled or not.
+
+    With a `guard` it is ended, too, when we are killed.
 
     `command` is a path or is looked up in PATH; `env` is added to our own environment. A child that exits
     early only ends its pipe. Raises ConnectFailed when it cannot be started.
@@ -208,13 +211,19 @@ async def open_process(
     process = await _spawn([command, *args], env, cwd)
     assert process.stdio is not None and process.stderr is not None  # they are pipes
     reading_errors = trio.CancelScope(shield=True)
+    watching = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_pass_on_lines, process.stderr, on_stderr_line, reading_errors)
         try:
             async with open_line_pipe(process.stdio, max_message_bytes) as lines:
                 try:
+                    if guard is not None:
+                        # Cancelled here, the shielded task could not be handed over and would never end.
+                        with trio.CancelScope(shield=True):
+                            await nursery.start(guard.watch, process.pid, watching, name="orphan guard")
                     yield ChildProcess(process, lines)
                 finally:
                     await _stop(process, lines, process.stdio.receive_stream, stop)
         finally:
+            watching.cancel(reason="the child has ended")
             reading_errors.deadline = trio.current_time() + EXIT_SECONDS

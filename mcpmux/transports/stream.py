@@ -16,7 +16,7 @@ from trio.abc import HalfCloseableStream, Stream
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConnectFailed
 from mcpmux.transports.tls.context import client_context, explain_server
-from mcpmux.transports.wire import reason_of
+from mcpmux.transports.wire import keep_alive, reason_of
 
 SEND_BYTES = 16 * 1024  # handed over at a time: a peer that takes so much in time does read
 
@@ -81,6 +81,7 @@ async def open_tcp(host: str, port: int, tls: ClientTls | None) -> Stream:
         context = await trio.to_thread.run_sync(partial(client_context, tls, ()))
     try:
         stream = await trio.open_tcp_stream(host, port)
+        keep_alive(stream.socket)
     except OSError as error:
         raise ConnectFailed(f"cannot connect to {host}:{port}: {reason_of(error)}") from error
     if context is None or tls is None:

@@ -19,6 +19,10 @@ from mcpmux.errors import ConnectFailed, TransportClosed
 
 RECEIVE_BYTES = 64 * 1024  # one receive holds any usual message whole; larger ones gain little
 
+# A server that vanished without a word (power, network, a firewall that forgot) is found out in a minute.
+KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
+"""The last in milliseconds: for what was sent and is not acknowledged. Systems lack some of them."""
+
 
 class Wire(Protocol):
     """A connected stream. One task sends, one task receives."""
@@ -142,9 +146,20 @@ async def connect(host: str, port: int) -> PlainWire:
     no socket behind.
     """
     try:
-        return PlainWire(await trio.open_tcp_stream(host, port))
+        stream = await trio.open_tcp_stream(host, port)
+        keep_alive(stream.socket)
+        return PlainWire(stream)
     except OSError as error:
         raise ConnectFailed(f"cannot connect to {host}:{port}: {reason_of(error)}") from error
+
+
+def keep_alive(sock: trio.socket.SocketType) -> None:
+    """Have the kernel find out when the peer of a quiet TCP connection is not there any more."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEP_ALIVE.items():
+        option = getattr(socket, name, None)
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def reason_of(error: BaseException) -> str:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from tests.cli.running import COMMAND, WAIT_SECONDS, Running, demo_command, is_alive
+from tests.traffic.made import record, write
 
 HOSTILE = """
 from mcpmux.demo import clock
@@ -23,11 +24,12 @@ clock.main()
 """
 
 
-def run_on_terminal(*args: str) -> str:
-    """What a terminal gets of stdout and stderr of a command."""
+def run_on_terminal(*args: str, **variables: str) -> str:
+    """What a terminal gets of stdout and stderr of a command; `variables` are in its environment."""
     controller, terminal = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
     environment.pop("NO_COLOR", None)
+    environment |= variables
     process = subprocess.Popen([*COMMAND, *args], stdout=terminal, stderr=terminal, env=environment)
     os.close(terminal)
     shown = b""
@@ -76,6 +78,18 @@ def test_strangers_text_cannot_steer_a_terminal() -> None:
     assert "\x1b]0;" not in listed
     assert "\x1b[1mResources (1)" in listed
     assert run_on_terminal("read", server, "clock:///utc") == "one\n\ttwo\\x1b[2Jthree\n"
+
+
+def test_colours_are_on_a_terminal_only_and_not_where_nobody_wants_them(tmp_path: Path) -> None:
+    hostile = record(1, method="tools/call", target="x\x1b[2J\nfake line", leg="client")
+    capture = str(write(tmp_path / "a.jsonl", [hostile]))
+    command = ["traffic", "grep", "", capture]
+    coloured = run_on_terminal(*command)
+    assert "\x1b[1mtools/call\x1b[0m x\\x1b[2J\\nfake line" in coloured
+    for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        plain = run_on_terminal(*command, **variables)
+        assert "\x1b" not in plain
+        assert "tools/call x\\x1b[2J\\nfake line" in plain
 
 
 def test_blob_is_named_and_not_written_to_a_terminal() -> None:

@@ -40,8 +40,18 @@ class Subscribable(ScriptedServer):
         self._uris = uris
         self.honours = honours
         self._legacy: set[str] = set()
+        self._less = trio.Event()
         self._listens: dict[Any, Json] = {}
         self.subscribes: Counter[str] = Counter()
+
+    async def is_free(self) -> None:
+        """Wait until nothing is subscribed to."""
+        while self.subscribed:
+            await self._less.wait()
+
+    def _tell_less(self) -> None:
+        less, self._less = self._less, trio.Event()
+        less.set()
 
     @property
     def subscribed(self) -> set[str]:
@@ -64,6 +74,7 @@ class Subscribable(ScriptedServer):
             return {}
         if method == "resources/unsubscribe" and not self.modern:
             self._legacy.remove(params["uri"])
+            self._tell_less()
             return {}
         if method == "subscriptions/listen" and self.modern:
             return await self._listen(params["notifications"], message["id"])
@@ -84,6 +95,7 @@ class Subscribable(ScriptedServer):
             await trio.sleep_forever()
         finally:
             self._listens.pop(listen, None)
+            self._tell_less()
         raise AssertionError
 
     async def update(self, uri: str, through: str | None = None) -> None:

@@ -171,6 +171,28 @@ async def test_a_listen_that_the_server_ends_is_opened_again_and_caught_up(down,
         assert told == (lists if down == LEGACY else set())
 
 
+async def test_list_changes_are_told_of_a_time_in_which_the_server_refused_to_be_listened_to(autojump_clock):
+    moods = ["break off", "refuse", "refuse"]
+
+    async def be_moody(server: Subscribable, method: str, params: Json, message: Json) -> Json | None:
+        if method != "subscriptions/listen" or not moods:
+            return None
+        mood = moods.pop(0)
+        if mood == "refuse":
+            raise RpcFailure(-32603, "Not now")
+        honoured = {"_meta": {SUBSCRIPTION_ID: message["id"]}, "notifications": params["notifications"]}
+        await server.send({"method": "notifications/subscriptions/acknowledged", "params": honoured})
+        await trio.sleep(1)
+        raise RpcFailure(-32603, "Crashed")
+
+    server = Moody(MODERN, be_moody)
+    async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:
+        client = await client_of(world, LEGACY)
+        assert moods == []  # it is drained
+        told = [message["method"] for _ in range(4) for message in await client.drain()]
+        assert sorted(told) == [f"notifications/{kind}/list_changed" for kind in ("resources", "tools")]
+
+
 async def test_what_a_server_grants_no_more_is_caught_up_when_it_does_again(autojump_clock):
     server = Subscribable(MODERN)
     async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:

@@ -10,6 +10,7 @@ from msgspec import Raw
 from mcpmux.mux import rewrite, task_ids
 from mcpmux.mux.namespace import Space
 from mcpmux.protocol.envelope import Fields
+from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.tasks import related_task
 from mcpmux.runtime.calls import Client
 
@@ -28,6 +29,11 @@ class Addressee:
     def capabilities(self) -> Raw:
         """What it said that it offers."""
         return self._client.capabilities
+
+    @property
+    def principal(self) -> Principal:
+        """Who it has been shown to be."""
+        return self._client.principal
 
     @property
     def knows_tasks(self) -> bool:

@@ -26,13 +26,16 @@ from mcpmux.runtime.upstreams.sse_channel import HttpPlace, open_either, open_ss
 from mcpmux.runtime.upstreams.stream_channel import open_stream_channel
 from mcpmux.transports.http.client import HttpPool, PoolLimits
 from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.message import HEAD_FIELDS
 from mcpmux.transports.http.proxy import choose_proxy
 from mcpmux.transports.http.route import Route
+from mcpmux.transports.orphans import OrphanGuard
 from mcpmux.transports.process import StopLadder, open_process
 from mcpmux.transports.tls.context import client_context
 
 log = structlog.get_logger()
 
+STREAMS = 32  # connections to a server besides those of exchanges: its event streams, listens, answers
 LAST_WORDS = 3  # lines of stderr that explain a death
 
 
@@ -47,13 +50,20 @@ class ChannelOpener:
     """Opens channels within one set of limits."""
 
     def __init__(
-        self, message_limit: int, head_limit: int, stop: StopLadder, connections: int | None = None
+        self,
+        message_limit: int,
+        head_limit: int,
+        stop: StopLadder,
+        connections: int | None = None,
+        head_fields: int = HEAD_FIELDS,
     ) -> None:
         """`connections`: that an HTTP channel may open, and keeps open; None for the pool's own limits."""
         self._connections = connections
         self._message_limit = message_limit
         self._head_limit = head_limit
+        self._head_fields = head_fields
         self._stop = stop
+        self._guard = OrphanGuard()
         self._sse_urls: set[str] = set()  # of servers found out to speak HTTP+SSE
         self._contexts: dict[ClientTls, ssl.SSLContext] = {}  # made once: a store of authorities is large
 
@@ -66,7 +76,8 @@ class ChannelOpener:
             async with self._open_process(upstream.target, hear, watch) as link:
                 yield link
         elif isinstance(upstream.target, Http):
-            async with self._open_http(upstream.target, hear, upstream.connect_timeout, watch) as channel:
+            seconds, in_flight = upstream.connect_timeout, upstream.max_in_flight
+            async with self._open_http(upstream.target, hear, seconds, watch, in_flight) as channel:
                 yield channel
         else:
             async with open_stream_channel(
@@ -92,6 +103,7 @@ class ChannelOpener:
                 stop=self._stop,
                 on_stderr_line=on_stderr,
                 max_message_bytes=self._message_limit,
+                guard=self._guard,
             ) as process,
             open_link(tapped(process.pipe, watch), answer_server, hear, objects=False) as link,
         ):
@@ -104,9 +116,14 @@ class ChannelOpener:
 
     @asynccontextmanager
     async def _open_http(
-        self, target: Http, hear: Hear, patience: float, watch: Watch | None
+        self, target: Http, hear: Hear, patience: float, watch: Watch | None, in_flight: int
     ) -> AsyncIterator[Channel]:
-        limits = PoolLimits(head_bytes=self._head_limit, body_bytes=self._message_limit)
+        limits = PoolLimits(
+            head_bytes=self._head_limit,
+            head_fields=self._head_fields,
+            body_bytes=self._message_limit,
+            connections=in_flight + STREAMS,
+        )
         if self._connections is not None:
             limits = replace(limits, connections=self._connections, idle=self._connections)
         headers = tuple((key, secret.reveal()) for key, secret in target.headers.items())

@@ -154,6 +154,14 @@ class Connection:
     async def _is_recognised(self) -> bool:
         raise NotImplementedError
 
+    async def check(self) -> None:
+        """Ask something that every server answers. Raises RpcError (an answer, too) or TransportError."""
+        raise NotImplementedError
+
+    def give_up(self, reason: TransportError) -> None:
+        """The server is as good as gone: sets `closed`."""
+        self._channel.give_up(reason)
+
 
 class ModernConnection(Connection):
     """A server of 2026-07-28: every request states its version and its client."""
@@ -172,6 +180,9 @@ class ModernConnection(Connection):
             return await _discover(self._channel, self._client_info) is not None
         except McpmuxError:
             return True  # some other trouble, which the next call will meet
+
+    async def check(self) -> None:
+        await self._channel.exchange(handshake.discover_call(self._client_info), unheard)
 
 
 class LegacyConnection(Connection):
@@ -220,6 +231,9 @@ class LegacyConnection(Connection):
         with trio.move_on_after(PROBE_SECONDS), suppress(RpcError, TransportError):
             await self._channel.exchange(Call(m.PING, {}, {}), unheard)
         return not self._channel.doubtful
+
+    async def check(self) -> None:
+        await self._channel.exchange(Call(m.PING, {}, {}), unheard)
 
 
 async def unheard(_event: Event) -> None:

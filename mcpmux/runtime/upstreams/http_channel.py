@@ -16,7 +16,7 @@ import structlog
 import trio
 from msgspec import Raw
 
-from mcpmux.errors import RpcError, TransportClosed, TransportError
+from mcpmux.errors import LocalProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import ASKS
 from mcpmux.protocol.call import PROGRESS_TOKEN, VERSION, Call, Event, Notify, with_meta
@@ -39,6 +39,7 @@ from mcpmux.protocol.envelope import (
     raw,
 )
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.headers import Headers
 from mcpmux.protocol.inflight import Ticket
 from mcpmux.protocol.tasks import related_task
 from mcpmux.runtime.calls import Calls, FindClient, Hear, result_of
@@ -52,7 +53,7 @@ from mcpmux.runtime.upstreams.http_events import (
     message_in,
     retry_seconds,
 )
-from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, Headers, HttpPeer, SessionExpired, nonsense
+from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer, SessionExpired, nonsense
 from mcpmux.transports.http.client import HttpPool, HttpResponse
 from mcpmux.transports.sse import SseDecoder
 
@@ -80,10 +81,12 @@ class _Waiting:
     `ticket` is set when the answer is waited for elsewhere: then what comes before it goes there.
     """
 
-    def __init__(self, request_id: int, notify: Notify, message_limit: int, ticket: Ticket | None) -> None:
+    __slots__ = ("decoder", "notify", "request_id", "ticket")
+
+    def __init__(self, request_id: int, notify: Notify, ticket: Ticket | None) -> None:
         self.request_id = request_id
         self.notify = notify
-        self.decoder = SseDecoder(message_limit)
+        self.decoder: SseDecoder | None = None
         self.ticket = ticket
 
 
@@ -190,14 +193,12 @@ class HttpChannel:
             elif token is not None:
                 await notify(Event(event.method, {**event.params, PROGRESS_TOKEN: token}))
 
-        finished = False
         try:
-            waiting = _Waiting(request_id, pass_on, self._peer.message_limit, None)
-            answer = await self._answer_to(call, waiting)
-            finished = True
-        finally:
-            if not finished and self._peer.legacy:
+            answer = await self._answer_to(call, _Waiting(request_id, pass_on, None))
+        except BaseException:
+            if self._peer.legacy:
                 await self._say_cancelled(request_id)
+            raise
         return result_of(answer)
 
     async def _answer_to(self, call: Call, waiting: _Waiting) -> Reply | ErrorReply:
@@ -206,9 +207,21 @@ class HttpChannel:
         if PROGRESS_TOKEN in meta:
             meta = {**meta, PROGRESS_TOKEN: raw(waiting.request_id)}
         body = encode_request(waiting.request_id, call.method, with_meta(call.params, meta) or None)
-        answer = await self._ask(call, body, waiting)
-        while answer is None:
-            answer = await self._resume_stream(waiting)
+        response = await self._peer.ask(call, body)
+        try:
+            if is_event_stream(response):
+                answer = await self._answer_in_stream(response, waiting)
+            else:
+                answer = await self._answer_in(response, waiting)
+        except SessionExpired as error:
+            self._peer.lose(error)
+            raise
+        finally:
+            response.release()
+        while answer is None and waiting.decoder is not None:
+            answer = await self._resume_stream(waiting, waiting.decoder)
+        if answer is None:
+            raise LocalProtocolError("no answer, and no stream that it could come in")
         return answer
 
     async def _perform(self, ticket: Ticket) -> Reply | ErrorReply:
@@ -217,7 +230,7 @@ class HttpChannel:
         async def pass_on(event: Event) -> None:
             ticket.push(event)
 
-        waiting = _Waiting(ticket.id, pass_on, self._peer.message_limit, ticket)
+        waiting = _Waiting(ticket.id, pass_on, ticket)
         return await self._answer_to(ticket.call, waiting)
 
     def fail_calls(self) -> None:
@@ -236,15 +249,10 @@ class HttpChannel:
         """The client of a parked call has gone; False when no call was parked with that state."""
         return self._carried.abandon(state)
 
-    async def _ask(self, call: Call, body: bytes, waiting: _Waiting) -> Reply | ErrorReply | None:
-        """Send the request; its answer, or None when its event stream broke off and can be resumed."""
-        async with self._peer.ask(call, body) as response:
-            return await self._answer_in(response, waiting)
-
-    async def _resume_stream(self, waiting: _Waiting) -> Reply | ErrorReply | None:
+    async def _resume_stream(self, waiting: _Waiting, decoder: SseDecoder) -> Reply | ErrorReply | None:
         """Go on reading a broken event stream where it broke off (2025-11-25 and earlier)."""
-        await trio.sleep(retry_seconds(waiting.decoder))
-        async with self._peer.stream(waiting.decoder.last_event_id) as response:
+        await trio.sleep(retry_seconds(decoder))
+        async with self._peer.stream(decoder.last_event_id) as response:
             if not is_event_stream(response):
                 raise TransportClosed("the response stream ended without an answer and is not resumed")
             return await self._answer_in_stream(response, waiting)
@@ -292,16 +300,17 @@ class HttpChannel:
         """Send a notification. Raises TransportError."""
         await self._peer.tell(encode_notification(method, params))
 
-    async def _answer_in(self, response: HttpResponse, waiting: _Waiting) -> Reply | ErrorReply | None:
-        if is_event_stream(response):
-            return await self._answer_in_stream(response, waiting)
+    async def _answer_in(self, response: HttpResponse, waiting: _Waiting) -> Reply | ErrorReply:
         if response.status == 404 and self._peer.session is not None:
             raise SessionExpired("the server has forgotten the session")
-        body = await response.read()
+        body = response.read_nowait()
+        if body is None:
+            body = await response.read()
         self._peer.note(body, response.status)
         message = await self._answer_in_batch(body, waiting) if self._is_batch(body) else message_in(body)
         if response.status >= 400:
             self._peer.note_refusal(response.status, message if isinstance(message, ErrorReply) else None)
+            self._peer.check_overload(response, body)
         if isinstance(message, Reply | ErrorReply) and message.id in (waiting.request_id, None):
             return message
         if response.status != 200:
@@ -321,17 +330,17 @@ class HttpChannel:
 
     async def _answer_in_stream(self, response: HttpResponse, waiting: _Waiting) -> Reply | ErrorReply | None:
         """The answer in an event stream; None when it breaks off before that and can be resumed."""
-        waiting.decoder = continued(waiting.decoder, self._peer.message_limit)
+        waiting.decoder = decoder = continued(waiting.decoder, self._peer.message_limit)
         try:
             async for chunk in response:
-                for message in self._peer.messages_in(waiting.decoder, chunk):
+                for message in self._peer.messages_in(decoder, chunk):
                     if isinstance(message, Reply | ErrorReply) and message.id == waiting.request_id:
                         return message
                     await self._take(message, waiting)
         except TransportClosed:
-            if not waiting.decoder.last_event_id:
+            if not decoder.last_event_id:
                 raise
-        if waiting.decoder.last_event_id and self._peer.legacy:
+        if decoder.last_event_id and self._peer.legacy:
             return None
         raise TransportClosed("the response stream ended without an answer")
 

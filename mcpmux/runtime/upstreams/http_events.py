@@ -49,9 +49,11 @@ def is_event_stream(response: HttpResponse) -> bool:
     return response.status == 200 and kind == EVENT_STREAM
 
 
-def continued(decoder: SseDecoder, limit: int) -> SseDecoder:
-    """A decoder for the next connection of the same stream: only its place in it is kept."""
+def continued(decoder: SseDecoder | None, limit: int) -> SseDecoder:
+    """A decoder for the next connection of the same stream, if any: only its place in it is kept."""
     fresh = SseDecoder(limit)
+    if decoder is None:
+        return fresh
     fresh.last_event_id = decoder.last_event_id
     fresh.retry_milliseconds = decoder.retry_milliseconds
     return fresh

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 import structlog
 import trio
@@ -25,7 +26,8 @@ from mcpmux.protocol.codes import (
 )
 from mcpmux.protocol.envelope import ErrorReply, Message
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.headers import SESSION_HEADER, request_headers
+from mcpmux.protocol.headers import SESSION_HEADER, Headers, method_headers, name_headers
+from mcpmux.protocol.retry_after import read_retry_after
 from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, allows_batch, is_modern
 from mcpmux.protocol.tool_headers import ToolHeaders
 from mcpmux.runtime.tap import TRACE_HEADERS, Watch
@@ -36,13 +38,14 @@ from mcpmux.transports.sse import SseDecoder
 
 log = structlog.get_logger()
 
-Headers = tuple[tuple[str, str], ...]
-
 JSON_TYPE = "application/json"
+METHODS_KEPT = 64  # whose headers are kept ready
 REDIRECTS = 3  # followed for one request; more are a circle
 FAREWELL_SECONDS = 2.0  # for ending a session at the server while we stop
 ERROR_TEXT_BYTES = 4096  # of a foreign error page that are looked at
 ERROR_TEXT_LIMIT = 200  # characters of it that are worth showing
+
+TOO_MANY, UNAVAILABLE = 429, 503  # of what a server is asked; RFC 6585 section 4, RFC 9110 section 15.6.4
 
 _CHECK_URL = "check that the URL is that of an MCP endpoint"
 _HINTS = {
@@ -54,8 +57,8 @@ _HINTS = {
 }
 
 
-# How a server of the other era answers what it does not understand.
-_REFUSALS = frozenset({400, 404, 405, 406, 415})
+# How a server of the other era, or one that has forgotten our session, answers what it does not understand.
+REFUSALS = frozenset({400, 404, 405, 406, 415})
 _ANSWERS_OF_MODERN = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY})
 
 
@@ -64,12 +67,18 @@ class SessionExpired(TransportError):
 
 
 class HttpStatusError(TransportError):
-    """The server answered with a status that carries no MCP message. `move` says where it sends us."""
+    """The server answered with a status that carries no MCP message. `move` says where it sends us.
 
-    def __init__(self, status: int, body: bytes, move: str | None = None) -> None:
+    `retry_after`: seconds for which it wants to be left alone, if it said so.
+    """
+
+    def __init__(
+        self, status: int, body: bytes, move: str | None = None, retry_after: float | None = None
+    ) -> None:
         more = move or _HINTS.get(status) or excerpt(body)
         super().__init__(f"HTTP status {status}" + (f": {more}" if more else ""))
         self.status = status
+        self.retry_after = retry_after
 
 
 def excerpt(body: bytes) -> str:
@@ -112,6 +121,8 @@ class HttpPeer:
         self._target = target
         self._fixed = (*headers, ("Content-Type", JSON_TYPE), ("Accept", f"{JSON_TYPE}, {EVENT_STREAM}"))
         self._of_session: Headers = ()
+        self._of_all = self._fixed
+        self._of_method: dict[str, Headers] = {}
         self.message_limit = message_limit
         self.session: str | None = None
         self.initialize_status: int | None = None  # of the answer to the last `initialize`
@@ -135,50 +146,61 @@ class HttpPeer:
         if self.session is not None:
             headers.append(("Mcp-Session-Id", self.session))
         self._of_session = tuple(headers)
+        self._of_all = (*self._fixed, *self._of_session)
 
-    def _headers(self, call: Call) -> Headers:
+    def _headers(self, call: Call) -> tuple[Headers, Headers]:
+        """(what every call of this method says, what this one says besides)"""
         if VERSION not in call.meta:
-            return (*self._fixed, *self._of_session)
-        headers = (*self._fixed, *request_headers(call.method, call.params, NEWEST))
-        return (*headers, *self.tools.headers_of(call)) if call.method == m.TOOLS_CALL else headers
+            return self._of_all, ()
+        common = self._of_method.get(call.method)
+        if common is None:
+            common = (*self._fixed, *method_headers(call.method, NEWEST))
+            if len(self._of_method) < METHODS_KEPT:
+                self._of_method[call.method] = common
+        more = name_headers(call.method, call.params)
+        return common, (*more, *self.tools.headers_of(call)) if call.method == m.TOOLS_CALL else more
 
     def head_of(self, call: Call) -> tuple[str, Headers]:
         """Where a call is POSTed to, and with which headers, for who sends it without us."""
-        return self._target, self._headers(call)
+        common, more = self._headers(call)
+        return self._target, common + more
 
-    @asynccontextmanager
-    async def ask(self, call: Call, body: bytes) -> AsyncIterator[HttpResponse]:
-        """POST a call that was encoded as `body`; leaving early is how HTTP says "cancelled".
+    async def ask(self, call: Call, body: bytes) -> HttpResponse:
+        """POST a call that was encoded as `body`; releasing the response early is how HTTP says "cancelled".
 
-        Raises ConnectFailed and other TransportErrors; SessionExpired may be raised into it by the reader.
+        Raises ConnectFailed and other TransportErrors.
         """
-        headers, idempotent = self._headers(call), call.method in m.IDEMPOTENT
+        headers, more = self._headers(call)
+        idempotent = call.method in m.IDEMPOTENT
         if self._watch is not None:
             self._watch.sent(body)
-            headers = (*headers, *TRACE_HEADERS.get())
-        try:
-            for hop in range(REDIRECTS + 1):
-                async with self._pool.request(
-                    "POST", self._target, headers, body, idempotent=idempotent
-                ) as response:
-                    if response.status in MOVES and self._moves(response, hop):
-                        continue
-                    if call.method == m.INITIALIZE:
-                        self.initialize_status = response.status
-                        self.session = response.headers.get(SESSION_HEADER)
-                        if self._watch is not None:
-                            self._watch.leg.session = self.session
-                    yield response
-                    return
-        except (ConnectFailed, SessionExpired) as error:
-            self.lose(error)
-            raise
+            more += TRACE_HEADERS.get()
+        for hop in range(REDIRECTS + 1):
+            try:
+                response = await self._pool.send(
+                    "POST", self._target, headers, body, idempotent=idempotent, more=more
+                )
+            except ConnectFailed as error:
+                self.lose(error)
+                raise
+            if response.status not in MOVES or not self._moves(response, hop):
+                break
+            response.release()
+        if call.method == m.INITIALIZE:
+            self._note_session(response)
+        return response
+
+    def _note_session(self, response: HttpResponse) -> None:
+        self.initialize_status = response.status
+        self.session = response.headers.get(SESSION_HEADER)
+        if self._watch is not None:
+            self._watch.leg.session = self.session
 
     async def tell(self, body: bytes) -> None:
         """POST a message that is not answered. Raises TransportError."""
         if self._watch is not None:
             self._watch.sent(body)
-        headers = (*self._fixed, *self._of_session)
+        headers = self._of_all
         try:
             for hop in range(REDIRECTS + 1):
                 async with self._pool.request(
@@ -199,7 +221,7 @@ class HttpPeer:
 
         Raises and may have raised into it the same as `ask`.
         """
-        headers = (*self._fixed, *self._of_session)
+        headers = self._of_all
         if last_event_id:
             headers = (*headers, ("Last-Event-ID", last_event_id))
         try:
@@ -226,13 +248,19 @@ class HttpPeer:
         """What a response with `body` but without an MCP message says."""
         status = response.status
         move = describe_move(self._pool.origin, self._target, response.headers) if status in MOVES else None
-        return HttpStatusError(status, body, move)
+        retry_after = read_retry_after(response.headers.get("retry-after"), datetime.now(UTC))
+        return HttpStatusError(status, body, move, retry_after)
 
     def note_refusal(self, status: int, error: ErrorReply | None) -> None:
         """The server answered a request with an error status."""
         usual = not self.legacy and error is not None and error.code in _ANSWERS_OF_MODERN
-        if status in _REFUSALS and not usual:
+        if status in REFUSALS and not usual:
             self.doubtful = True
+
+    def check_overload(self, response: HttpResponse, body: bytes) -> None:
+        """Raises HttpStatusError when the server has too much to do, whatever else it says with that."""
+        if response.status in (TOO_MANY, UNAVAILABLE):
+            raise self.status_error(response, body)
 
     def note(self, body: bytes, status: int) -> None:
         """A whole response has been read: whoever watches may see it."""
@@ -250,7 +278,7 @@ class HttpPeer:
         """Tell the server that the session is over; it may not care."""
         if self.session is None or self.closed.is_set():
             return
-        headers = (*self._fixed, *self._of_session)
+        headers = self._of_all
         with trio.move_on_after(FAREWELL_SECONDS, shield=True):
             try:
                 async with self._pool.request("DELETE", self._target, headers, b"", idempotent=True):

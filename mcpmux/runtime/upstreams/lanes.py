@@ -57,6 +57,7 @@ class Lanes:
         self._move_interest = move_interest
         self._lanes: dict[str, Upstream] = {}
         self._not_before: dict[str, float] = {}
+        self._scopes: dict[Upstream, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
 
     def __repr__(self) -> str:
@@ -93,13 +94,28 @@ class Lanes:
             return
         lane = self._make(shared.name, lane_key(shared.name))
         self._lanes[shared.name] = self._sessions[lane.key] = lane
+        self._scopes[lane] = trio.CancelScope()
         self._nursery.start_soon(self._keep, lane, name=f"upstream {lane.key}")
+
+    def retire(self, name: str) -> tuple[Upstream, trio.CancelScope] | None:
+        """The upstream gets another session, or none: its lane serves no new call; how to end it."""
+        self._not_before.pop(name, None)
+        lane = self._lanes.pop(name, None)
+        if lane is None:
+            return None
+        self._move_interest(lane.key, name)
+        return lane, self._scopes[lane]
 
     async def _keep(self, lane: Upstream) -> None:
         try:
-            await lane.run_while_it_lasts()
-            log.info("legacy clients are served in 2026-07-28", upstream=lane.key, reason=lane.trouble)
+            with self._scopes[lane]:
+                await lane.run_while_it_lasts()
+                log.info("legacy clients are served in 2026-07-28", upstream=lane.key, reason=lane.trouble)
         finally:
-            self._not_before[lane.name] = trio.current_time() + PAUSE_SECONDS
-            self._move_interest(lane.key, lane.name)
-            del self._lanes[lane.name], self._sessions[lane.key]
+            del self._scopes[lane]
+            if self._lanes.get(lane.name) is lane:
+                self._not_before[lane.name] = trio.current_time() + PAUSE_SECONDS
+                self._move_interest(lane.key, lane.name)
+                del self._lanes[lane.name]
+            if self._sessions.get(lane.key) is lane:
+                del self._sessions[lane.key]

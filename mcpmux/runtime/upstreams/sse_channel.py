@@ -16,12 +16,12 @@ import structlog
 import trio
 
 from mcpmux.errors import TransportError
+from mcpmux.protocol.headers import Headers
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.link import Answer, Link, open_link
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.runtime.upstreams.connection import Channel
 from mcpmux.runtime.upstreams.http_channel import open_http_channel
-from mcpmux.runtime.upstreams.http_peer import Headers
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.sse_client import NoEventStream, open_sse_client_pipe
 from mcpmux.transports.http.sse_endpoint import target_of

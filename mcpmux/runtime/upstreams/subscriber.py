@@ -146,7 +146,7 @@ class Subscriber:
     async def _next_wish(self) -> None:
         """Wait until something else is wanted, or until what was agreed once is to be asked for again."""
         withdrawn = self._missed & self._refused.keys()
-        with trio.move_on_after(REASK_SECONDS if withdrawn else math.inf):
+        with trio.move_on_after(REASK_SECONDS if withdrawn or self._deaf else math.inf):
             await self._wish.wait()
         for uri in withdrawn:
             self._refused.pop(uri, None)

@@ -1,18 +1,16 @@
 """One upstream: kept connected by one supervised task, used by any number of exchanges.
 
-State
-
-    connecting --connected--> ready --lost--> down --backoff over--> connecting
-    connecting --failed-----> down
+Its states are those of `condition`.
 
 Promises: a crash, hang or garbage of this upstream stays here; an exchange gets its answer, or an RpcError
 that names the upstream and says what is wrong, within the upstream's deadline; an idempotent exchange is
-sent a second time when the first connection was lost under it.
+sent a second time when the first connection was lost under it, or when the server asks for a little patience.
 """
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -30,31 +28,29 @@ from mcpmux.errors import (
     TransportClosed,
     TransportError,
 )
+from mcpmux.mux.breaker import Breaker
+from mcpmux.mux.comeback import STABLE_SECONDS, WINDOW_SECONDS
 from mcpmux.mux.namespace import Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
-from mcpmux.protocol.codes import (
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    SERVER_ERROR,
-    UNSUPPORTED_VERSION,
-    UPSTREAM_TIMEOUT,
-    UPSTREAM_UNAVAILABLE,
-)
-from mcpmux.protocol.envelope import Fields, Notification, raw
+from mcpmux.protocol.codes import BUSY, METHOD_NOT_FOUND, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
+from mcpmux.protocol.envelope import Fields, Notification
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.calls import FindClient, Hear
 from mcpmux.runtime.tap import EXCHANGE, Watch
-from mcpmux.runtime.upstreams.backoff import Backoff
+from mcpmux.runtime.upstreams.condition import Condition, OnChange, when_again
 from mcpmux.runtime.upstreams.connection import Channel, Connection, Eras, connect
-from mcpmux.runtime.upstreams.http_peer import SessionExpired
+from mcpmux.runtime.upstreams.health import Health
+from mcpmux.runtime.upstreams.http_peer import TOO_MANY, HttpStatusError
+from mcpmux.runtime.upstreams.news import News
+from mcpmux.runtime.upstreams.repeating import may_repeat, pause_before_repeating
 from mcpmux.runtime.upstreams.subscriber import Subscriber
 
 log = structlog.get_logger()
 
-NEWS_LIMIT = 256  # notifications of clients that wait for a server; more is a flood
-STABLE_SECONDS = 10.0  # a connection that held so long was a good one: the next loss starts a fresh backoff
+SOON_SECONDS = 1.0  # until the attempt after a loss: calls wait for that
+BREATH_SECONDS = 0.05  # between the exchanges of one call, such as the pages of a list
 
 # It may have died of the first question: the next attempt begins with another one.
 _AFTER_A_DEATH = {
@@ -63,24 +59,16 @@ _AFTER_A_DEATH = {
     Eras.LEGACY_ONLY: Eras.LEGACY_ONLY,
 }
 
-# What servers answer to a request of the other era before they look at what it asks.
-_NOT_UNDERSTOOD = frozenset({INVALID_REQUEST, SERVER_ERROR, UNSUPPORTED_VERSION})
-
 OpenChannel = Callable[[UpstreamConfig, Hear, Watch | None], AbstractAsyncContextManager[Channel]]
 """Opens a channel to a server; whoever watches its leg sees every message."""
-
-OnChange = Callable[[str, ServerFacts], None]
-"""An upstream has come or gone: its name, and what it said about itself."""
 
 OnNotification = Callable[[str, Notification], None]
 
 
-class Upstream:
+class Upstream(Condition):
     """One configured server and one session with it: the shared one, or a client's own.
 
     `key` tells sessions apart; `capabilities` are what a legacy server is told that its clients offer.
-
-    `connection` is set while it is ready; `trouble` says in words why it is not. `connects` counts them.
     """
 
     def __init__(
@@ -98,67 +86,95 @@ class Upstream:
         on_notification: OnNotification,
         watch: Watch | None = None,
     ) -> None:
-        self.config = config
+        super().__init__(config, on_change)
         self.watch = watch
         self.key = key
         self.space = space
-        self.connection: Connection | None = None
-        self.trouble = "it is still starting"
         self.connect_seconds: float | None = None
-        self.connects = 0
+        self._idle: trio.Event | None = None  # while somebody waits for the end of what is in flight
         self._client_info = client_info
         self._capabilities = capabilities
         self._open_channel = open_channel
         self.subscriber = subscriber
         self._find_client = find_client
-        self._on_change = on_change
         self._on_notification = on_notification
-        self._settled = trio.Event()
-        self._news: dict[tuple[str, bytes], Fields] = {}
-        self._news_arrival = trio.Event()
+        self._news = News()
         self._eras = eras
+        self._ended = False
 
     def __repr__(self) -> str:
         return f"<Upstream {self.name} {self.state}>"
 
-    @property
-    def name(self) -> str:
-        """The configured name."""
-        return self.config.name
-
-    @property
-    def state(self) -> str:
-        """`ready`, `connecting` or `down`."""
-        if self.connection is not None:
-            return "ready"
-        return "down" if self._settled.is_set() else "connecting"
-
-    @property
-    def facts(self) -> ServerFacts | None:
-        """What the server said about itself, while it is ready."""
-        return self.connection.facts if self.connection is not None else None
-
     async def settled(self) -> None:
-        """Wait for the first attempt to connect, or the one right after a loss; later ones hold up nobody."""
+        """Wait for the first attempt to connect, or the one soon after a loss; later ones hold up nobody."""
         await self._settled.wait()
 
     async def exchange(self, call: Call, notify: Notify) -> Fields:
-        """One call to this upstream, within its deadline, which every progress notification renews.
+        """One call to this upstream, within its deadline, which progress renews up to a maximum.
 
         Raises RpcError: the upstream's own, or one that says why there is no answer.
         """
+        if self.held is not None:
+            raise self.error(UPSTREAM_UNAVAILABLE, self.held)
+        if self.silent:
+            self.check_breaker()
+        latest: float | None = None  # with all progress
         # The result of a task comes when the task is done, however long that takes.
         seconds = math.inf if call.method == m.TASKS_RESULT else self.config.request_timeout
-        with trio.move_on_after(seconds) as scope:
+        if self.config.timeouts:
+            seconds = self.config.timeouts.get(call.method, seconds)
+        self.in_flight += 1
+        entered = False
+        try:
+            with trio.move_on_after(seconds) as scope:
+                if seconds < math.inf:  # what has no end would keep its slot from everybody
+                    entered = self.turnstile.enter() or await self.turnstile.wait(call)
 
-            async def pass_on(event: Event) -> None:
-                scope.deadline = max(scope.deadline, trio.current_time() + seconds)
-                await notify(event)
+                async def pass_on(event: Event) -> None:
+                    nonlocal latest
+                    if latest is None:
+                        latest = scope.deadline + max(0.0, self.config.max_request_timeout - seconds)
+                    scope.deadline = max(scope.deadline, min(latest, trio.current_time() + seconds))
+                    await notify(event)
 
-            if self.watch is not None and self.watch.trace is not None:
-                return await self.watch.trace(self.watch.leg, call, partial(self._exchange, notify=pass_on))
-            return await self._exchange(call, pass_on)
+                if self.watch is not None and self.watch.trace is not None:
+                    exchange = partial(self._exchange, notify=pass_on)
+                    return await self.watch.trace(self.watch.leg, call, exchange)
+                return await self._exchange(call, pass_on)
+        finally:
+            if entered:
+                self.turnstile.leave()
+            self.in_flight -= 1
+            if not self.in_flight and self._idle is not None:
+                self._idle.set()
+        if not entered:
+            raise self.turnstile.busy()
+        self.failed()
+        if latest is not None and scope.deadline >= latest:
+            seconds = max(seconds, self.config.max_request_timeout)
+            raise self.error(
+                UPSTREAM_TIMEOUT, f"did not finish {call.method} within {seconds:g} s, progress or not"
+            )
         raise self.error(UPSTREAM_TIMEOUT, f"did not answer {call.method} within {seconds:g} s")
+
+    async def idle(self) -> None:
+        """Wait until no exchange is in flight, nor begun right after the last one."""
+        await trio.sleep(BREATH_SECONDS)
+        while self.in_flight:
+            self._idle = trio.Event()
+            await self._idle.wait()
+            await trio.sleep(BREATH_SECONDS)
+        self._idle = None
+
+    def retire(self) -> None:
+        """Another session takes over, or none: this one tells nobody any more that lists may have changed."""
+        self._on_change = _untold
+
+    def end(self, reason: str) -> None:
+        """`run` was cancelled for good: whoever waits for a connection hears `reason`."""
+        self.trouble = reason
+        self._ended = True
+        self._settled.set()
 
     async def reply(self, call: Call) -> None:
         """Answer what a parked call of a legacy server asked, and wait for it no more. Raises RpcError."""
@@ -174,33 +190,58 @@ class Upstream:
         for attempt in (1, 2):
             connection = await self._connected()
             try:
-                return await connection.exchange(call, notify)
+                result = await connection.exchange(call, notify)
             except RpcError as error:
-                if attempt == 2 or not _may_repeat(call, error) or await connection.holds():
+                self.heard()
+                if attempt == 2 or not may_repeat(call, error, holds=False) or await connection.holds():
                     raise
                 self._forget(connection)
             except TransportError as error:
-                await connection.holds()
-                if attempt == 2 or not _may_repeat(call, error):
-                    raise self.error(UPSTREAM_UNAVAILABLE, f"was lost: {error}") from None
+                holds = await connection.holds()
+                left = trio.current_effective_deadline() - trio.current_time()
+                pause = pause_before_repeating(error, left)
+                if attempt == 2 or pause is None or not may_repeat(call, error, holds=holds):
+                    raise self._lost(error) from None
                 self._forget(connection)
+                await trio.sleep(pause)
             except RemoteProtocolError as error:
+                self.failed()
                 raise self.error(UPSTREAM_UNAVAILABLE, f"makes no sense: {error}") from None
+            else:
+                if self.silent:
+                    self.heard()
+                return result
         raise LocalProtocolError("unreachable")
+
+    def _lost(self, error: TransportError) -> RpcError:
+        """A call has failed for good: what its client is told."""
+        status = error.status if isinstance(error, HttpStatusError) else None
+        if status is None or status >= 500:
+            self.failed()
+        else:
+            self.heard()
+        code, what = (BUSY, "is busy") if status == TOO_MANY else (UPSTREAM_UNAVAILABLE, "was lost")
+        wish = error.retry_after if isinstance(error, HttpStatusError) else None
+        self.last_error = str(error)
+        return self.error(code, f"{what}: {error}" + when_again(wish), wish)
 
     async def _connected(self) -> Connection:
         """The open connection. Raises RpcError when there is none and none is about to be."""
         while self.connection is None:
             if self._settled.is_set():
-                raise self.error(UPSTREAM_UNAVAILABLE, f"is not available: {self.trouble}")
+                again = when_again(self.retry_seconds)
+                raise self.error(UPSTREAM_UNAVAILABLE, f"is not available: {self.trouble}{again}")
             await self._settled.wait()
         return self.connection
 
     def _forget(self, connection: Connection) -> None:
         """`connection` has ended: exchanges from now on wait for the attempt that follows."""
         if self.connection is connection and connection.closed.is_set():
-            self._settled = trio.Event()
+            if not self._ended:
+                self._settled = trio.Event()
             self.connection = None
+            self.breaker, self.silent = Breaker(), True
+            self.turned("connecting", str(connection.close_reason))
             self._on_change(self.name, connection.facts)
 
     async def expect(self, capability: str, option: str) -> None:
@@ -215,29 +256,33 @@ class Upstream:
         if not isinstance(offered, dict) or (says_all and offered.get(option) is not True):
             raise self.error(METHOD_NOT_FOUND, f"does not offer {capability}.{option}")
 
-    def error(self, code: int, what: str) -> RpcError:
-        """An error that names this upstream."""
-        return RpcError(code, f"Upstream {self.name!r} {what}", {"upstream": self.name, "state": self.state})
-
     async def run(self) -> None:
         """Keep it connected until cancelled. Closes its process or connections on the way out."""
         structlog.contextvars.bind_contextvars(upstream=self.key)  # for every task below this one
-        backoff = Backoff()
         told = ""
         while True:
-            began, eras = trio.current_time(), self._eras
-            was_ready = await self._attempt()
-            if was_ready:
+            self._retry_at = None
+            eras = self._eras
+            held, died = await self._attempt()
+            if held is not None:
                 told = ""
-                if trio.current_time() - began > STABLE_SECONDS:
-                    backoff.reset()
-            wait = backoff.next()
+            now, looping = trio.current_time(), self._comeback.looping
+            wait = self._comeback.wait(now, died=died, held=held or 0.0, chance=random.random())
             died_of_probe = (eras, self._eras) == (Eras.MODERN_FIRST, Eras.LEGACY_FIRST)
-            if wait > 0 or not (was_ready or died_of_probe):
+            self._retry_at = now + wait
+            self.last_error = reason = self.trouble
+            if self._comeback.looping:
+                self.trouble = (
+                    f"crash loop ({self._comeback.deaths} times within {WINDOW_SECONDS:g} s): {reason}"
+                )
+            if wait > SOON_SECONDS or not (held is not None or died_of_probe):
                 self._settled.set()
-            if self.trouble != told:
-                log.warning("upstream down", reason=self.trouble)
-            told = self.trouble
+                self.turned(self.state, reason)
+            if reason != told or self._comeback.looping is not looping:
+                log.warning(
+                    "upstream down", reason=self.trouble, state=self.state, retry_seconds=round(wait, 1)
+                )
+            told = reason
             await trio.sleep(wait)
 
     async def run_while_it_lasts(self) -> None:
@@ -246,31 +291,41 @@ class Upstream:
         try:
             while True:
                 began = trio.current_time()
-                if not await self._attempt() or trio.current_time() - began < STABLE_SECONDS:
+                held, _ = await self._attempt()
+                if held is None or trio.current_time() - began < STABLE_SECONDS:
                     return
         finally:
             self._settled.set()
 
-    async def _attempt(self) -> bool:
-        """Connect and stay until the connection is lost; tells whether there was one. Sets `trouble`."""
-        was_ready = False
+    async def _attempt(self) -> tuple[float | None, bool]:
+        """Connect and stay until the connection is lost. Sets `trouble`.
+
+        Tells for how many seconds there was a connection, None for none, and whether its end is a death.
+        """
+        began: float | None = None
+        died = False
         try:
             async with self._open_channel(self.config, self._heard, self.watch) as channel:
                 connection = await self._connect(channel)
-                was_ready = True
+                began = trio.current_time()
                 self._greet(connection)
                 try:
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(self.subscriber.run, connection, name=f"subscriber {self.name}")
-                        nursery.start_soon(self._tell, connection, name=f"teller {self.name}")
+                        nursery.start_soon(self._news.run, connection, name=f"teller {self.name}")
+                        nursery.start_soon(Health(self, connection).run, name=f"health {self.name}")
                         await connection.closed.wait()
                         nursery.cancel_scope.cancel()
                     self.trouble = str(connection.close_reason)
                 finally:
                     self._forget(connection)
         except* McpmuxError as group:  # the wall around one attempt
-            self.trouble = "; ".join(str(error) for error in _leaves(group))
-        return was_ready
+            leaves = _leaves(group)
+            self.trouble = "; ".join(str(error) for error in leaves)
+            died = any(isinstance(error, TransportClosed) for error in leaves)
+        if began is None:
+            return None, died
+        return trio.current_time() - began, True
 
     async def _connect(self, channel: Channel) -> Connection:
         began = trio.current_time()
@@ -291,28 +346,17 @@ class Upstream:
 
     def tell_nowait(self, method: str, params: Fields | None = None) -> None:
         """Have a notification of the clients passed on, once, when the server is there and its era has it."""
-        key = (method, bytes(raw(params or {})))
-        if self.connection is None or (len(self._news) >= NEWS_LIMIT and key not in self._news):
+        if self.connection is None or not self._news.put_nowait(method, params or {}):
             log.debug("notification not passed on", method=method)
-            return
-        self._news[key] = params or {}
-        self._news_arrival.set()
-
-    async def _tell(self, connection: Connection) -> None:
-        while True:
-            await self._news_arrival.wait()
-            news, self._news = self._news, {}
-            self._news_arrival = trio.Event()
-            for (method, _), params in news.items():
-                try:
-                    await connection.tell(method, params)
-                except TransportError as error:
-                    log.debug("notification not passed on", method=method, reason=str(error))
 
     def _greet(self, connection: Connection) -> None:
         log.info("upstream ready", revision=connection.facts.revision)
         self.connection = connection
         self.connects += 1
+        self.speaks_up = self.speaks_up or is_modern(
+            connection.facts.revision
+        )  # it answered `server/discover`
+        self.turned("ready")
         if self.watch is not None:
             self.watch.leg.revision = connection.facts.revision
         self._settled.set()
@@ -326,11 +370,8 @@ class Upstream:
             self._on_change(self.name, self.facts)
 
 
-def _may_repeat(call: Call, error: McpmuxError) -> bool:
-    """Whether a call can be sent again after an error: it changes nothing, or was not carried out."""
-    if call.method in m.IDEMPOTENT or isinstance(error, SessionExpired):
-        return True
-    return isinstance(error, RpcError) and error.code in _NOT_UNDERSTOOD
+def _untold(_name: str, _facts: ServerFacts) -> None:
+    """For a session that is not an upstream's any more."""
 
 
 def _leaves(group: BaseExceptionGroup[McpmuxError]) -> list[BaseException]:

@@ -1,0 +1,167 @@
+"""How one upstream is: what speaks for it and what against it, in states and words that people are told.
+
+State
+
+    connecting --connected--> ready --lost--> down (or crash-loop) --pause over--> connecting
+    connecting --failed-----> down (or crash-loop)
+    ready --breaker opens--> failing --breaker closes--> ready
+    any --hold--> draining (no new exchange; those in flight go on) --release--> as before
+
+Promises: every error names the upstream, its state, and when it is worth to ask again. Refuses to know how it
+is connected and asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import structlog
+import trio
+
+from mcpmux.config import Upstream as UpstreamConfig
+from mcpmux.errors import RpcError
+from mcpmux.mux.breaker import Breaker
+from mcpmux.mux.comeback import Comeback
+from mcpmux.protocol.codes import UPSTREAM_UNAVAILABLE
+from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.runtime.upstreams.connection import Connection
+from mcpmux.runtime.upstreams.history import History
+from mcpmux.runtime.upstreams.turnstile import Turnstile
+
+log = structlog.get_logger()
+
+OnChange = Callable[[str, ServerFacts], None]
+"""An upstream has come or gone: its name, and what it said about itself."""
+
+
+class Condition:
+    """One upstream's.
+
+    `connection` is set while it is ready or failing; `trouble` says in words why it is not, and `last_error`
+    what went wrong last. `connects` counts connections. `history` has the latest changes of its state.
+    """
+
+    def __init__(self, config: UpstreamConfig, on_change: OnChange) -> None:
+        self.config = config
+        self._on_change = on_change
+        self.connection: Connection | None = None
+        self.trouble = "it is still starting"
+        self.last_error: str | None = None
+        self.connects = 0
+        self.history = History()
+        self.since = trio.current_time()  # when it came into its state; see `state`
+        self.turnstile = Turnstile(config.name, config.max_in_flight, config.max_waiting)
+        self.in_flight = 0  # exchanges that are given to it and not answered
+        self.held: str | None = None  # why it is given no exchange any more
+        self.breaker = Breaker()
+        self.silent = (
+            True  # nothing was answered since somebody looked; always so while the breaker has doubts
+        )
+        self.speaks_up = False  # it is known to answer health checks
+        self.alarm = trio.Event()  # the breaker wants it asked
+        self._comeback = Comeback()
+        self._retry_at: float | None = None
+        self._settled = trio.Event()
+
+    @property
+    def name(self) -> str:
+        """The configured name."""
+        return self.config.name
+
+    @property
+    def state(self) -> str:
+        """`ready`, `failing`, `connecting`, `down` or `crash-loop`.
+
+        `draining` or `drained` while it is given no exchange.
+        """
+        if self.held is not None:
+            return "draining" if self.in_flight else "drained"
+        if self.connection is not None:
+            return "failing" if self.breaker.blocks else "ready"
+        if not self._settled.is_set():
+            return "connecting"
+        return "crash-loop" if self._comeback.looping else "down"
+
+    @property
+    def running(self) -> int:
+        """Calls on their way that have a deadline."""
+        return self.turnstile.running
+
+    @property
+    def restarts(self) -> int:
+        """How often it was connected again."""
+        return max(0, self.connects - 1)
+
+    @property
+    def retry_seconds(self) -> float | None:
+        """Until the next attempt to connect, or the next probe; None when none is due."""
+        at = self.breaker.retry_at if self.connection is not None else self._retry_at
+        return max(0.0, at - trio.current_time()) if at is not None else None
+
+    @property
+    def facts(self) -> ServerFacts | None:
+        """What the server said about itself, while it is ready."""
+        return self.connection.facts if self.connection is not None else None
+
+    def hold(self, reason: str) -> None:
+        """Take no more exchanges; `reason` goes on from its name. Those in flight are not touched."""
+        self.held = reason
+        self.since = trio.current_time()
+
+    def release(self) -> None:
+        """Take exchanges again."""
+        self.held = None
+        self.since = trio.current_time()
+
+    def heard(self) -> None:
+        """The server has answered something."""
+        self.silent = False
+        if self.breaker.doubtful and self.breaker.answered():
+            self.alarm.set()
+            self.turned("ready")
+            log.info("upstream answers again")
+            self._tell_change()
+
+    def failed(self) -> None:
+        """A call got no answer, in time or at all, though there is a connection."""
+        if self.connection is not None and not self.connection.closed.is_set():
+            self.silent = True
+            if self.breaker.fail():
+                self.alarm.set()
+
+    def block(self, reason: str, wish: float, chance: float) -> None:
+        """A probe has failed: no calls until one is answered. `wish`: seconds that the server asks for."""
+        self.trouble = self.last_error = reason
+        if self.breaker.probe_failed(trio.current_time(), chance, wish):
+            self.turned("failing", reason)
+            log.warning("upstream failing", reason=reason, retry_seconds=self.retry_seconds)
+            self._tell_change()
+
+    def check_breaker(self) -> None:
+        """Raises RpcError while no calls are made."""
+        if self.connection is not None and self.breaker.blocks:
+            again = when_again(self.retry_seconds)
+            raise self.error(UPSTREAM_UNAVAILABLE, f"does not answer any more: {self.trouble}{again}")
+
+    def _tell_change(self) -> None:
+        """Its part of the lists has come or gone."""
+        if self.connection is not None:
+            self._on_change(self.name, self.connection.facts)
+
+    def turned(self, state: str, reason: str = "") -> None:
+        self.since = trio.current_time()
+        self.history.note(state, reason)
+
+    def error(self, code: int, what: str, wish: float | None = None) -> RpcError:
+        """An error that names this upstream. `wish`: seconds after which it wants to be asked again."""
+        data: dict[str, object] = {"upstream": self.name, "state": self.state}
+        seconds = wish if wish is not None else self.retry_seconds
+        if seconds is not None:
+            data["retryAfterSeconds"] = math.ceil(seconds)
+        return RpcError(code, f"Upstream {self.name!r} {what}", data)
+
+
+def when_again(seconds: float | None) -> str:
+    """The end of a sentence: when it is worth to try again."""
+    return f"; tried again in {seconds:.3g} s" if seconds else ""

@@ -1,0 +1,90 @@
+"""How many exchanges one upstream is given at a time, and in which order the others follow.
+
+Promises: a free slot is taken without waiting; a slot is never lost, whoever is cancelled; who is refused
+hears `Busy` at once. Refuses to know what an exchange is. The rules are in `mux/fair_queue`.
+
+A client is its principal, if it has shown one; else its session or stream; else its connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import trio
+
+from mcpmux.mux.fair_queue import FairQueue
+from mcpmux.protocol.busy import Busy
+from mcpmux.protocol.call import Call
+from mcpmux.transports.http.server import CONNECTION
+
+
+class _Waiter:
+    """One exchange that waits. `refused` once it had to give way to another client's."""
+
+    __slots__ = ("called", "refused")
+
+    def __init__(self) -> None:
+        self.called = trio.Event()
+        self.refused = False
+
+
+class Turnstile:
+    """In front of one upstream. `enter` or `wait`, then `leave` in any case."""
+
+    __slots__ = ("_queue", "_upstream", "enter")
+
+    def __init__(self, upstream: str, slots: int, room: int) -> None:
+        self._upstream = upstream
+        self._queue: FairQueue[_Waiter] = FairQueue(slots, room)
+        self.enter = self._queue.enter
+
+    def __repr__(self) -> str:
+        return f"<Turnstile {self._upstream} {self._queue!r}>"
+
+    @property
+    def running(self) -> int:
+        """Exchanges that have a slot."""
+        return self._queue.running
+
+    @property
+    def waiting(self) -> int:
+        """Exchanges that wait for one."""
+        return self._queue.waiting
+
+    async def wait(self, call: Call) -> bool:
+        """Wait for a slot, after `enter` said that none is free; True, when it is there.
+
+        Raises Busy. The caller owns the deadline.
+        """
+        client, waiter = client_of(call), _Waiter()
+        displaced = self._queue.wait(client, waiter)
+        if displaced is waiter:
+            raise self.busy()
+        if displaced is not None:
+            displaced.refused = True
+            displaced.called.set()
+        try:
+            await waiter.called.wait()
+        except BaseException:
+            if not self._queue.withdraw(client, waiter) and not waiter.refused:
+                self.leave()
+            raise
+        if waiter.refused:
+            raise self.busy()
+        return True
+
+    def leave(self) -> None:
+        """Give the slot back."""
+        following = self._queue.leave()
+        if following is not None:
+            following.called.set()
+
+    def busy(self) -> Busy:
+        """Why an exchange gets no slot."""
+        sentence = f"upstream {self._upstream!r} works on {self.running} exchanges and {self.waiting} wait"
+        return Busy(sentence, f"upstreams.{self._upstream}.max_waiting", upstream=self._upstream)
+
+
+def client_of(call: Call) -> Hashable:
+    """Whose call it is, as far as taking turns goes."""
+    return call.principal.name or call.client or CONNECTION.get()

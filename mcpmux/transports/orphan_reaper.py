@@ -1,0 +1,64 @@
+"""A program of its own: ends the process groups that mcpmux leaves behind when it is killed.
+
+Started by `orphans`, with the standard library alone. Its standard input says `+GROUP` and `-GROUP`, one a
+line, for every group that has to be ended and that has been. The end of its input is the end of mcpmux,
+however that came: the groups that are left get time to end by themselves, SIGTERM, time, SIGKILL.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+CLOSE_SECONDS = 2.0  # a server ends when its input does; as long as mcpmux itself would wait
+TERMINATE_SECONDS = 2.0
+LOOK_SECONDS = 0.02
+
+
+def read_groups() -> set[int]:
+    """Follow what mcpmux says until it ends; the groups that are left."""
+    groups: set[int] = set()
+    for line in sys.stdin.buffer:
+        sign, group = line[:1], int(line[1:])
+        if sign == b"+":
+            groups.add(group)
+        else:
+            groups.discard(group)
+    return groups
+
+
+def signal_group(group: int, number: int) -> bool:
+    """Signal a group; 0 only looks. False when none of it is left."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it runs as another user
+    return True
+
+
+def wait_for(groups: set[int], seconds: float) -> set[int]:
+    """The groups that are left after that time at most."""
+    end = time.monotonic() + seconds
+    while groups and time.monotonic() < end:
+        time.sleep(LOOK_SECONDS)
+        groups = {group for group in groups if signal_group(group, 0)}
+    return groups
+
+
+def main() -> None:
+    """Wait for the end of mcpmux, and clean up behind it."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # whoever stops mcpmux does not mean us: we end after it
+    groups = wait_for(read_groups(), CLOSE_SECONDS)
+    for group in groups:
+        signal_group(group, signal.SIGTERM)
+    for group in wait_for(groups, TERMINATE_SECONDS):
+        signal_group(group, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

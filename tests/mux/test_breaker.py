@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcpmux.mux.breaker import FAILURES, FIRST_PAUSE_SECONDS, JITTER, LAST_PAUSE_SECONDS, Breaker, State
+
+CHANCES = st.floats(0, 1)
+STIMULI = st.lists(
+    st.one_of(
+        st.sampled_from(["fail", "suspect", "answered", "begin_probe"]),
+        st.tuples(st.just("probe_failed"), CHANCES, st.floats(0, 1e6)),
+    ),
+    max_size=60,
+)
+
+
+def opened() -> Breaker:
+    breaker = Breaker()
+    breaker.suspect()
+    breaker.probe_failed(0.0, 0.0)
+    return breaker
+
+
+def test_failures_in_a_row_make_it_suspect_once_and_calls_go_on():
+    breaker = Breaker()
+    assert [breaker.fail() for _ in range(FAILURES + 2)] == [False] * (FAILURES - 1) + [True, False, False]
+    assert breaker.state is State.SUSPECT
+    assert not breaker.blocks
+
+
+def test_an_answer_in_between_starts_the_count_anew():
+    breaker = Breaker()
+    for _ in range(3):
+        for _ in range(FAILURES - 1):
+            assert not breaker.fail()
+        assert breaker.doubtful
+        assert not breaker.answered()
+        assert not breaker.doubtful
+
+
+@pytest.mark.parametrize(
+    ("state", "stimulus", "following"),
+    [
+        (State.CLOSED, "suspect", State.SUSPECT),
+        (State.SUSPECT, "answered", State.CLOSED),
+        (State.SUSPECT, "begin_probe", State.SUSPECT),
+        (State.OPEN, "fail", State.OPEN),
+        (State.OPEN, "suspect", State.OPEN),
+        (State.OPEN, "begin_probe", State.HALF_OPEN),
+        (State.OPEN, "answered", State.CLOSED),
+        (State.HALF_OPEN, "fail", State.HALF_OPEN),
+        (State.HALF_OPEN, "begin_probe", State.HALF_OPEN),
+        (State.HALF_OPEN, "answered", State.CLOSED),
+        (State.CLOSED, "begin_probe", State.CLOSED),
+    ],
+)
+def test_the_table_of_states(state, stimulus, following):
+    breaker = Breaker() if state is State.CLOSED else opened()
+    if state is State.SUSPECT:
+        breaker = Breaker()
+        breaker.suspect()
+    elif state is State.HALF_OPEN:
+        breaker.begin_probe()
+    assert breaker.state is state
+    getattr(breaker, stimulus)()
+    assert breaker.state is following
+
+
+def test_only_the_first_failed_probe_shuts_calls_off_and_only_an_answer_lets_them_through():
+    breaker = Breaker()
+    breaker.suspect()
+    assert breaker.probe_failed(0.0, 0.0) is True
+    breaker.begin_probe()
+    assert breaker.probe_failed(9.0, 0.0) is False
+    assert breaker.answered() is True
+    assert breaker.answered() is False
+
+
+def test_pauses_grow_to_the_cap_and_begin_anew_after_an_answer():
+    breaker = opened()
+    pauses = [breaker.retry_at]
+    for _ in range(6):
+        breaker.begin_probe()
+        breaker.probe_failed(100.0, 0.0)
+        pauses.append(breaker.retry_at - 100)
+    assert pauses == [5, 10, 20, 40, 60, 60, 60]
+    breaker.answered()
+    breaker.suspect()
+    breaker.probe_failed(0.0, 0.0)
+    assert breaker.retry_at == FIRST_PAUSE_SECONDS
+
+
+@given(CHANCES, st.floats(0, 1e6))
+def test_a_wish_of_the_server_is_honoured_up_to_the_cap(chance, wish):
+    breaker = Breaker()
+    breaker.suspect()
+    breaker.probe_failed(7.0, chance, wish)
+    pause = min(max(wish, FIRST_PAUSE_SECONDS), LAST_PAUSE_SECONDS)
+    assert pause * (1 - JITTER) - 1e-9 <= breaker.retry_at - 7.0 <= pause + 1e-9
+
+
+@given(STIMULI)
+def test_whatever_happens_the_state_is_consistent(stimuli):
+    breaker = Breaker()
+    for stimulus in stimuli:
+        before = breaker.blocks
+        if isinstance(stimulus, tuple):
+            began = breaker.probe_failed(0.0, *stimulus[1:])
+            assert began == (not before)
+        else:
+            getattr(breaker, stimulus)()
+            if stimulus != "answered":
+                assert breaker.blocks == before  # nothing but a failed probe shuts calls off
+        assert breaker.doubtful == (breaker.failures > 0 or breaker.state is not State.CLOSED)
+        assert (breaker.retry_at is None) == (not breaker.blocks)
+        assert breaker.failures <= FAILURES

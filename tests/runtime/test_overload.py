@@ -1,0 +1,219 @@
+"""Servers over HTTP that have too much to do, fail, or forget their sessions: on real sockets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from mcpmux.errors import RpcError
+from mcpmux.mux.breaker import FAILURES
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
+from mcpmux.protocol.envelope import raw
+from mcpmux.runtime.upstreams import health, repeating
+from tests.runtime.scripted import Json
+from tests.runtime.scripted_web import JSON, LEGACY, TOOLS, Web, exchange, initialize, open_web
+
+MODERN = "2026-07-28"
+ERAS = [LEGACY, MODERN]
+BUSY_JSON = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"slow down"}}'
+
+
+class Troubled:
+    """Answers reads and tool calls in its era after as many refusals as are in `refusals`.
+
+    A refusal is (status, headers, body); each such call uses up one. `sessions` counts those that a legacy
+    server has opened; `forgotten` is what it answers to all that comes with another one than the last.
+    """
+
+    def __init__(self, era: str, *refusals: tuple[int, Any, bytes]) -> None:
+        self.era = era
+        self.refusals = list(refusals)
+        self.sessions = 0
+        self.forgotten: tuple[int, Any, bytes] = (404, (), b"")
+        self.calls = 0
+        self.alive = True
+
+    async def __call__(self, web: Web, request: Any, message: Json, reply: Any) -> None:
+        method = message["method"]
+        if method == "initialize" and self.era == LEGACY:
+            self.sessions += 1
+        elif self.era == LEGACY and request.headers.get("mcp-session-id", self._session) != self._session:
+            await reply.send(*self.forgotten)
+            return
+        if not self.alive:
+            await reply.send(503, (), b"")
+        elif method in ("resources/read", "tools/call"):
+            self.calls += 1
+            await self._answer(web, message, reply)
+        elif self.era == MODERN and method == "server/discover":
+            facts = {
+                "supportedVersions": [MODERN],
+                "capabilities": TOOLS,
+                "ttlMs": 0,
+                "cacheScope": "private",
+            }
+            await web.answer(reply, message, {"resultType": "complete"} | facts)
+        elif self.era == LEGACY and method == "ping":
+            await web.answer(reply, message, {})
+        elif self.era == LEGACY:
+            await initialize(web, request, message, reply, self._session)
+
+    @property
+    def _session(self) -> str:
+        return f"s{self.sessions}"
+
+    async def _answer(self, web: Web, message: Json, reply: Any) -> None:
+        if self.refusals:
+            await reply.send(*self.refusals.pop(0))
+            return
+        result: Json = {"contents": []} if message["method"] == "resources/read" else {"content": []}
+        await web.answer(reply, message, result | ({"resultType": "complete"} if self.era == MODERN else {}))
+
+
+async def _unheard(_event: Any) -> None:
+    pass
+
+
+async def read(mux: Any) -> Any:
+    """The RpcError of a read, None when it is answered."""
+    try:
+        await exchange(mux, "resources/read", {"uri": "a:1"})
+    except RpcError as error:
+        return error
+    return None
+
+
+async def call_tool(mux: Any) -> Any:
+    try:
+        params = {"name": raw("t"), "arguments": raw({})}
+        await mux.router.exchange(Call("tools/call", params, {CLIENT_CAPABILITIES: raw({})}), _unheard)
+    except RpcError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        (429, (("Retry-After", "0"),), b""),
+        (429, (("Retry-After", "0"), *JSON), BUSY_JSON),
+        (503, (("Retry-After", "1"),), b""),
+        (503, (), b"<h1>starting</h1>"),
+        (502, (), b""),
+        (500, (), b"boom"),
+    ],
+)
+async def test_a_read_is_repeated_once_when_the_server_wants(era, refusal):
+    script = Troubled(era, refusal)
+    async with open_web(script, era="newest") as (_web, mux):
+        assert await read(mux) is None
+        assert script.calls == 2
+        assert not mux.upstreams["web"].breaker.doubtful
+        script.refusals = [refusal, refusal]
+        assert (await read(mux)).data["upstream"] == "web"
+        assert script.calls == 4
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("refusal", [(429, (), b""), (503, (("Retry-After", "0"),), b""), (500, (), b"")])
+async def test_a_tool_call_is_never_repeated_after_it_was_refused(era, refusal):
+    script = Troubled(era, refusal)
+    async with open_web(script, era="newest") as (_web, mux):
+        assert (await call_tool(mux)).data["upstream"] == "web"
+        assert script.calls == 1
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(("status", "code"), [(429, -31003), (503, -31001)])
+async def test_who_wants_more_patience_than_is_fit_is_told_to_the_client(era, status, code):
+    script = Troubled(era, (status, (("Retry-After", "30"), *JSON), BUSY_JSON))
+    async with open_web(script, era="newest") as (_web, mux):
+        began = trio.current_time()
+        error = await read(mux)
+        assert trio.current_time() - began < repeating.LONGEST_PAUSE_SECONDS / 2
+        assert (error.code, error.data["retryAfterSeconds"]) == (code, 30)
+        assert f"HTTP status {status}" in error.message
+        assert "slow down" in error.message
+        assert script.calls == 1
+        assert await read(mux) is None
+
+
+async def test_what_the_deadline_leaves_bounds_the_patience():
+    script = Troubled(MODERN, (503, (("Retry-After", "5"),), b""))
+    async with open_web(script, era="newest", request_timeout=3.0) as (_web, mux):
+        assert (await read(mux)).data["retryAfterSeconds"] == 5
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_server_that_always_fails_is_asked_no_more_until_a_probe_is_answered(era, monkeypatch):
+    monkeypatch.setattr("mcpmux.mux.breaker.FIRST_PAUSE_SECONDS", 0.3)
+    monkeypatch.setattr(repeating, "FAILING_PAUSE_SECONDS", 0.0)
+    script = Troubled(era)
+    async with open_web(script, era="newest") as (_web, mux):
+        upstream = mux.upstreams["web"]
+        assert await read(mux) is None
+        upstream.breaker.answered()  # takes over the shorter pause
+        script.alive = False
+        for _ in range(FAILURES):
+            assert (await read(mux)).code == -31001
+        while upstream.state != "failing":  # noqa: ASYNC110  # no event tells of it
+            await trio.sleep(0.01)
+        asked = script.calls
+        error = await read(mux)
+        assert "does not answer any more: HTTP status 503" in error.message
+        assert script.calls == asked
+        script.alive = True
+        while upstream.state != "ready":  # noqa: ASYNC110  # no event tells of it
+            await trio.sleep(0.01)
+        assert await read(mux) is None
+        assert upstream.connects == 1
+
+
+@pytest.mark.parametrize(
+    "forgotten",
+    [
+        (404, (), b""),
+        (404, JSON, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}'),
+        (400, JSON, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"No valid session ID"}}'),
+        (400, JSON, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}'),
+        (400, (("Content-Type", "text/plain"),), b"unknown session"),
+    ],
+)
+async def test_whatever_a_server_says_of_a_forgotten_session_no_call_fails(forgotten):
+    script = Troubled(LEGACY)
+    script.forgotten = forgotten
+    async with open_web(script) as (_web, mux):
+        assert await read(mux) is None
+        script.sessions += 1
+        assert await call_tool(mux) is None
+        script.sessions += 1
+        assert await read(mux) is None
+        assert script.calls == 3
+
+
+async def test_a_peer_that_vanished_without_a_word_is_connected_anew(monkeypatch):
+    """Packets that nobody answers: the connection is open here, and nothing comes."""
+    monkeypatch.setattr(health, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(health, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("mcpmux.mux.breaker.FIRST_PAUSE_SECONDS", 0.1)
+    script = Troubled(MODERN)
+
+    async def vanish(web: Web, request: Any, message: Json, reply: Any) -> None:
+        if not script.alive:
+            await trio.sleep_forever()
+        await script(web, request, message, reply)
+
+    async with open_web(vanish, era="newest", health_interval=0.2, connect_timeout=0.5) as (_web, mux):
+        upstream = mux.upstreams["web"]
+        assert await read(mux) is None
+        script.alive = False
+        while upstream.connection is not None:  # noqa: ASYNC110  # no event tells of it
+            await trio.sleep(0.01)
+        script.alive = True
+        while upstream.state != "ready":  # noqa: ASYNC110  # no event tells of it
+            await trio.sleep(0.01)
+        assert await read(mux) is None
+        assert upstream.connects == 2

@@ -1,0 +1,360 @@
+"""Upstreams that hang, die over and over or answer nothing any more: in memory, with a virtual clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from mcpmux.mux.breaker import FAILURES
+from mcpmux.mux.comeback import DEATHS, JITTER, LOOP_SECONDS
+from mcpmux.runtime.upstreams.health import ANSWER_SECONDS, SILENCES
+from tests.runtime.scripted import MODERN, Json, RpcFailure, ScriptedServer
+from tests.runtime.world import World, open_world
+
+LEGACY = "2025-11-25"
+ERAS = [LEGACY, MODERN]
+QUESTION = {LEGACY: "ping", MODERN: "server/discover"}
+TOOL = {"name": "t", "inputSchema": {"type": "object"}}
+SHORT = {"x": {"request_timeout": 20.0}}
+LISTENS = {"toolsListChanged": True, "resourcesListChanged": True}
+
+
+class Moody(ScriptedServer):
+    """Answers everything until it is `dumb` about some methods (all of them when it has none to name)."""
+
+    def __init__(self, revision: str, **more: Any) -> None:
+        super().__init__(revision, resources=[{"uri": "a:1", "name": "a"}], tools=[TOOL], **more)
+        self.dumb: frozenset[str] | None = frozenset()
+
+    async def handle(self, method: str, params: Json, message: Json) -> Json:
+        if self.dumb is None or method in self.dumb:
+            await trio.sleep_forever()
+        if method == "tools/call":
+            return {"content": []} | ({"resultType": "complete"} if self.modern else {})
+        if method == "ping":
+            return {}
+        return await super().handle(method, params, message)
+
+    def asked(self, method: str) -> int:
+        return [message.get("method") for message in self.seen].count(method)
+
+
+def other() -> ScriptedServer:
+    return ScriptedServer(resources=[])
+
+
+async def call_tool(world: World, seconds: float | None = None) -> Any:
+    """The error of a tool call, None for none; it took that many seconds."""
+    began = trio.current_time()
+    try:
+        await world.client().request("tools/call", {"name": "x__t", "arguments": {}})
+        return None
+    except RpcFailure as failure:
+        return failure.error
+    finally:
+        if seconds is not None:
+            assert trio.current_time() - began == pytest.approx(seconds, abs=0.5)
+
+
+async def fail_calls(world: World, count: int = FAILURES) -> None:
+    """So many calls at a time that nobody answers."""
+    async with trio.open_nursery() as nursery:
+        for _ in range(count):
+            nursery.start_soon(call_tool, world)
+
+
+# Crash loops
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_a_server_that_dies_over_and_over_is_tried_at_the_cap_and_said_to_be_in_a_crash_loop(
+    up, autojump_clock
+):
+    class Dying(Moody):
+        async def serve(self, pipe: Any) -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(super().serve, pipe)
+                await trio.sleep(0.5)
+                await pipe.aclose()
+
+    async with open_world({"x": Dying(up), "docs": other()}) as world:
+        upstream = world.mux.upstreams["x"]
+        await trio.sleep(30)
+        assert upstream.state == "crash-loop"
+        assert "crash loop" in upstream.trouble
+        assert world.connects["x"] <= DEATHS + 1
+        error = await call_tool(world, 0)
+        assert error["code"] == -31001
+        assert error["data"]["state"] == "crash-loop"
+        assert 0 < error["data"]["retryAfterSeconds"] <= LOOP_SECONDS
+        before = world.connects["x"]
+        await trio.sleep(10 * LOOP_SECONDS)
+        assert 10 <= world.connects["x"] - before <= 10 / (1 - JITTER)
+        assert [change.state for change in upstream.history.changes].count("crash-loop") >= 10
+        left_out = (await world.client().request("resources/list"))["_meta"]["dev.mcpmux/upstreams"]
+        assert left_out["x"]["state"] == "crash-loop"
+        world.servers["x"] = Moody(up)
+        await trio.sleep(LOOP_SECONDS)
+        assert upstream.state == "ready"
+        assert await call_tool(world) is None
+
+
+async def test_clients_hear_of_every_change_of_a_server_that_comes_and_goes(autojump_clock):
+    async with open_world({"x": Moody(MODERN), "docs": other()}) as world:
+        await world.mux.upstreams["x"].settled()
+        client = world.client()
+        await client.start("subscriptions/listen", {"notifications": LISTENS})
+        await client.drain()
+        world.servers["x"] = None
+        await world.kill("x")
+        gone = [message["method"] for message in await client.drain()]
+        assert gone.count("notifications/tools/list_changed") == 1
+        world.servers["x"] = Moody(MODERN)
+        await trio.sleep(60)
+        back = [message["method"] for message in await client.drain()]
+        assert back.count("notifications/tools/list_changed") == 1
+
+
+# Hangs
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_an_idle_server_that_answers_nothing_any_more_is_started_again(up, autojump_clock):
+    server = Moody(up)
+    async with open_world({"x": server, "docs": other()}) as world:
+        upstream = world.mux.upstreams["x"]
+        assert await call_tool(world) is None
+        await trio.sleep(100)  # it has shown that it answers questions
+        assert (world.connects["x"], upstream.state) == (1, "ready")
+        server.dumb = None
+        world.servers["x"] = Moody(up)
+        await trio.sleep(30 + SILENCES * ANSWER_SECONDS + 10)
+        assert world.connects["x"] == 2
+        assert "health check" in str([change.reason for change in upstream.history.changes])
+        assert await call_tool(world) is None
+
+
+async def test_a_legacy_server_that_ignores_what_it_does_not_know_is_left_alone(autojump_clock):
+    server = Moody(LEGACY)
+    server.dumb = frozenset({"ping"})
+    async with open_world({"x": server, "docs": other()}) as world:
+        await trio.sleep(600)
+        assert world.connects["x"] == 1
+        assert server.asked("ping") > 5
+        assert await call_tool(world) is None
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_nothing_is_asked_while_traffic_flows_or_a_call_is_on_its_way_or_it_is_switched_off(
+    up, autojump_clock
+):
+    busy, working, off = Moody(up), Moody(up), Moody(up)
+    working.dumb = frozenset({"tools/call"})
+    settings = {"x": {}, "w": {"request_timeout": 400.0}, "off": {"health_interval": 0.0}}
+    servers: Any = {"x": busy, "w": working, "off": off}
+    async with open_world(servers, settings=settings) as world:
+        await world.client().request("resources/list")
+        asked = [server.asked(QUESTION[up]) for server in (busy, working, off)]
+        world.nursery.start_soon(world.client().start, "tools/call", {"name": "w__t", "arguments": {}})
+        for _ in range(40):
+            await call_tool(world)
+            await trio.sleep(8)
+        assert [server.asked(QUESTION[up]) for server in (busy, working, off)] == asked
+        await trio.sleep(100)
+        assert busy.asked(QUESTION[up]) > asked[0]
+        assert off.asked(QUESTION[up]) == asked[2]
+
+
+# The breaker
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_calls_that_nobody_answers_open_the_breaker_and_a_probe_closes_it(up, autojump_clock):
+    server = Moody(up)
+    async with open_world({"x": server, "docs": other()}, settings=SHORT) as world:
+        upstream = world.mux.upstreams["x"]
+        assert await call_tool(world) is None
+        client = world.client()
+        await client.start("subscriptions/listen", {"notifications": LISTENS})
+        await client.drain()
+        server.dumb = None
+        assert (await call_tool(world, 20))["code"] == -31002
+        await fail_calls(world)
+        await trio.sleep(ANSWER_SECONDS + 1)
+        assert (upstream.state, upstream.breaker.state.value) == ("failing", "open")
+        error = await call_tool(world, 0)
+        assert error["code"] == -31001
+        assert "Upstream 'x' does not answer any more" in error["message"]
+        assert 0 < error["data"]["retryAfterSeconds"] <= 5
+        left_out = (await world.client().request("tools/list"))["_meta"]["dev.mcpmux/upstreams"]
+        assert left_out["x"]["state"] == "failing"
+        server.dumb = frozenset()
+        await trio.sleep(5)
+        assert (upstream.state, world.connects["x"]) == ("ready", 1)
+        assert await call_tool(world) is None
+        told = [message.get("method") for message in await client.drain()]
+        assert told.count("notifications/tools/list_changed") == 2  # gone, and back
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_a_server_that_hangs_altogether_is_given_up_after_the_breaker_has_opened(up, autojump_clock):
+    server = Moody(up)
+    async with open_world({"x": server, "docs": other()}, settings=SHORT) as world:
+        assert await call_tool(world) is None
+        server.dumb = None
+        world.servers["x"] = Moody(up)
+        await fail_calls(world)
+        await trio.sleep(SILENCES * ANSWER_SECONDS + 10)
+        assert world.connects["x"] == 2
+        assert await call_tool(world) is None
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_calls_that_take_too_long_never_shut_off_a_server_that_is_alive(up, autojump_clock):
+    server = Moody(up)
+    server.dumb = frozenset({"tools/call"})
+    async with open_world({"x": server, "docs": other()}, settings=SHORT) as world:
+        for _ in range(3):
+            await fail_calls(world)
+            assert len((await world.client().request("resources/list"))["resources"]) == 1
+        upstream = world.mux.upstreams["x"]
+        assert (upstream.state, world.connects["x"]) == ("ready", 1)
+        assert {change.state for change in upstream.history.changes} == {"ready"}
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_errors_of_the_server_itself_are_answers(up, autojump_clock):
+    async def refuse(_server: Any, _params: Json, _message: Json) -> Json:
+        raise RpcFailure(-32603, "Internal error")
+
+    server = ScriptedServer(up, tools=[TOOL], handlers={"tools/call": refuse})
+    async with open_world({"x": server, "docs": other()}) as world:
+        for _ in range(3 * FAILURES):
+            assert (await call_tool(world))["code"] == -32603
+        assert not world.mux.upstreams["x"].breaker.doubtful
+
+
+async def test_lists_that_come_too_late_count_as_failures(autojump_clock):
+    server = Moody(MODERN)
+    async with open_world({"x": server, "docs": other()}) as world:
+        await world.mux.upstreams["x"].settled()
+        server.dumb = None
+        for _ in range(FAILURES):
+            await world.client().request("resources/list")
+        await trio.sleep(ANSWER_SECONDS + 1)
+        began = trio.current_time()
+        await world.client().request("resources/list")
+        assert trio.current_time() - began < 1
+
+
+# Deadlines
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_methods_have_deadlines_of_their_own_and_the_server_hears_of_their_end(up, autojump_clock):
+    server = Moody(up)
+    server.dumb = frozenset({"tools/call", "resources/read"})
+    settings = {"x": {"request_timeout": 20.0, "timeouts": {"tools/call": 45.0}}}
+    async with open_world({"x": server, "docs": other()}, settings=settings) as world:
+        assert "within 45 s" in (await call_tool(world, 45))["message"]
+        began = trio.current_time()
+        with pytest.raises(RpcFailure) as failure:
+            await world.client().request("resources/read", {"uri": "x+a:1"})
+        assert failure.value.error["code"] == -31002
+        assert trio.current_time() - began == pytest.approx(20, abs=0.5)
+        assert server.asked("notifications/cancelled") == 2
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_progress_renews_a_deadline_up_to_the_maximum(up, autojump_clock):
+    async def work(server: ScriptedServer, params: Json, _message: Json) -> Json:
+        for step in range(10_000):
+            progress = {"progressToken": params["_meta"]["progressToken"], "progress": step}
+            await server.send({"method": "notifications/progress", "params": progress})
+            await trio.sleep(5)
+        raise AssertionError
+
+    server = ScriptedServer(up, tools=[TOOL], handlers={"tools/call": work})
+    settings = {"x": {"request_timeout": 10.0, "max_request_timeout": 100.0}}
+    async with open_world({"x": server, "docs": other()}, settings=settings) as world:
+        client = world.client()
+        began = trio.current_time()
+        await client.start("tools/call", {"name": "x__t", "arguments": {}}, progressToken="p")
+        while "error" not in (message := await client.receive()):
+            pass
+        assert message["error"]["code"] == -31002
+        assert "did not finish tools/call within 100 s" in message["error"]["message"]
+        assert trio.current_time() - began == pytest.approx(100, abs=0.5)
+        assert [m["method"] for m in server.seen].count("notifications/cancelled") == 1
+
+
+# Partial answers
+
+
+@pytest.mark.parametrize("down", ERAS)
+@pytest.mark.parametrize("up", ERAS)
+async def test_what_is_missing_in_a_list_is_told_and_an_error_when_strict(up, down, autojump_clock):
+    async with open_world({"x": Moody(up), "gone": None}) as world:
+        client = world.client()
+        if down != MODERN:
+            await client.initialize(down)
+        result = await client.request("resources/list")
+        assert [item["uri"] for item in result["resources"]] == ["x+a:1"]
+        missing = result["_meta"]["dev.mcpmux/upstreams"]
+        assert missing.keys() == {"gone"}
+        assert missing["gone"]["state"] == "down"
+        world.mux.merger.strict = True
+        with pytest.raises(RpcFailure) as failure:
+            await client.request("resources/list")
+        error = failure.value.error
+        assert error["code"] == -31001
+        assert "The list is not complete: Upstream 'gone' is not available: nobody there" in error["message"]
+        assert error["data"]["dev.mcpmux/upstreams"].keys() == {"gone"}
+        world.servers["gone"] = Moody(up)
+        await trio.sleep(60)
+        result = await client.request("resources/list") if down == MODERN else await relisted(client)
+        assert len(result["resources"]) == 2
+        assert "dev.mcpmux/upstreams" not in result.get("_meta", {})
+
+
+async def relisted(client: Any) -> Json:
+    """A legacy client hears the list change before."""
+    request = await client.start("resources/list")
+    while (message := await client.receive()).get("id") != request:
+        assert message["method"].endswith("list_changed")
+    return message["result"]
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_a_raw_uri_whose_owner_may_be_missing_is_told_apart_from_one_that_nobody_has(
+    up, autojump_clock
+):
+    async def read(server: ScriptedServer, params: Json, _message: Json) -> Json:
+        result: Json = {"contents": [{"uri": params["uri"], "text": "x"}]}
+        cache = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+        return result | (cache if server.modern else {})
+
+    async with open_world({"x": Moody(up, handlers={"resources/read": read}), "gone": None}) as world:
+        client = world.client()
+        with pytest.raises(RpcFailure) as failure:
+            await client.request("resources/read", {"uri": "b:2"})
+        error = failure.value.error
+        assert error["code"] == -31001
+        assert "It is not known who owns b:2: Upstream 'gone'" in error["message"]
+        assert error["data"]["uri"] == "b:2"
+        assert error["data"]["dev.mcpmux/upstreams"].keys() == {"gone"}
+        result = await client.request("resources/read", {"uri": "a:1"})
+        assert result["_meta"]["dev.mcpmux/upstreams"].keys() == {"gone"}
+        world.mux.merger.strict = True
+        with pytest.raises(RpcFailure, match="It is not known who owns a:1"):
+            await client.request("resources/read", {"uri": "a:1"})
+        prefixed = await client.request("resources/read", {"uri": "x+a:1"})
+        assert "dev.mcpmux/upstreams" not in prefixed.get("_meta", {})
+        world.servers["gone"] = ScriptedServer(up, resources=[])
+        await trio.sleep(60)
+        with pytest.raises(RpcFailure) as failure:
+            await client.request("resources/read", {"uri": "b:2"})
+        assert failure.value.error["code"] == -32602

@@ -1,0 +1,142 @@
+"""Children of a process that is killed: real processes, which do what they can to stay."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import trio
+
+from mcpmux.transports.orphans import OrphanGuard
+from mcpmux.transports.process import StopLadder, open_process
+
+LADDER = StopLadder(close_seconds=0.05, terminate_seconds=0.05)
+LIMIT = 100_000
+
+STUBBORN = """
+    import signal, subprocess, sys
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    if len(sys.argv) > 1:
+        child = subprocess.Popen([sys.executable, sys.argv[0]], stdin=subprocess.DEVNULL)
+        print(child.pid, flush=True)
+    else:
+        print("ready", flush=True)
+    while True:
+        signal.pause()
+"""
+OWNER = """
+    import sys, trio
+    from mcpmux.transports.orphans import OrphanGuard
+    from mcpmux.transports.process import StopLadder, open_process
+
+    async def main():
+        guard = OrphanGuard()
+        options = dict(stop=StopLadder(1, 1), on_stderr_line=print, max_message_bytes=1000, guard=guard)
+        async with open_process(sys.executable, sys.argv[1:], {}, None, **options) as child:
+            print(child.pid, guard.pid, (await child.pipe.receive()).decode(), flush=True)
+            await trio.sleep_forever()
+
+    trio.run(main)
+"""
+
+
+def is_gone(pid: int) -> bool:
+    """Whether no process with this id runs any more; a zombie counts as gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+async def ended(pid: int) -> None:
+    """Wait for the end of a process that is nobody's child here."""
+    while not is_gone(pid):  # noqa: ASYNC110  # no event tells of it
+        await trio.sleep(0.01)
+
+
+@pytest.fixture
+def stubborn(tmp_path: Path) -> Path:
+    path = tmp_path / "stubborn.py"
+    path.write_text(dedent(STUBBORN))
+    return path
+
+
+async def test_no_child_nor_grandchild_outlives_an_owner_that_is_killed(stubborn):
+    with trio.fail_after(20):
+        owner = await trio.lowlevel.open_process(
+            [sys.executable, "-c", dedent(OWNER), str(stubborn), "parent"], stdout=subprocess.PIPE
+        )
+        line = b""
+        while not line.endswith(b"\n"):
+            line += await owner.stdout.receive_some()
+        child, reaper, grandchild = map(int, line.split())
+        assert not any(map(is_gone, (child, reaper, grandchild)))
+        owner.send_signal(signal.SIGKILL)
+        await owner.wait()
+        for pid in (child, grandchild, reaper):
+            await ended(pid)
+
+
+async def test_the_reaper_runs_as_long_as_there_is_a_child_and_is_shared(stubborn):
+    guard = OrphanGuard()
+    options = {"stop": LADDER, "on_stderr_line": print, "max_message_bytes": LIMIT, "guard": guard}
+    assert guard.pid is None
+    with trio.fail_after(10):
+        async with open_process(sys.executable, [str(stubborn)], {}, None, **options):
+            first = guard.pid
+            async with open_process(sys.executable, [str(stubborn)], {}, None, **options):
+                assert guard.pid == first
+            assert not is_gone(first)
+    assert guard.pid is None
+    assert is_gone(first)
+
+
+async def test_a_reaper_that_is_killed_is_replaced_and_knows_the_children(stubborn, monkeypatch):
+    monkeypatch.setattr("mcpmux.transports.orphans.AGAIN_SECONDS", 0.01)
+    guard = OrphanGuard()
+    options = {"stop": LADDER, "on_stderr_line": print, "max_message_bytes": LIMIT, "guard": guard}
+    with trio.fail_after(20):
+        async with open_process(sys.executable, [str(stubborn)], {}, None, **options) as child:
+            assert await child.pipe.receive() == b"ready"
+            first = guard.pid
+            os.kill(first, signal.SIGKILL)
+            while guard.pid in (first, None):  # noqa: ASYNC110  # no event tells of it
+                await trio.sleep(0.01)
+            second = guard.pid
+            await guard._reaper.stdin.aclose()  # as the kernel does when we are killed
+            assert await child.wait() == -signal.SIGKILL
+    assert is_gone(second)
+
+
+async def test_a_guard_that_cannot_start_its_reaper_lets_the_child_run(stubborn, monkeypatch):
+    monkeypatch.setattr("sys.executable", "/nonexistent/python")
+    options = {"stop": LADDER, "on_stderr_line": print, "max_message_bytes": LIMIT, "guard": OrphanGuard()}
+    with trio.fail_after(10):
+        async with open_process("cat", [], {}, None, **options) as child:
+            await child.pipe.send(b"hello")
+            assert await child.pipe.receive() == b"hello"
+
+
+async def test_the_reaper_does_not_end_what_mcpmux_has_ended_itself(stubborn):
+    with trio.fail_after(20):
+        reaper = await trio.lowlevel.open_process(
+            [sys.executable, "-I", "-S", "mcpmux/transports/orphan_reaper.py"], stdin=subprocess.PIPE
+        )
+        spared = await trio.lowlevel.open_process(
+            [sys.executable, str(stubborn)], stdout=subprocess.PIPE, start_new_session=True
+        )
+        try:
+            await spared.stdout.receive_some()
+            await reaper.stdin.send_all(b"+%d\n-%d\n" % (spared.pid, spared.pid))
+            await reaper.stdin.aclose()
+            assert await reaper.wait() == 0
+            assert spared.poll() is None
+        finally:
+            spared.kill()
+            await spared.wait()
