@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.mux.cursor import CursorSeal, Position
-from mcpmux.mux.merge import FOLLOWING_LIMIT, Walk
+from mcpmux.mux.merge import FOLLOWING_LIMIT, ITEM_LIMIT, PAGE_LIMIT, Walk
 from mcpmux.protocol.envelope import Fields, decode_any, raw
 
 SEAL = CursorSeal(b"0123456789abcdef")
@@ -58,7 +58,9 @@ def fetch(upstream: Upstream, cursor: str | None) -> tuple[list[Fields], str | N
     return items, upstream.cursors[page] if page < len(upstream.cursors) else None
 
 
-def walk_all(table: dict[str, Upstream], page_size: int, reverse: bool = False) -> Outcome:
+def walk_all(
+    table: dict[str, Upstream], page_size: int, reverse: bool = False, limit: int = ITEM_LIMIT
+) -> Outcome:
     """Every combined page, each cursor sealed and opened in between; `reverse`: answers come last first."""
     outcome = Outcome([], [], Counter())
     start = [Position(name) for name in table]
@@ -71,14 +73,14 @@ def walk_all(table: dict[str, Upstream], page_size: int, reverse: bool = False) 
                 if answer is None:
                     walk.take_failure(position, "is down")
                 else:
-                    walk.take_page(position, *answer)
+                    walk.take_page(position, *answer, limit)
             walk.end_round()
         outcome.pages.append([decode_any(item["name"]) for item in walk.items])
         outcome.failures.extend(walk.failures.items())
         if not walk.wanted:
             return outcome
         assert len(outcome.pages) < ROUND_LIMIT
-        start = SEAL.open("tools/list", SEAL.seal("tools/list", walk.wanted), table)
+        start = SEAL.open("tools/list", SEAL.seal("tools/list", walk.wanted))
 
 
 def expected(table: dict[str, Upstream]) -> list[str]:
@@ -180,3 +182,29 @@ def test_a_walk_shows_its_state():
     walk.take_failure(walk.wanted[1], "is down")
     walk.end_round()
     assert repr(walk) == "Walk(wanted=['a'], items=1, {'b': 'is down'})"
+
+
+@given(upstreams(), st.integers(1, 30), st.integers(1, 8))
+def test_a_list_longer_than_its_limit_is_cut_there_and_told_once(
+    table: dict[str, Upstream], page_size: int, limit: int
+):
+    table = {name: upstream._replace(failing=None) for name, upstream in table.items()}
+    outcome = walk_all(table, page_size, limit=limit)
+    for name, upstream in table.items():
+        own = [item for page in upstream.pages for item in page]
+        assert [item for item in outcome.items if item.startswith(name)] == own[:limit]
+        told = [reason for each, reason in outcome.failures if each == name]
+        assert len(told) <= 1
+        assert (len(own) > limit) <= bool(told)
+        assert bool(told) <= (len(own) >= limit)
+
+
+def test_a_list_of_empty_pages_without_end_is_cut():
+    walk = Walk([Position("a")], 10)
+    pages = 0
+    while not walk.done:
+        walk.take_page(walk.wanted[0], [], str(pages))
+        walk.end_round()
+        pages += 1
+    assert pages == PAGE_LIMIT
+    assert walk.failures == {"a": f"its list is cut after {PAGE_LIMIT} pages"}

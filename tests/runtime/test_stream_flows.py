@@ -195,7 +195,11 @@ async def test_connections_past_the_limit_are_told_so(tmp_path: Path):
         first = await world.client()
         await call(first, "who", me="x")
         refused = json.loads(await (await world.connect()).receive())
-        assert refused["error"] == {"code": -31003, "message": "Busy: too many connections; try again later"}
+        assert refused["error"] == {
+            "code": -31003,
+            "message": "Busy: too many connections; try again later",
+            "data": {"retryAfterSeconds": 1, "limit": "limits.max_connections"},
+        }
 
 
 @pytest.mark.parametrize(

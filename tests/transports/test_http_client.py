@@ -137,7 +137,7 @@ async def test_request_on_the_wire(method, body, rest):
 async def test_request_that_cannot_be_sent_is_our_mistake(method, target, fields):
     async with scripted() as pool:
         with pytest.raises(LocalProtocolError):
-            pool.request(method, target, fields, b"", idempotent=True)
+            await pool.send(method, target, tuple(fields), b"", idempotent=True)
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,27 @@
 """An HTTP/1.1 client for one origin: a bounded pool of connections, the last one used first.
 
-A request is a context: inside it the response is read, whole or as it comes. Leaving before the
-response is complete closes the connection, which is how HTTP cancels. No redirects, no
-decompression, no HEAD, no deadlines: the caller owns those. No task works behind the pool.
+A response is read, whole or as it comes, and released. Releasing it before it is complete closes the
+connection, which is how HTTP cancels. No redirects, no decompression, no HEAD, no deadlines: the caller
+owns those. No task works behind the pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import trio
+from trio.lowlevel import ParkingLot
 
 from mcpmux.errors import LocalProtocolError, MessageTooLarge, TransportClosed, TransportError
 from mcpmux.transports.http.connection import HttpConnection, HttpOrigin
-from mcpmux.transports.http.message import Fields, encode_request_head
+from mcpmux.transports.http.message import HEAD_FIELDS, Fields, encode_fields, encode_request_head
 from mcpmux.transports.http.proxy import Proxy
 from mcpmux.transports.http.route import Route, direct_route
 
+FRESH_SECONDS = 0.2  # no server closes a connection so soon after it was used
 LENGTHLESS_METHODS = frozenset({"GET", "DELETE", "OPTIONS"})  # say no Content-Length without a body
 
 
@@ -27,6 +30,7 @@ class PoolLimits:
     """How much a pool asks of its origin, and how much it takes from it."""
 
     head_bytes: int = 64 * 1024
+    head_fields: int = HEAD_FIELDS
     body_bytes: int = 64 * 1024 * 1024  # of a response that is read whole
     connections: int = 256  # every running request holds one, streams included
     waiting: int = 1024  # requests queued for a connection; one more fails at once
@@ -35,34 +39,41 @@ class PoolLimits:
 
 
 class HttpResponse:
-    """A response whose head is in. To be read inside the request's context, by one task."""
+    """A response whose head is in. To be read by one task, and released by it in the end."""
 
-    __slots__ = ("_body_limit", "_connection", "headers", "status")
+    __slots__ = ("_connection", "_pool", "headers", "status")
 
-    def __init__(self, connection: HttpConnection, body_limit: int) -> None:
+    def __init__(self, connection: HttpConnection, pool: HttpPool) -> None:
         self.status = connection.parser.status
         self.headers = connection.parser.headers
         self._connection: HttpConnection | None = connection
-        self._body_limit = body_limit
+        self._pool = pool
 
     def __repr__(self) -> str:
         return f"HttpResponse({self.status}, {'over' if self._connection is None else 'open'})"
 
+    def read_nowait(self) -> bytes | None:
+        """The body when all of it came with the head and nothing of it was read yet, else None."""
+        if self._connection is None or not self._connection.parser.complete:
+            return None
+        return self._connection.parser.take_body()
+
     async def read(self) -> bytes:
         """The rest of the body. Raises MessageTooLarge, TransportClosed, RemoteProtocolError."""
+        limit = self._pool.limits.body_bytes
         parts: list[bytes] = []
         size = 0
         while data := await self.receive_some():
             size += len(data)
-            if size > self._body_limit:
-                raise MessageTooLarge(f"the response's body is larger than {self._body_limit} bytes")
+            if size > limit:
+                raise MessageTooLarge(f"the response's body is larger than {limit} bytes")
             parts.append(data)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def receive_some(self) -> bytes:
         """The next bytes of the body as they come, b"" at its end. Raises as `read` does."""
         if self._connection is None:
-            raise LocalProtocolError("the request's context was left")
+            raise LocalProtocolError("the response was released")
         parser = self._connection.parser
         while True:
             data = parser.take_body()
@@ -79,13 +90,11 @@ class HttpResponse:
             raise StopAsyncIteration
         return data
 
-    def detach(self) -> HttpConnection:
-        """Take the connection back from the reader."""
-        connection = self._connection
-        if connection is None:
-            raise LocalProtocolError("the request's context was left")
-        self._connection = None
-        return connection
+    def release(self) -> None:
+        """Done with it: an unfinished response is cut off. May be called again."""
+        if self._connection is not None:
+            self._pool.put_back(self._connection)
+            self._connection = None
 
 
 class HttpPool:
@@ -109,13 +118,13 @@ class HttpPool:
             self._own_fields += route.proxy.fields
             self._prefix = f"http://{origin.authority}"
             self.asked_proxy = route.proxy
-        self._slots = trio.Semaphore(self.limits.connections)
+        self._running = 0  # requests that hold a connection
+        self._waiting = ParkingLot()
         self._idle: list[HttpConnection] = []  # the longest idle first
         self._closed = False
 
     def __repr__(self) -> str:
-        running = self.limits.connections - self._slots.value
-        return f"HttpPool({self.origin.authority}, running={running}, idle={len(self._idle)})"
+        return f"HttpPool({self.origin.authority}, running={self._running}, idle={len(self._idle)})"
 
     def __enter__(self) -> Self:
         return self
@@ -129,52 +138,102 @@ class HttpPool:
         while self._idle:
             self._idle.pop().wire.close()
 
-    def request(
-        self, method: str, target: str, headers: Sequence[tuple[str, str]], body: bytes, *, idempotent: bool
-    ) -> HttpExchange:
-        """A context whose value is the HttpResponse. `target` is path and query as they are sent.
+    async def send(
+        self,
+        method: str,
+        target: str,
+        headers: Fields,
+        body: bytes,
+        *,
+        idempotent: bool,
+        more: Fields = (),
+    ) -> HttpResponse:
+        """A response whose head is in, to be released. `target` is path and query as they are sent.
 
-        Entering it raises ConnectFailed, TransportClosed (no answer came; an `idempotent` request that
-        met a dying connection was repeated before), RemoteProtocolError, or TransportError when too
-        many requests wait already.
+        `more` headers are for what is different each time, `headers` for what is the same again and again.
+
+        Raises ConnectFailed, TransportClosed (no answer came; an `idempotent` request that met a dying
+        connection was repeated before), RemoteProtocolError, or TransportError when too many requests
+        wait already.
         """
         if method == "HEAD":
             raise LocalProtocolError("HEAD is not supported")
-        head = encode_request_head(method, self._prefix + target, (*self._own_fields, *headers))
+        head = encode_request_head(method, self._prefix + target, self._own_fields + headers)
+        if more:
+            head += encode_fields(more)
         if body or method not in LENGTHLESS_METHODS:
             head = b"%bContent-Length: %d\r\n" % (head, len(body))
-        return HttpExchange(self, head + b"\r\n", body, idempotent)
-
-    async def claim(self) -> None:
-        """Wait for the right to hold a connection; first come, first served."""
         if self._closed:
             raise TransportClosed("the connection pool is closed")
+        if self._running < self.limits.connections:
+            self._running += 1
+        else:
+            await self._wait_for_turn()
         try:
-            self._slots.acquire_nowait()
-        except trio.WouldBlock:
-            if self._slots.statistics().tasks_waiting >= self.limits.waiting:
-                raise TransportError(f"too many requests wait for {self.origin.authority}") from None
-            await self._slots.acquire()
+            connection = await self._exchange(head + b"\r\n", body, idempotent)
+        except BaseException:
+            self._end_turn()
+            raise
+        return HttpResponse(connection, self)
 
-    def release(self) -> None:
-        self._slots.release()
+    async def _exchange(self, head: bytes, body: bytes, idempotent: bool) -> HttpConnection:
+        """Send on an idle connection or a new one, and receive the head of the response."""
+        connection = self._take_idle(idempotent)
+        if connection is not None:
+            try:
+                await connection.exchange(head, body)
+                return self._checked(connection)
+            except TransportClosed:
+                if connection.parser.wire_bytes or not idempotent:
+                    raise
+        connection = HttpConnection(await self.route.open(), self.limits.head_bytes, self.limits.head_fields)
+        await connection.exchange(head, body)
+        return self._checked(connection)
 
-    def take_idle(self) -> HttpConnection | None:
-        """The connection that was used last, if it is still good."""
-        oldest = trio.current_time() - self.limits.idle_seconds
-        while self._idle:
-            connection = self._idle.pop()
+    def _checked(self, connection: HttpConnection) -> HttpConnection:
+        if self.asked_proxy is not None:
+            self.asked_proxy.check_answer(connection)
+        return connection
+
+    async def _wait_for_turn(self) -> None:
+        """Wait for the right to hold a connection; first come, first served."""
+        if len(self._waiting) >= self.limits.waiting:
+            raise TransportError(f"too many requests wait for {self.origin.authority}")
+        await self._waiting.park()
+        if self._closed:
+            self._end_turn()
+            raise TransportClosed("the connection pool is closed")
+
+    def _end_turn(self) -> None:
+        """Hand the right to hold a connection to whoever has waited longest."""
+        if not self._waiting.unpark():
+            self._running -= 1
+
+    def _take_idle(self, idempotent: bool) -> HttpConnection | None:
+        """The connection that was used last, if it is still good.
+
+        One that has just been used is not looked at for a request that can be repeated: that costs a
+        system call, and its dying would be noticed anyway.
+        """
+        idle = self._idle
+        if not idle:
+            return None
+        now = trio.current_time()
+        oldest = now - self.limits.idle_seconds
+        surely_good = max(oldest, now - FRESH_SECONDS)
+        while idle:
+            connection = idle.pop()
+            if idempotent and connection.idle_since >= surely_good:
+                return connection
             # Whatever an idle connection has to say, it is the end, an error, or not for us.
             if connection.idle_since >= oldest and not connection.wire.is_readable():
                 return connection
             connection.wire.close()
         return None
 
-    async def open(self) -> HttpConnection:
-        return HttpConnection(await self.route.open(), self.limits.head_bytes)
-
     def put_back(self, connection: HttpConnection) -> None:
-        """Keep the connection for reuse, or close it."""
+        """Keep the connection for reuse, or close it; the next one that waits has its turn."""
+        self._end_turn()
         parser = connection.parser
         if self._closed or not parser.complete or not parser.keep_alive:
             connection.wire.close()
@@ -184,44 +243,25 @@ class HttpPool:
         if len(self._idle) > self.limits.idle:
             self._idle.pop(0).wire.close()
 
+    def request(
+        self, method: str, target: str, headers: Sequence[tuple[str, str]], body: bytes, *, idempotent: bool
+    ) -> HttpExchange:
+        """The same as a context: its value is the response, which is released when it is left."""
+        return HttpExchange(partial(self.send, method, target, tuple(headers), body, idempotent=idempotent))
+
 
 class HttpExchange:
     """One request and its response, as a context. Made by `HttpPool.request`."""
 
-    __slots__ = ("_body", "_head", "_idempotent", "_pool", "_response")
+    __slots__ = ("_response", "_send")
 
-    def __init__(self, pool: HttpPool, head: bytes, body: bytes, idempotent: bool) -> None:
-        self._pool = pool
-        self._head = head
-        self._body = body
-        self._idempotent = idempotent
+    def __init__(self, send: Callable[[], Awaitable[HttpResponse]]) -> None:
+        self._send = send
 
     async def __aenter__(self) -> HttpResponse:
-        await self._pool.claim()
-        try:
-            connection = await self._send()
-            if self._pool.asked_proxy is not None:
-                self._pool.asked_proxy.check_answer(connection)
-        except BaseException:
-            self._pool.release()
-            raise
-        self._response = HttpResponse(connection, self._pool.limits.body_bytes)
+        """Raises as `HttpPool.send` does."""
+        self._response = await self._send()
         return self._response
 
     async def __aexit__(self, *_: object) -> None:
-        self._pool.put_back(self._response.detach())
-        self._pool.release()
-
-    async def _send(self) -> HttpConnection:
-        """Send on an idle connection or a new one, and receive the head of the response."""
-        connection = self._pool.take_idle()
-        if connection is not None:
-            try:
-                await connection.exchange(self._head, self._body)
-                return connection
-            except TransportClosed:
-                if connection.parser.wire_bytes or not self._idempotent:
-                    raise
-        connection = await self._pool.open()
-        await connection.exchange(self._head, self._body)
-        return connection
+        self._response.release()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.http.message import JOIN_BYTES
+from mcpmux.transports.http.message import HEAD_FIELDS, JOIN_BYTES
 from mcpmux.transports.http.response import ResponseParser
 from mcpmux.transports.wire import Wire
 
@@ -46,9 +46,9 @@ class HttpConnection:
 
     __slots__ = ("idle_since", "parser", "wire")
 
-    def __init__(self, wire: Wire, head_limit: int) -> None:
+    def __init__(self, wire: Wire, head_limit: int, field_limit: int = HEAD_FIELDS) -> None:
         self.wire = wire
-        self.parser = ResponseParser(head_limit)
+        self.parser = ResponseParser(head_limit, field_limit)
         self.idle_since = 0.0
 
     def __repr__(self) -> str:
@@ -56,13 +56,18 @@ class HttpConnection:
 
     async def exchange(self, head: bytes, body: bytes) -> None:
         """Send a request and receive until the response's head is in. Closes the wire on any error."""
-        self.parser.begin()
+        parser, wire = self.parser, self.wire
+        parser.begin()
         try:
             await self._send(head, body)
-            while not self.parser.status:
-                await self.receive()
+            while not parser.status:
+                data = await wire.receive()
+                if data:
+                    parser.feed(data)
+                else:
+                    parser.feed_eof()
         except BaseException:
-            self.wire.close()
+            wire.close()
             raise
 
     async def receive(self) -> None:

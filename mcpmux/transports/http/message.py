@@ -12,12 +12,16 @@ from functools import lru_cache
 from http import HTTPStatus
 
 from mcpmux.errors import LocalProtocolError
+from mcpmux.protocol.principal import ANYONE, Principal
 
 Fields = tuple[tuple[str, str], ...]
 
 ENCODED_HEADS = 1024  # heads kept encoded: a few per session and method in use
 JOIN_BYTES = 16 * 1024  # below this, copying a body behind its head is cheaper than a second send
 FRAMING_PER_BODY_BYTE = 8  # received; a chunk of one byte needs five, more is padding
+HEAD_FIELDS = 100  # browsers send 20, proxies in between add a few; each costs more than its bytes
+BODY_RATE = 1024  # bytes a second, from the end of the head on: slower is not a client but a burden
+SMALL_PART = 512  # bytes; parts of a body that are smaller are gathered, as each costs more than it holds
 LAST_CHUNK = b"0\r\n\r\n"
 
 _FRAMING = frozenset({"connection", "content-length", "transfer-encoding"})
@@ -31,9 +35,10 @@ class HttpLimits:
     """What a server grants its clients."""
 
     head_bytes: int = 32 * 1024
+    head_fields: int = HEAD_FIELDS
     body_bytes: int = 64 * 1024 * 1024
     head_seconds: float = 15  # from the first byte of a head (or from accepting) to its end
-    body_seconds: float = 60  # between two receives of one body
+    body_seconds: float = 60  # between two receives of one body, which is sent at BODY_RATE or faster
     idle_seconds: float = 120  # between two requests of one connection
     write_seconds: float = 60  # without the peer reading anything while we have something for it
     connections: int = 800  # leaves room for upstreams below the usual 1024 open files
@@ -45,6 +50,7 @@ class HttpRequest:
 
     `path` and `query` are as sent, percent-escapes included; `headers` have lower-case names, repeated
     fields are joined by ", ". `keep_alive` says whether the connection outlives the answer.
+    `holder`: of the client's certificate, see `holder_of`; `principal`: set by whoever finds out who it is.
     """
 
     method: str
@@ -55,6 +61,8 @@ class HttpRequest:
     peer: str
     http_1_0: bool
     keep_alive: bool
+    holder: str = ""
+    principal: Principal = ANYONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,18 @@ def encode_request_head(method: str, target: str, fields: Fields) -> bytes:
 def has_no_body(status: int) -> bool:
     """Answers that end with their head, whatever it says (RFC 9112 section 6.3)."""
     return status < 200 or status in (204, 304)
+
+
+def add_part(parts: list[bytes | bytearray], part: bytes) -> None:
+    """One more part of a body: memory stays near its size, however small its parts are."""
+    if not parts or len(part) >= SMALL_PART:
+        parts.append(part)
+        return
+    last = parts[-1]
+    if isinstance(last, bytearray):
+        last += part
+    else:
+        parts.append(bytearray(part))
 
 
 def encode_chunk(data: bytes) -> bytes:

@@ -2,7 +2,8 @@
 
 httptools (llhttp, strict) already refuses bare line feeds, folded lines, blanks before a colon, a
 repeated Content-Length or one next to Transfer-Encoding, and malformed chunks. Refused here: what it
-lets pass although it is ambiguous, too large, or not HTTP/1.x. An Upgrade is declined by ignoring it.
+lets pass although it is ambiguous, too large, or not HTTP/1.x. An Upgrade is declined by ignoring it,
+and so are chunk extensions, as RFC 9112 section 7.1.1 wants it; how much of them there may be is bounded.
 
     IDLE -- first byte -->      HEAD
     HEAD -- empty line -->      BODY   `wants_continue` if the client waits for a go-ahead
@@ -12,13 +13,20 @@ lets pass although it is ambiguous, too large, or not HTTP/1.x. An Upgrade is de
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from enum import Enum, auto
 from urllib.parse import urlsplit
 
 import httptools
 
-from mcpmux.transports.http.message import FRAMING_PER_BODY_BYTE, HttpLimits, HttpRequest, Refusal
+from mcpmux.transports.http.message import (
+    FRAMING_PER_BODY_BYTE,
+    HttpLimits,
+    HttpRequest,
+    Refusal,
+    add_part,
+)
 
 # Fields that mean something else to every reader when they come twice.
 SINGLETONS = frozenset(
@@ -35,6 +43,7 @@ class Phase(Enum):
 IDLE, HEAD, BODY = Phase  # a global is found faster than an attribute of the class
 
 
+_CHUNKED_LAST = re.compile(r"[,][ \t]*chunked\Z")
 _TLS_HANDSHAKE = b"\x16\x03"
 _TLS_REFUSAL = Refusal(400, "this port speaks plain HTTP, not TLS: use http://")
 
@@ -55,10 +64,11 @@ class RequestParser:
         self.requests: deque[HttpRequest] = deque()
         self.refusal: Refusal | None = None
         self.wants_continue = False
+        self.holder = ""  # of the client's certificate
         self._limits = limits
         self._peer = peer
         self._wire_bytes = 0  # of the unfinished request, or a little less when it was pipelined
-        self._body_bytes = 0
+        self.body_bytes = 0  # of the unfinished request
         self._body_withheld = False  # httptools takes an Upgrade for the end of the message
         self._parser = httptools.HttpRequestParser(self)
 
@@ -88,8 +98,9 @@ class RequestParser:
             self.phase = HEAD
             self._target = b""
             self._headers: dict[str, str] = {}
-            self._body: list[bytes] = []
-            self._body_bytes = 0
+            self._repeats = 0
+            self._body: list[bytes | bytearray] = []
+            self.body_bytes = 0
             self.wants_continue = False
 
     def on_url(self, part: bytes) -> None:
@@ -104,6 +115,8 @@ class RequestParser:
             if key in SINGLETONS:
                 raise RequestRefused(400, f"malformed request: {key} is repeated")
             text = f"{self._headers[key]}, {text}"
+            self._repeats += 1
+            self._check_fields()
         self._headers[key] = text
 
     def on_headers_complete(self) -> None:
@@ -111,6 +124,7 @@ class RequestParser:
             return
         self.phase = BODY
         headers = self._headers
+        self._check_fields()
         if self._wire_bytes > self._limits.head_bytes:
             self._check_head_size()
         version = self._parser.get_http_version()
@@ -125,23 +139,25 @@ class RequestParser:
         self._request = self._start_request(version)
 
     def on_body(self, part: bytes) -> None:
-        self._body_bytes += len(part)
-        if self._body_bytes > self._limits.body_bytes:
+        self.body_bytes += len(part)
+        if self.body_bytes > self._limits.body_bytes:
             raise self._body_too_large()
-        self._body.append(part)
+        add_part(self._body, part)
         self.wants_continue = False
 
     def on_message_complete(self) -> None:
         if not self._body_withheld:
             body = self._body
-            self._request.body = body[0] if len(body) == 1 else b"".join(body)
+            self._request.body = bytes(body[0]) if len(body) == 1 else b"".join(body)
             self.requests.append(self._request)
             self.phase = IDLE
 
     def _start_request(self, version: str) -> HttpRequest:
         target = self._target.decode("latin-1")
         if target[0] != "/" and target != "*":
-            target, self._headers["host"] = _origin_form(target)
+            target, host = _origin_form(target)
+            if self._headers.setdefault("host", host).lower() != host.lower():
+                raise RequestRefused(400, "malformed request: the target and Host name different hosts")
         path, _, query = target.partition("?")
         return HttpRequest(
             self._parser.get_method().decode("latin-1"),
@@ -152,13 +168,19 @@ class RequestParser:
             self._peer,
             version == "1.0",
             self._parser.should_keep_alive(),
+            self.holder,
         )
 
     def _check_growth(self) -> None:
         limit = self._limits.head_bytes
-        if self.phase is HEAD and self._wire_bytes > limit:
-            self.refusal = self._head_too_large().refusal
-        elif self.phase is BODY and self._wire_bytes > 2 * limit + FRAMING_PER_BODY_BYTE * self._body_bytes:
+        if self.phase is HEAD:
+            try:
+                self._check_fields()
+                if self._wire_bytes > limit:
+                    raise self._head_too_large()
+            except RequestRefused as refused:
+                self.refusal = refused.refusal
+        elif self.phase is BODY and self._wire_bytes > 2 * limit + FRAMING_PER_BODY_BYTE * self.body_bytes:
             self.refusal = Refusal(400, "malformed request: chunks are mostly framing")
 
     def _check_head_size(self) -> None:
@@ -169,8 +191,8 @@ class RequestParser:
     def _check_body_headers(self) -> None:
         if int(self._headers.get("content-length", "0")) > self._limits.body_bytes:
             raise self._body_too_large()
-        if self._headers.get("transfer-encoding", "chunked").lower() != "chunked":
-            raise RequestRefused(501, "the only transfer coding supported is chunked")
+        if "transfer-encoding" in self._headers:
+            _check_coding(self._headers["transfer-encoding"].lower())
         self._body_withheld = self._parser.should_upgrade()
 
     def _check_expectation(self, version: str) -> None:
@@ -187,6 +209,11 @@ class RequestParser:
             return b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
         return b"POST / HTTP/1.1\r\nContent-Length: %b\r\n\r\n" % self._headers["content-length"].encode()
 
+    def _check_fields(self) -> None:
+        limit = self._limits.head_fields
+        if len(self._headers) + self._repeats > limit:
+            raise RequestRefused(431, f"the request has more than {limit} header fields")
+
     def _head_too_large(self) -> RequestRefused:
         return RequestRefused(431, f"the request's head is larger than {self._limits.head_bytes} bytes")
 
@@ -201,8 +228,17 @@ def _check_old_version(version: str, headers: dict[str, str]) -> None:
         raise RequestRefused(400, "malformed request: HTTP/1.0 has no Transfer-Encoding")
 
 
+def _check_coding(coding: str) -> None:
+    """Where a body ends that is not chunked in the end, nobody can say (RFC 9112 sections 6.1 and 6.3)."""
+    if coding == "chunked":
+        return
+    if _CHUNKED_LAST.search(coding) and coding.count("chunked") == 1:
+        raise RequestRefused(501, "the only transfer coding supported is chunked")
+    raise RequestRefused(400, "malformed request: its last transfer coding is not chunked")
+
+
 def _origin_form(target: str) -> tuple[str, str]:
-    """`http://host/path?query` -> (`/path?query`, `host`): the target outranks the Host field (RFC 9112)."""
+    """`http://host/path?query` -> (`/path?query`, `host`)."""
     try:
         url = urlsplit(target)
     except ValueError as error:

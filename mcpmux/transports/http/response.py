@@ -11,16 +11,18 @@ from __future__ import annotations
 import httptools
 
 from mcpmux.errors import RemoteProtocolError, TransportClosed
-from mcpmux.transports.http.message import FRAMING_PER_BODY_BYTE, has_no_body
+from mcpmux.transports.http.message import FRAMING_PER_BODY_BYTE, HEAD_FIELDS, add_part, has_no_body
 
+_FRAMING = frozenset({"content-length", "transfer-encoding"})
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake: what a TLS port answers to plain HTTP
 
 
 class ResponseParser:
     """Reads the responses of one connection. The `on_…` are httptools' callbacks."""
 
-    def __init__(self, head_limit: int) -> None:
+    def __init__(self, head_limit: int, field_limit: int = HEAD_FIELDS) -> None:
         self._head_limit = head_limit
+        self._field_limit = field_limit
         self._parser = httptools.HttpResponseParser(self)
         self.begin()
 
@@ -34,7 +36,8 @@ class ResponseParser:
         self.complete = False
         self.keep_alive = False
         self.wire_bytes = 0
-        self._body: list[bytes] = []
+        self._repeats = 0
+        self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
         self._ends_with_stream = False
 
@@ -65,7 +68,7 @@ class ResponseParser:
         parts = self._body
         if not parts:
             return b""
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
         parts.clear()
         return data
 
@@ -79,13 +82,22 @@ class ResponseParser:
             return  # a trailer must not pass for a header
         key = name.decode("latin-1").lower()
         text = value.decode("latin-1").rstrip(" \t")
-        self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
+        if key in self.headers:
+            if key in _FRAMING:
+                raise RemoteProtocolError(f"malformed HTTP response: {key} is repeated")
+            text = f"{self.headers[key]}, {text}"
+            self._repeats += 1
+            self._check_fields()
+        self.headers[key] = text
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if status < 200:
             return
         headers = self.headers
+        self._check_fields()
+        if self.wire_bytes > self._head_limit:
+            self._check_head_size()
         if "transfer-encoding" in headers:
             if headers["transfer-encoding"].lower() != "chunked":
                 raise RemoteProtocolError("its transfer coding is not chunked")
@@ -95,15 +107,25 @@ class ResponseParser:
 
     def on_body(self, part: bytes) -> None:
         self._body_bytes += len(part)
-        self._body.append(part)
+        add_part(self._body, part)
 
     def on_message_complete(self) -> None:
         if self.status:
             self.complete = True
             self.keep_alive = self._parser.should_keep_alive()
 
+    def _check_fields(self) -> None:
+        if len(self.headers) + self._repeats > self._field_limit:
+            raise RemoteProtocolError(f"the response has more than {self._field_limit} header fields")
+
+    def _check_head_size(self) -> None:
+        size = sum(len(name) + len(value) + 4 for name, value in self.headers.items())
+        if size > self._head_limit:
+            raise RemoteProtocolError(f"the response's head is larger than {self._head_limit} bytes")
+
     def _check_growth(self) -> None:
         if not self.status:
+            self._check_fields()
             if self.wire_bytes > self._head_limit:
                 raise RemoteProtocolError(f"the response's head is larger than {self._head_limit} bytes")
         elif self.wire_bytes > 2 * self._head_limit + FRAMING_PER_BODY_BYTE * self._body_bytes:

@@ -13,6 +13,7 @@ import math
 import ssl
 import time
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from email.utils import formatdate
 from functools import partial
 
@@ -20,9 +21,10 @@ import structlog
 import trio
 
 from mcpmux.errors import LocalProtocolError, TransportClosed
-from mcpmux.transports.http.message import Fields, HttpLimits, HttpRequest, Refusal
+from mcpmux.transports.http.message import BODY_RATE, Fields, HttpLimits, HttpRequest, Refusal
 from mcpmux.transports.http.reply import HttpReply, ServerState
-from mcpmux.transports.http.request import BODY, HEAD, IDLE, RequestParser
+from mcpmux.transports.http.request import BODY, IDLE, Phase, RequestParser
+from mcpmux.transports.tls.certificate import holder_of
 from mcpmux.transports.tls.handshake import NotTls, accept_tls
 from mcpmux.transports.wire import PlainWire, Wire
 
@@ -35,6 +37,9 @@ LINGER_RECEIVES = 64  # and how much (4 MiB at most), so that it reads our answe
 REFUSED_CONNECTIONS = 64  # connections above the limit that get an answer; more are just closed
 
 log = structlog.get_logger()
+
+CONNECTION: ContextVar[str] = ContextVar("CONNECTION", default="")
+"""The peer's address and port, in everything that one of its requests causes; "" elsewhere."""
 
 
 async def serve_http(
@@ -120,6 +125,7 @@ class _Connection:
         self._handshaking = server.tls is not None
         self.refusal: Refusal | None = None
         self.deadline = server.state.now + server.limits.head_seconds
+        self._body_began = 0.0  # when the head of the request was in whose body comes now
         self._server = server
         self._state = server.state
         self._limits = server.limits
@@ -131,6 +137,7 @@ class _Connection:
         return f"_Connection({self.peer}, {self._parser.phase.name}, reply={self._reply})"
 
     async def run(self) -> None:
+        CONNECTION.set(self.peer)
         try:
             with self._scope:
                 if self._server.tls is not None and not await self._secure(self._server.tls):
@@ -145,7 +152,8 @@ class _Connection:
     async def _secure(self, context: ssl.SSLContext) -> bool:
         """Put TLS on the wire. False when that is the end of the connection."""
         try:
-            self.wire = await accept_tls(self.wire, context, self.peer)
+            self.wire = tls = await accept_tls(self.wire, context, self.peer)
+            self._parser.holder = holder_of(tls.peer_certificate())
         except NotTls as error:
             self.refusal = Refusal(400, str(error))
         except TransportClosed as error:
@@ -177,39 +185,43 @@ class _Connection:
                 return
             if not data:
                 return
-            phase = parser.phase
+            phase: Phase | None = parser.phase
             parser.feed(data)
             while parser.requests:
-                phase = IDLE
-                if not await self._answer(parser.requests.popleft()):
+                phase = None
+                request = parser.requests.popleft()
+                self.deadline = math.inf
+                self._reply = reply = HttpReply(request, self.send, self._state)
+                await self._server.handler(request, reply)
+                if not reply.finished:
+                    await self._finish(reply)
+                self._reply = None
+                if not request.keep_alive:
                     return
             if parser.refusal is not None:
                 self.refusal = parser.refusal
                 return
-            if parser.phase is not HEAD or phase is not HEAD:
-                self._renew_deadline()
+            if parser.phase is BODY or parser.phase is not phase:  # a longer head wins no time
+                self._renew_deadline(phase)
             if parser.wants_continue:
                 parser.wants_continue = False
                 await self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    async def _answer(self, request: HttpRequest) -> bool:
-        """Have one request handled. False when the connection ends with it."""
-        self.deadline = math.inf
-        self._reply = reply = HttpReply(request, self.send, self._state)
-        await self._server.handler(request, reply)
-        if not reply.finished:
-            if not reply.started:
-                raise LocalProtocolError("the handler returned without an answer")
-            await reply.finish()
-        self._reply = None
-        return request.keep_alive
+    async def _finish(self, reply: HttpReply) -> None:
+        """End what a returning handler left open."""
+        if not reply.started:
+            raise LocalProtocolError("the handler returned without an answer")
+        await reply.finish()
 
-    def _renew_deadline(self) -> None:
+    def _renew_deadline(self, before: Phase | None) -> None:
         phase, limits = self._parser.phase, self._limits
         if phase is IDLE:
             self.deadline = self._state.now + limits.idle_seconds
         elif phase is BODY:
-            self.deadline = self._state.now + limits.body_seconds
+            if before is not BODY:
+                self._body_began = self._state.now
+            least = self._body_began + limits.body_seconds + self._parser.body_bytes / BODY_RATE
+            self.deadline = min(self._state.now + limits.body_seconds, least)
         else:
             self.deadline = self._state.now + limits.head_seconds
 

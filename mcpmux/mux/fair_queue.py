@@ -1,0 +1,96 @@
+"""Whose turn it is, when more is asked of one upstream than it is given at a time.
+
+Rules
+  * At most `slots` run. Nobody waits while a slot is free.
+  * A slot that becomes free goes to the next client in turn, and there to what has waited longest: a client
+    with a thousand in the queue gets as many turns as a client with one.
+  * At most `room` wait. When it is full a client that has its share of it, or more, is refused. One that has
+    less takes the place of the newest of whoever has most, unless that would only turn the tables.
+
+| | a slot is free | none is |
+| --- | --- | --- |
+| `enter` | runs | no: `wait` |
+| `wait` | never called | waits; whoever had to give way is returned, perhaps itself |
+| `leave` | one slot more | the next in turn runs, and is returned |
+
+A client is any hashable value, what waits any hashable object. Nothing outside this file changes the state.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+
+class FairQueue(Generic[T]):
+    """The slots of one upstream and who waits for them."""
+
+    __slots__ = ("_ring", "room", "running", "slots", "waiting")
+
+    def __init__(self, slots: int, room: int) -> None:
+        self.slots = slots
+        self.room = room
+        self.running = 0
+        self.waiting = 0
+        self._ring: OrderedDict[Hashable, OrderedDict[T, None]] = OrderedDict()  # the next in turn first
+
+    def __repr__(self) -> str:
+        clients = len(self._ring)
+        return f"<FairQueue {self.running}/{self.slots} running, {self.waiting} of {clients} clients waiting>"
+
+    def enter(self) -> bool:
+        """Take a free slot, which `leave` gives back. False when there is none."""
+        if self.running < self.slots:
+            self.running += 1
+            return True
+        return False
+
+    def wait(self, client: Hashable, item: T) -> T | None:
+        """`item` waits, after `enter` said no. What is returned waits no more, and gets no turn."""
+        displaced = None
+        if self.waiting >= self.room:
+            greedy = self._greedier_than(client)
+            if greedy is None:
+                return item
+            displaced = next(reversed(self._ring[greedy]))
+            self.withdraw(greedy, displaced)
+        self._ring.setdefault(client, OrderedDict())[item] = None
+        self.waiting += 1
+        return displaced
+
+    def _greedier_than(self, client: Hashable) -> Hashable | None:
+        """Of a full queue the client that has most, when `client` has less than its share; else None."""
+        own = len(self._ring.get(client, ()))
+        clients = len(self._ring) + (own == 0)
+        if not self._ring or own >= max(1, self.room // clients):  # a flood is refused at once
+            return None
+        greedy = max(self._ring, key=lambda each: len(self._ring[each]))
+        return greedy if len(self._ring[greedy]) > own + 1 else None
+
+    def leave(self) -> T | None:
+        """Give a slot back; whoever is returned has it now."""
+        if not self._ring:
+            self.running -= 1
+            return None
+        client, items = next(iter(self._ring.items()))
+        item, _ = items.popitem(last=False)
+        self.waiting -= 1
+        if items:
+            self._ring.move_to_end(client)
+        else:
+            del self._ring[client]
+        return item
+
+    def withdraw(self, client: Hashable, item: T) -> bool:
+        """`item` does not want to wait any more. False when it does not wait: then it may have a slot."""
+        items = self._ring.get(client)
+        if items is None or item not in items:
+            return False
+        del items[item]
+        self.waiting -= 1
+        if not items:
+            del self._ring[client]
+        return True

@@ -1,0 +1,77 @@
+"""Coverage-guided fuzzing of the HTTP server's parser and of the envelope, with atheris (libFuzzer).
+
+    python -m tests.fuzz.coverage_guided http -max_total_time=60 CORPUS_DIRECTORY
+    python -m tests.fuzz.coverage_guided envelope -runs=1000000
+
+What stands behind the name of the target goes to libFuzzer (`-help=1` lists it). An input that breaks a law
+ends the run with its traceback and is written to a file `crash-…`, which can be run again alone.
+atheris (Linux, CPython) is installed by `pip install "atheris>=3"`, beside httptools and msgspec.
+The test in `test_coverage_guided.py` does a short, bounded run of both in an environment of its own, from
+the inputs in `seeds`.
+
+The first byte of an input says how the rest is cut into pieces. Laws: no exception but the declared ones; the
+same requests, or the same refusal, however the bytes are cut; an answer that can be encoded again.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import atheris
+
+with atheris.instrument_imports(include=["mcpmux"]):
+    from mcpmux.protocol.batch import read_batch
+    from mcpmux.protocol.call import Call
+    from mcpmux.protocol.envelope import BadMessage, Request, decode_message, encode_error, encode_reply
+    from mcpmux.transports.http.message import HttpLimits
+    from mcpmux.transports.http.request import RequestParser
+
+LIMITS = HttpLimits(
+    head_bytes=1 << 20, head_fields=1 << 20, body_bytes=1 << 20
+)  # not what is looked for here
+
+
+def requests_in(pieces: list[bytes]) -> object:
+    """What the server's parser makes of a stream."""
+    parser = RequestParser(LIMITS, "peer")
+    for piece in pieces:
+        if parser.refusal is None:
+            parser.feed(piece)
+    taken = [(each.method, each.path, each.headers, each.body, each.keep_alive) for each in parser.requests]
+    return taken, parser.refusal and parser.refusal.status, None if parser.refusal else parser.phase
+
+
+def fuzz_http(data: bytes) -> None:
+    """One stream, whole and in pieces."""
+    size, stream = (data[0] % 16 + 1 if data else 1), data[1:]
+    pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
+    whole, cut = requests_in([stream]), requests_in(pieces)
+    if whole != cut:
+        raise AssertionError(f"cut into {size}: {cut!r}, whole: {whole!r}")
+
+
+def fuzz_envelope(data: bytes) -> None:
+    """One message, alone and as a batch."""
+    for decode in (decode_message, read_batch):
+        try:
+            message = decode(data)
+        except BadMessage as bad:
+            encode_error(bad.id, bad)
+            continue
+        if isinstance(message, Request):
+            encode_reply(message.id, {})
+            try:
+                Call.of(message.method, message.params)
+            except ValueError:
+                continue
+
+
+def main() -> None:
+    """Does not return: libFuzzer ends the process, with status 0 when every law held."""
+    target = {"http": fuzz_http, "envelope": fuzz_envelope}[sys.argv.pop(1)]
+    atheris.Setup(sys.argv, target)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

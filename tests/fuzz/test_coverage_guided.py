@@ -1,0 +1,45 @@
+"""A short, bounded run of each coverage-guided target. `coverage_guided` says how a long one is started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.seeds import SEEDS
+from tests.real.parts import ROOT, pip_env
+
+SECONDS = 20  # of fuzzing
+PATIENCE = 120  # for that, and for starting
+
+pytestmark = [pytest.mark.slow, pytest.mark.real]
+
+
+@pytest.mark.parametrize("target", list(SEEDS))
+def test_no_input_breaks_a_law(target: str, tmp_path: Path):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for number, seed in enumerate(SEEDS[target]):
+        (corpus / str(number)).write_bytes(seed)
+    command = [
+        str(pip_env("fuzz")),
+        "-m",
+        "tests.fuzz.coverage_guided",
+        target,
+        "-timeout=10",
+        "-rss_limit_mb=512",
+    ]
+    done = subprocess.run(
+        [*command, f"-max_total_time={SECONDS}", f"-artifact_prefix={tmp_path}/", str(corpus)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert "DONE" in done.stderr
+    assert len(list(corpus.iterdir())) > len(SEEDS[target])  # it found its way further in than the seeds

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from mcpmux.mux.fair_queue import FairQueue
+
+CLIENTS = "abcd"
+
+
+def filled(slots, room, waiting):
+    """A queue whose slots are taken, with (client, number) waiting in that order."""
+    queue = FairQueue(slots, room)
+    for _ in range(slots):
+        assert queue.enter()
+    for item in waiting:
+        assert queue.wait(item[0], item) is None
+    return queue
+
+
+def turns(queue):
+    """Who gets the slots, in which order."""
+    return [queue.leave() for _ in range(queue.waiting)]
+
+
+def test_free_slot_is_taken_without_waiting():
+    queue = FairQueue(2, 10)
+    assert (queue.enter(), queue.enter(), queue.enter()) == (True, True, False)
+    assert queue.leave() is None
+    assert queue.enter()
+
+
+def test_clients_take_turns_and_each_keeps_its_order():
+    waiting = [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 1), ("b", 2)]
+    assert turns(filled(1, 10, waiting)) == [("a", 1), ("b", 1), ("c", 1), ("a", 2), ("b", 2), ("a", 3)]
+
+
+def test_slot_is_handed_over_and_never_free_in_between():
+    queue = filled(1, 10, [("a", 1)])
+    assert queue.leave() == ("a", 1)
+    assert not queue.enter()
+    assert queue.leave() is None
+    assert queue.running == 0
+
+
+def test_full_queue_refuses_the_client_that_fills_it():
+    queue = filled(1, 3, [("a", 1), ("a", 2), ("a", 3)])
+    assert queue.wait("a", ("a", 4)) == ("a", 4)
+
+
+def test_newcomer_takes_the_place_of_the_newest_of_whoever_has_most():
+    queue = filled(1, 4, [("a", 1), ("b", 1), ("a", 2), ("a", 3)])
+    assert queue.wait("c", ("c", 1)) == ("a", 3)
+    assert turns(queue) == [("a", 1), ("b", 1), ("c", 1), ("a", 2)]
+
+
+def test_queue_without_room_refuses():
+    queue = filled(1, 0, [])
+    assert queue.wait("a", ("a", 1)) == ("a", 1)
+
+
+def test_more_clients_than_room_are_refused_without_taking_places_of_equals():
+    queue = filled(1, 2, [("a", 1), ("b", 1)])
+    assert queue.wait("c", ("c", 1)) == ("c", 1)
+
+
+def test_withdrawn_gets_no_turn_and_says_so_once():
+    queue = filled(1, 10, [("a", 1), ("a", 2), ("b", 1)])
+    assert queue.withdraw("a", ("a", 1))
+    assert not queue.withdraw("a", ("a", 1))
+    assert not queue.withdraw("z", ("z", 1))
+    assert turns(queue) == [("a", 2), ("b", 1)]
+
+
+def test_what_waits_shows():
+    assert repr(filled(2, 9, [("a", 1)])) == "<FairQueue 2/2 running, 1 of 1 clients waiting>"
+
+
+@pytest.mark.parametrize("flood", [100, 10_000])
+def test_flood_does_not_delay_another_client(flood):
+    """Ten of b are served within twenty turns, whatever a has before them."""
+    queue = filled(1, flood + 10, [("a", number) for number in range(flood)])
+    for number in range(10):
+        assert queue.wait("b", ("b", number)) is None
+    served = [queue.leave() for _ in range(20)]
+    assert [item for item in served if item[0] == "b"] == [("b", number) for number in range(10)]
+
+
+@given(
+    loads=st.lists(st.tuples(st.sampled_from(CLIENTS), st.integers(1, 30)), min_size=1, max_size=12),
+    slots=st.integers(1, 3),
+)
+def test_no_client_is_ever_a_turn_ahead_of_one_that_waits(loads, slots):
+    waiting = [(client, (index, n)) for index, (client, count) in enumerate(loads) for n in range(count)]
+    queue = filled(slots, len(waiting), waiting)
+    left = Counter(client for client, _ in waiting)
+    served = Counter()
+    for client, _ in turns(queue):
+        served[client] += 1
+        left[client] -= 1
+        assert all(served[client] - served[other] <= 1 for other in left if left[other])
+
+
+class Machine(RuleBasedStateMachine):
+    """The queue beside a plain list of who waits, in the order of arrival."""
+
+    @initialize(slots=st.integers(1, 3), room=st.integers(0, 8))
+    def open(self, slots, room):
+        self.queue = FairQueue(slots, room)
+        self.waiting = []
+        self.running = 0
+        self.passed_over = Counter()
+        self.number = 0
+
+    def of(self, client):
+        return [item for item in self.waiting if item[0] == client]
+
+    @rule(client=st.sampled_from(CLIENTS))
+    def ask(self, client):
+        free = self.running < self.queue.slots
+        assert self.queue.enter() is free
+        if free:
+            self.running += 1
+            return
+        self.number += 1
+        item = (client, self.number)
+        clients = {each for each, _ in self.waiting} | {client}
+        share = self.queue.room // len(clients)
+        had = len(self.of(client))
+        displaced = self.queue.wait(client, item)
+        if displaced is None:
+            assert len(self.waiting) < self.queue.room
+        elif displaced == item:
+            assert len(self.waiting) == self.queue.room
+            most = max((len(self.of(each)) for each in clients), default=0)
+            assert had >= share or most <= had + 1
+            return
+        else:
+            assert len(self.waiting) == self.queue.room
+            assert displaced == self.of(displaced[0])[-1]
+            assert len(self.of(displaced[0])) > had + 1
+            self.waiting.remove(displaced)
+        self.waiting.append(item)
+
+    @precondition(lambda self: self.running)
+    @rule()
+    def finish(self):
+        following = self.queue.leave()
+        if following is None:
+            assert not self.waiting
+            self.running -= 1
+            return
+        client = following[0]
+        assert following == self.of(client)[0]
+        self.waiting.remove(following)
+        others = {each for each, _ in self.waiting} - {client}
+        self.passed_over = Counter({each: self.passed_over[each] + 1 for each in others})
+        # Whoever waits is passed over at most once by each of the others.
+        assert all(count < len(CLIENTS) for count in self.passed_over.values())
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def give_up(self, data):
+        item = data.draw(st.sampled_from(self.waiting))
+        assert self.queue.withdraw(item[0], item)
+        self.waiting.remove(item)
+        if not self.of(item[0]):
+            self.passed_over.pop(item[0], None)
+
+    @invariant()
+    def bounded_and_busy(self):
+        if not hasattr(self, "queue"):
+            return
+        assert self.queue.running == self.running <= self.queue.slots
+        assert self.queue.waiting == len(self.waiting) <= self.queue.room
+        assert not self.waiting or self.running == self.queue.slots
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -1,0 +1,241 @@
+"""More is asked of an upstream than it is given at a time: who waits, who is refused, who is not held up."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from mcpmux.errors import TransportClosed
+from mcpmux.protocol.busy import Busy
+from mcpmux.protocol.codes import BUSY
+from mcpmux.protocol.envelope import Request
+from mcpmux.runtime.downstreams.http_answer import respond
+from mcpmux.runtime.downstreams.stream_clients import FIRST_SECONDS, JsonPipe
+from tests.runtime.scripted import MODERN, ScriptedServer
+from tests.runtime.world import World, open_world
+
+SLOW = "vendor/slow"
+SECONDS = 1.0  # that the server works on one request
+
+
+class SlowServer(ScriptedServer):
+    """Counts what it works on at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__(MODERN, tools=[], handlers={SLOW: self._work})
+        self.now = 0
+        self.most = 0
+        self.began = 0
+
+    async def _work(self, _server, _params, _message):
+        self.began += 1
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await trio.sleep(SECONDS)
+        finally:
+            self.now -= 1
+        return {"resultType": "complete"}
+
+
+class Asker:
+    """A client that keeps many requests in flight and counts what comes of them."""
+
+    def __init__(self, client) -> None:
+        self.client = client
+        self.done = 0
+        self.refusals = []
+        self.finished_at = 0.0
+
+    async def flood(self, count):
+        """Send `count` requests at once, take all answers."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._take, count)
+            for _ in range(count):
+                await self.client.start(SLOW)
+
+    async def _take(self, count):
+        for _ in range(count):
+            message = json.loads(await self.client._pipe.receive())
+            if "error" in message:
+                self.refusals.append(message["error"])
+            else:
+                self.done += 1
+        self.finished_at = trio.current_time()
+
+
+@asynccontextmanager
+async def one_upstream(server, **settings):
+    """mcpmux in front of a single upstream, which is passed through."""
+    settings = {"prefix": "", "request_timeout": 100_000.0, **settings}
+    async with open_world({"slow": server}, settings={"slow": settings}) as world:
+        yield world
+
+
+def turnstile_of(world: World):
+    return world.mux.upstreams["slow"].turnstile
+
+
+async def test_flood_of_one_client_does_not_starve_another(autojump_clock):
+    server = SlowServer()
+    async with one_upstream(server, max_in_flight=4) as world:
+        greedy, modest = Asker(world.client()), Asker(world.client())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(greedy.flood, 10_000)
+            await trio.testing.wait_all_tasks_blocked()
+            began = trio.current_time()
+            nursery.start_soon(modest.flood, 10)
+        # Half of four slots is its share: ten requests take five rounds, and one is under way already.
+        assert modest.done == 10
+        assert modest.finished_at - began <= 6 * SECONDS
+        assert greedy.finished_at - began > 100 * SECONDS
+        assert greedy.done + len(greedy.refusals) == 10_000
+        assert server.began == greedy.done + modest.done
+        assert server.most == 4
+        assert (turnstile_of(world).running, turnstile_of(world).waiting) == (0, 0)
+
+
+async def test_full_queue_refuses_with_a_hint_when_to_come_back(autojump_clock):
+    server = SlowServer()
+    async with one_upstream(server, max_in_flight=2, max_waiting=3) as world:
+        asker = Asker(world.client())
+        await asker.flood(8)
+        assert asker.done == 5
+        assert len(asker.refusals) == 3
+        assert asker.refusals[0] == {
+            "code": BUSY,
+            "message": "Busy: upstream 'slow' works on 2 exchanges and 3 wait; try again later",
+            "data": {"retryAfterSeconds": 1, "limit": "upstreams.slow.max_waiting", "upstream": "slow"},
+        }
+
+
+async def test_newcomer_gets_its_share_of_a_full_queue(autojump_clock):
+    async with one_upstream(SlowServer(), max_in_flight=1, max_waiting=10) as world:
+        greedy, modest = Asker(world.client()), Asker(world.client())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(greedy.flood, 30)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(modest.flood, 5)
+        assert (modest.done, modest.refusals) == (5, [])
+        assert greedy.done == 6  # one that ran, and five that were not displaced
+
+
+async def test_who_waits_longer_than_the_deadline_hears_busy(autojump_clock):
+    async with one_upstream(SlowServer(), max_in_flight=1, request_timeout=2.5) as world:
+        asker = Asker(world.client())
+        await asker.flood(4)
+        assert asker.done == 2
+        assert [error["code"] for error in asker.refusals] == [BUSY, -31002]
+
+
+@pytest.mark.parametrize("after", [0.5, 1.0, 1.5])
+async def test_client_that_goes_away_leaves_no_slot_taken(autojump_clock, after):
+    server = SlowServer()
+    async with one_upstream(server, max_in_flight=2) as world:
+        leaving, staying = Asker(world.client()), Asker(world.client())
+        for _ in range(20):
+            await leaving.client.start(SLOW)
+        await trio.testing.wait_all_tasks_blocked()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(staying.flood, 4)
+            await trio.sleep(after)
+            await leaving.client.vanish()
+        assert staying.done == 4
+        await trio.sleep(60)
+        assert (turnstile_of(world).running, turnstile_of(world).waiting) == (0, 0)
+
+
+async def test_client_that_cancels_what_waits_makes_room(autojump_clock):
+    server = SlowServer()
+    async with one_upstream(server, max_in_flight=1, max_waiting=2) as world:
+        client = world.client()
+        ids = [await client.start(SLOW) for _ in range(3)]
+        await trio.testing.wait_all_tasks_blocked()
+        for request_id in ids:
+            await client.send({"method": "notifications/cancelled", "params": {"requestId": request_id}})
+        await trio.testing.wait_all_tasks_blocked()
+        assert (turnstile_of(world).running, turnstile_of(world).waiting) == (0, 0)
+        asker = Asker(client)
+        await asker.flood(3)
+        assert asker.done == 3
+        assert server.began == 4
+
+
+async def test_request_of_a_client_past_its_own_limit_is_refused(autojump_clock):
+    async with one_upstream(SlowServer()) as world:
+        asker = Asker(world.client(in_flight=2))
+        await asker.flood(3)
+        assert asker.done == 2
+        assert asker.refusals[0]["code"] == BUSY
+        assert asker.refusals[0]["data"] == {"retryAfterSeconds": 1, "limit": "limits.max_in_flight"}
+
+
+def numbered(count):
+    return [{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(count)]
+
+
+async def test_list_past_its_limit_is_cut_and_told(autojump_clock):
+    servers = {
+        "long": ScriptedServer(tools=numbered(10), page_size=4),
+        "short": ScriptedServer(tools=numbered(6)),
+    }
+    limits = {"long": {"max_list_items": 6}, "short": {"max_list_items": 6}}
+    async with open_world(servers, settings=limits) as world:
+        result = await world.client().request("tools/list")
+        assert [tool["name"] for tool in result["tools"] if tool["name"].startswith("long")] == [
+            f"long__t{number}" for number in range(6)
+        ]
+        assert sum(tool["name"].startswith("short") for tool in result["tools"]) == 6
+        assert result["_meta"]["dev.mcpmux/upstreams"] == {
+            "long": {"state": "ready", "reason": "its list is cut after 6 items: see max_list_items"}
+        }
+        assert ("tools/list", "8") not in servers["long"].pages
+
+
+class Silent:
+    """A pipe of a client that says nothing, and hears what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[bytes] = []
+
+    async def send(self, message):
+        self.told.append(message)
+
+    async def receive(self):
+        await trio.sleep_forever()
+
+    async def aclose(self):
+        await trio.lowlevel.checkpoint()
+
+
+async def test_stream_that_never_says_anything_is_closed(autojump_clock):
+    silent = Silent()
+    with pytest.raises(TransportClosed):
+        await JsonPipe(silent).receive()
+    assert trio.current_time() < 2 * FIRST_SECONDS
+    assert json.loads(silent.told[0])["error"]["message"].startswith("Invalid request: no message within")
+
+
+@pytest.mark.parametrize(
+    ("busy", "status"), [(Busy("x", "limits.max_in_flight", own=True), 429), (Busy("x", "limits.y"), 503)]
+)
+async def test_busy_goes_over_http_with_its_status_and_retry_after(busy: Busy, status: int):
+    sent = []
+
+    class Reply:
+        started = False
+
+        async def send(self, status, fields, data):
+            sent.append((status, dict(fields).get("Retry-After"), json.loads(data)["error"]["data"]))
+
+    async def work(_notify):
+        raise busy
+
+    request = Request(1, "tools/list")
+    await respond(request, Reply(), work, streams=True)
+    await respond(request, Reply(), work, streams=True, legacy=True)
+    assert sent == [(status, "1", busy.data), (200, None, busy.data)]
