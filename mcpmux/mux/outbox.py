@@ -67,6 +67,13 @@ class Outbox:
         self._waiting[key] = event
         return True
 
+    def drop(self, method: str) -> bool:
+        """Nothing of that kind is to be told any more; whether any waited."""
+        kept = {key: event for key, event in self._waiting.items() if key[0] != method}
+        dropped = len(kept) < len(self._waiting)
+        self._waiting = kept
+        return dropped
+
     def take(self) -> Event | None:
         """The event that has waited longest, None when there is none."""
         if not self._waiting:

@@ -72,6 +72,15 @@ class Subscriptions(Generic[Listener]):
                 held.add((other, uri))
         return frozenset(moved)
 
+    def forget(self, upstream: str) -> None:
+        """Nobody listens to anything of `upstream` any more."""
+        for uri, listeners in self._interest.pop(upstream, {}).items():
+            for listener in listeners:
+                held = self._of_listener[listener]
+                held.discard((upstream, uri))
+                if not held:
+                    del self._of_listener[listener]
+
     def wanted(self, upstream: str) -> frozenset[str]:
         """The URIs of `upstream` that somebody listens to."""
         return frozenset(self._interest.get(upstream, ()))
@@ -79,6 +88,10 @@ class Subscriptions(Generic[Listener]):
     def listeners(self, upstream: str, uri: str) -> int:
         """How many listen to `uri` of `upstream`."""
         return len(self._interest.get(upstream, {}).get(uri, ()))
+
+    def held_by(self, listener: Listener) -> list[tuple[str, str]]:
+        """Every (upstream, URI) that `listener` listens to, in the same order each time."""
+        return sorted(self._of_listener.get(listener, ()))
 
     def count(self, listener: Listener) -> int:
         """How many URIs `listener` listens to."""

@@ -1,0 +1,168 @@
+"""Who may use what. Pure, and immutable: other rules are another Policy.
+
+The law
+
+    A use is allowed when at least one `allow` rule fits it and no `deny` rule does.
+
+The order of rules means nothing. Without any rules there is no Policy (None) and everything is allowed; with
+one rule whatever no rule allows is denied.
+
+  * A rule fits when each thing that it names fits: a principal's name, scopes (all of them), the upstream,
+    the method, the target. What it does not name fits. A rule that names principals fits no unknown client.
+  * The target is a URI or name as the upstream itself has it. A URI can be written in many ways (see
+    `spelling`): an `allow` fits when its glob fits every reading of the URI, a `deny` when it fits any.
+  * What is unknown of a use counts against it: an `allow` that names targets does not fit a use without a
+    known target, a `deny` does, whatever targets it names.
+
+Lists follow. They show an item exactly when it may be used: a resource that may be read, a tool that may be
+called, a prompt that may be got. A template is shown unless no URI that it can stand for may be read, as far
+as its literal text tells (`may_use_template`): whoever may read a URI sees each template that it comes from.
+Completions tell what exists, so a template's are given only when whatever it stands for is allowed
+(`may_complete`). A task belongs to the use of its tool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from mcpmux.config import AccessRule
+from mcpmux.mux.rule import Rule, Target, template_glob
+from mcpmux.protocol import method as m
+from mcpmux.protocol.principal import Principal
+
+NO_RULE = "access"
+"""What refuses when no rule allows."""
+
+USED_BY = {
+    m.RESOURCES_LIST: m.RESOURCES_READ,
+    m.TEMPLATES_LIST: m.RESOURCES_READ,
+    m.TOOLS_LIST: m.TOOLS_CALL,
+    m.PROMPTS_LIST: m.PROMPTS_GET,
+    m.TASKS_LIST: m.TOOLS_CALL,
+}
+"""List method → what its items are used by."""
+
+CAPABILITY_USES = {
+    "resources": (m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE),
+    "tools": (m.TOOLS_CALL,),
+    "tasks": (m.TOOLS_CALL,),
+    "prompts": (m.PROMPTS_GET,),
+    "completions": (m.COMPLETE,),
+}
+"""Capability → what it is for."""
+
+NAMES_URIS = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE})
+
+MEMORY_LIMIT = 4096  # (principal, upstream, method) whose rules are remembered; then they are found anew
+
+
+class Decision(NamedTuple):
+    """Whether a use is allowed, and the name of the rule that decided it."""
+
+    allowed: bool
+    rule: str
+
+
+class _Relevant(NamedTuple):
+    """The rules that fit but for the target, which is still to be asked about."""
+
+    allows: tuple[Rule, ...]
+    denies: tuple[Rule, ...]
+
+
+class Policy:
+    """All rules in force."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = tuple(rules)
+        self._memory: dict[tuple[Principal, str, str], _Relevant] = {}
+
+    def __repr__(self) -> str:
+        return f"<Policy of {len(self.rules)} rules>"
+
+    def _relevant(self, principal: Principal, upstream: str, method: str) -> _Relevant:
+        key = (principal, upstream, method)
+        found = self._memory.get(key)
+        if found is None:
+            if len(self._memory) >= MEMORY_LIMIT:
+                self._memory.clear()
+            fitting = [rule for rule in self.rules if rule.fits(principal, upstream, method)]
+            found = self._memory[key] = _Relevant(
+                tuple(rule for rule in fitting if rule.allow),
+                tuple(rule for rule in fitting if not rule.allow),
+            )
+        return found
+
+    def decide(self, principal: Principal, upstream: str, method: str, target: str | None) -> Decision:
+        """Whether `principal` may do `method` with `target`, in the upstream's own words; None: unknown."""
+        relevant = self._relevant(principal, upstream, method)
+        if not relevant.allows:
+            return Decision(False, NO_RULE)
+        asked = None if target is None else Target(target, is_uri=method in NAMES_URIS)
+        for rule in relevant.denies:
+            if rule.denies(asked):
+                return Decision(False, rule.name)
+        for rule in relevant.allows:
+            if rule.allows(asked):
+                return Decision(True, rule.name)
+        return Decision(False, NO_RULE)
+
+    def allows(self, principal: Principal, upstream: str, method: str, target: str | None) -> bool:
+        """Whether `principal` may do `method` with `target`; see `decide`."""
+        return self.decide(principal, upstream, method, target).allowed
+
+    def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool:
+        """Whether some target may be allowed for one of `methods`."""
+        for method in methods:
+            relevant = self._relevant(principal, upstream, method)
+            if relevant.allows and not any(rule.is_about_all for rule in relevant.denies):
+                return True
+        return False
+
+    def sees(self, principal: Principal, upstream: str) -> bool:
+        """Whether `principal` may use an upstream for anything, so that it may know that there is one."""
+        return self.may_use(principal, upstream, *_EVERY_USE, _ANY_OTHER)
+
+    def offers(self, principal: Principal, upstream: str, capability: str) -> bool:
+        """Whether a capability of an upstream is of any use to `principal`."""
+        uses = CAPABILITY_USES.get(capability)
+        return self.sees(principal, upstream) if uses is None else self.may_use(principal, upstream, *uses)
+
+    def may_use_template(self, principal: Principal, upstream: str, template: str) -> bool:
+        """Whether a URI that a template can stand for may be allowed to be read."""
+        relevant = self._relevant(principal, upstream, m.RESOURCES_READ)
+        glob = template_glob(template)
+        return any(rule.may_allow(glob) for rule in relevant.allows) and not any(
+            rule.covers(glob) for rule in relevant.denies
+        )
+
+    def may_complete(self, principal: Principal, upstream: str, template: str) -> Decision:
+        """Whether everything that a template can stand for is allowed to be told."""
+        relevant = self._relevant(principal, upstream, m.COMPLETE)
+        glob = template_glob(template)
+        for rule in relevant.denies:
+            if rule.may_deny(glob):
+                return Decision(False, rule.name)
+        for rule in relevant.allows:
+            if rule.covers(glob):
+                return Decision(True, rule.name)
+        return Decision(False, NO_RULE)
+
+    def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool:
+        """Whether a list shows an item, named by its URI, template or name; None: it has none."""
+        if list_method == m.TEMPLATES_LIST and item is not None:
+            return self.may_use_template(principal, upstream, item)
+        return self.allows(principal, upstream, USED_BY[list_method], item)
+
+
+_EVERY_USE = (m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.TOOLS_CALL, m.PROMPTS_GET, m.COMPLETE)
+_ANY_OTHER = "*"
+"""Stands for every method that mcpmux does not know: rules about all methods fit it."""
+
+
+def policy_of(rules: Collection[AccessRule]) -> Policy | None:
+    """The policy that a configuration says; None when it has no rules."""
+    if not rules:
+        return None
+    return Policy([Rule.of(rule, f"access[{number}]") for number, rule in enumerate(rules)])

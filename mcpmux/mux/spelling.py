@@ -1,0 +1,181 @@
+"""Every way in which a server may read a URI, so that an access rule cannot be dodged by spelling. Pure.
+
+Two servers may take the same text for two things: one decodes `%2e%2e`, one does not; one takes `//` for `/`,
+one takes `\\` for `/`. mcpmux cannot know which server does what, so a URI has several readings:
+
+  * as it is written, and
+  * after 0, 1, … DECODE_LIMIT rounds of percent-decoding (fewer when nothing is left to decode); with
+    query and fragment cut off before that, after it or never; with repeated `/` kept or taken for one; with
+    tabs and line ends kept or left out; with `\\` kept or taken for `/`: each time with scheme and host in
+    lower case, without user and default port, without dot segments, `file:/x` and `file://localhost/x` as
+    `file:///x`.
+
+A glob is read in the same ways, with a mark for each of its stars. Which readings count is the rule's
+business. Names of tools and prompts are no URIs and have one reading.
+
+Source: RFC 3986 sections 5.2.4 and 6.2; RFC 8089 appendix B; the URL standard of WHATWG (backslashes, tabs).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+from urllib.parse import unquote
+
+STAR = "\ue000"
+"""Stands for a star while a glob is read; in a URI it would have to be percent-encoded."""
+
+DECODE_LIMIT = 3  # rounds; a URI in which something is left to decode after them is not clear
+LENGTH_LIMIT = 8192  # characters of a URI that has several readings: bounds the time that they take
+
+_PLAIN_HEAD = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*:(?://[a-z0-9-]+(?:\.[a-z0-9-]+)*(?=/))?|file://(?=/)")
+_ODD = re.compile(rf"[%\\?#{STAR}\x00-\x20\x7f]|//|(?:^|/)\.{{1,2}}(?:/|$)")
+_SCHEME = re.compile(rf"([A-Za-z{STAR}][A-Za-z0-9+.\-{STAR}]*):")
+_TAIL = re.compile(r"[?#]")
+_IGNORED = str.maketrans("", "", "\t\r\n")
+_ENDS = "".join(map(chr, range(0x21)))
+_BLANKS = re.compile(r"[\x00-\x20]")
+_SLASHES = re.compile(r"/{2,}")
+_DEFAULT_PORTS = {"http": ":80", "https": ":443", "ws": ":80", "wss": ":443"}
+
+
+class Way(NamedTuple):
+    """One way of reading. `rounds` of decoding; `cut`: when query and fragment are taken off, if ever."""
+
+    rounds: int
+    cut: Literal["first", "last", "never"]
+    merging: bool
+    """Whether repeated slashes are one."""
+    trimming: bool
+    """Whether tabs and line ends are left out, and blanks at both ends."""
+    turning: bool
+    """Whether a backslash is a slash."""
+
+
+AS_WRITTEN = None
+CUTS: tuple[Literal["first", "last", "never"], ...] = ("first", "last", "never")
+BOTH = (True, False)
+
+
+def is_plain(uri: str) -> bool:
+    """Whether every reading of a URI is the text as it is written."""
+    head = _PLAIN_HEAD.match(uri)
+    if head is None:
+        return ":" not in uri and _ODD.search(uri) is None
+    return _ODD.search(uri, head.end()) is None
+
+
+def readings_of(uri: str) -> Iterator[tuple[Way | None, str]]:
+    """(way, reading) for every way that a server may take; some readings come more than once."""
+    yield AS_WRITTEN, uri
+    if is_plain(uri):
+        return
+    last = min(_rounds_in(uri), DECODE_LIMIT)
+    bare = _decoded(uri, last)
+    turned = bare.replace("\\", "/")
+    # Ways that come to the same for this text are gone once.
+    cuts = CUTS if _TAIL.search(bare) else CUTS[:1]
+    merging = BOTH if "//" in turned.partition("://")[2] or "://" not in turned else BOTH[:1]
+    trimming = BOTH if _BLANKS.search(bare) else BOTH[:1]
+    turning = BOTH if "\\" in bare else BOTH[:1]
+    for settings in itertools.product(range(last + 1), cuts, merging, trimming, turning):
+        way = Way(*settings)
+        yield way, read(uri, way)
+
+
+def is_clear(uri: str) -> bool:
+    """Whether all readings of a URI are known: it is neither too long nor encoded too often to look into."""
+    return is_plain(uri) or (len(uri) <= LENGTH_LIMIT and _rounds_in(uri) <= DECODE_LIMIT)
+
+
+def read(uri: str, way: Way | None) -> str:
+    """What a server that reads in this way takes the URI for."""
+    if way is AS_WRITTEN:
+        return uri
+    if way.trimming:
+        uri = uri.strip(_ENDS).translate(_IGNORED)
+    if way.cut != "first":
+        uri = _decoded(uri, way.rounds)
+    cut = _TAIL.search(uri) if way.cut != "never" else None
+    end = cut.start() if cut is not None else len(uri)
+    front, tail = uri[:end], uri[end:]
+    if way.cut == "first":
+        front, tail = _decoded(front, way.rounds), _decoded(tail, way.rounds)
+    if way.trimming:
+        front = front.translate(_IGNORED)
+    if way.turning:
+        front = front.replace("\\", "/")
+    return _read_front(front, way.merging) + tail
+
+
+def without_tail(uri: str) -> str:
+    """A URI without query and fragment, for servers that do not look at them."""
+    cut = _TAIL.search(uri)
+    return uri[: cut.start()] if cut is not None else uri
+
+
+def has_dot_segment(uri: str) -> bool:
+    """Whether a path has a `.` or `..` in it, encoded or not."""
+    decoded = without_tail(_decoded(uri, DECODE_LIMIT)).replace("\\", "/")
+    return any(segment in (".", "..") for segment in decoded.split("/"))
+
+
+def _rounds_in(uri: str) -> int:
+    """Rounds of decoding until nothing changes, at most one more than are looked into."""
+    for rounds in range(DECODE_LIMIT + 1):
+        decoded = unquote(uri)
+        if decoded == uri:
+            return rounds
+        uri = decoded
+    return DECODE_LIMIT + 1
+
+
+def _decoded(text: str, rounds: int) -> str:
+    for _ in range(rounds):
+        if "%" not in text:
+            break
+        text = unquote(text)
+    return text
+
+
+def _read_front(front: str, merging: bool) -> str:
+    """Scheme, authority and path: everything in front of the query."""
+    found = _SCHEME.match(front)
+    if found is None:
+        return _read_path(front, merging)
+    scheme, rest = found[1].lower(), front[found.end() :]
+    if scheme == "file" and rest.startswith("/") and not rest.startswith("//"):
+        rest = f"//{rest}"
+    if not rest.startswith("//"):
+        return f"{scheme}:{_read_path(rest, merging)}"
+    authority, slash, path = rest[2:].partition("/")
+    authority = _read_authority(scheme, authority)
+    # A star in the authority may stand for a path as well.
+    path = f"/{path}" if slash or (authority and STAR not in authority) else ""
+    return f"{scheme}://{authority}{_read_path(path, merging)}"
+
+
+def _read_authority(scheme: str, authority: str) -> str:
+    authority = authority.rpartition("@")[2].lower()
+    authority = authority.removesuffix(_DEFAULT_PORTS.get(scheme, ":")).removesuffix(".")
+    return "" if scheme == "file" and authority == "localhost" else authority
+
+
+def _read_path(path: str, merging: bool) -> str:
+    """The path without dot segments."""
+    if merging:
+        path = _SLASHES.sub("/", path)
+    if "." not in path:
+        return path
+    root, segments = ("/", path[1:].split("/")) if path.startswith("/") else ("", path.split("/"))
+    kept: list[str] = []
+    for segment in segments:
+        if segment == "..":
+            del kept[-1:]
+        elif segment != ".":
+            kept.append(segment)
+    if segments[-1] in (".", "..") and kept:
+        kept.append("")
+    return root + "/".join(kept)

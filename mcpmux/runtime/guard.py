@@ -1,0 +1,259 @@
+"""The access rules in force, and what they refuse: in words that do not tell whether it exists.
+
+Promises: what a principal may not use is answered like something that is not there, before any upstream is
+asked about it; the rules of one moment are one immutable value. Refuses to know how a use is carried out.
+
+A task belongs to the use of its tool, so which tool made which task is remembered, within a bound. A task
+that was forgotten is one of an unknown tool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from mcpmux.errors import Refused, RpcError
+from mcpmux.mux.policy import CAPABILITY_USES, USED_BY, Policy
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
+from mcpmux.protocol.envelope import Fields, decode_fields, decode_list, raw, text_of
+from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.tasks import TASK_ID
+
+TASK_LIMIT = 10_000  # tasks whose tools are remembered; past that the oldest are of unknown tools
+
+_NAMED_BY = {
+    m.RESOURCES_LIST: "uri",
+    m.TEMPLATES_LIST: "uriTemplate",
+    m.TOOLS_LIST: "name",
+    m.PROMPTS_LIST: "name",
+}
+_CAPABILITY_OF_CHANGE = {
+    m.RESOURCES_CHANGED: "resources",
+    m.TOOLS_CHANGED: "tools",
+    m.PROMPTS_CHANGED: "prompts",
+}
+
+
+class Guard:
+    """Who may use what. `policy` is None when everything is allowed."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.policy = policy
+        self._tools: dict[tuple[str, str], str] = {}
+
+    def __repr__(self) -> str:
+        return f"<Guard {self.policy!r}, {len(self._tools)} tasks>"
+
+    # Tasks
+
+    def made_task(self, key: str, task_id: str, tool: str | None) -> None:
+        """A tool call in the session with that key has made a task."""
+        if tool is None:
+            return
+        if len(self._tools) >= TASK_LIMIT:
+            del self._tools[next(iter(self._tools))]
+        self._tools[key, task_id] = tool
+
+    def tool_of(self, key: str, task_id: str | None) -> str | None:
+        """The tool that has made a task, None when that is not known."""
+        return self._tools.get((key, task_id or ""))
+
+    # Lists
+
+    def visible(self, call: Call, upstreams: Iterable[str]) -> list[str]:
+        """The upstreams that are asked for the list that `call` asks for."""
+        policy = self.policy
+        if policy is None:
+            return list(upstreams)
+        use = USED_BY[call.method]
+        return [name for name in upstreams if policy.may_use(call.principal, name, use)]
+
+    def sift(self, call: Call, upstream: str, key: str, items: list[Fields]) -> list[Fields]:
+        """The items of an upstream's list that are shown; `key`: of the session that gave them."""
+        policy, method = self.policy, call.method
+        if policy is None:
+            return items
+
+        def name_of(item: Fields) -> str | None:
+            if method == m.TASKS_LIST:
+                return self.tool_of(key, text_of(item.get(TASK_ID)))
+            return text_of(item.get(_NAMED_BY[method]))
+
+        return [item for item in items if policy.shows(call.principal, upstream, method, name_of(item))]
+
+    def sift_result(self, call: Call, upstream: str, key: str, result: Fields) -> Fields:
+        """An upstream's own answer to a list (changed in place), or to anything else."""
+        if self.policy is None:
+            return result
+        kind = m.PAGED.get(call.method)
+        if kind is not None:
+            try:
+                items = decode_list(result.get(kind.items, b"[]"))
+            except ValueError:
+                items = []
+            result[kind.items] = raw(self.sift(call, upstream, key, items))
+        return confined(result)
+
+    # Uses
+
+    def check(
+        self, principal: Principal, upstream: str, method: str, target: str | None, refusal: RpcError
+    ) -> None:
+        """Raises `refusal`, as Refused, unless `target`, in the upstream's own words, may be used."""
+        if self.policy is None:
+            return
+        allowed, rule = self.policy.decide(principal, upstream, method, target)
+        if not allowed:
+            raise as_refused(refusal, rule)
+
+    def check_uri(self, principal: Principal, upstream: str, use: str, uri: str, refusal: RpcError) -> None:
+        """The same for a URI, or for a template that is to be completed."""
+        if self.policy is None:
+            return
+        allowed, rule = (
+            self.policy.may_complete(principal, upstream, uri)
+            if use == m.COMPLETE
+            else self.policy.decide(principal, upstream, use, uri)
+        )
+        if not allowed:
+            raise as_refused(refusal, rule)
+
+    def candidates(
+        self, principal: Principal, upstreams: Collection[str], use: str, uri: str
+    ) -> Collection[str]:
+        """The upstreams of which a URI that nobody is named in may be used, if they own it."""
+        policy = self.policy
+        if policy is None:
+            return upstreams
+        if use == m.COMPLETE:
+            return [name for name in upstreams if policy.may_complete(principal, name, uri).allowed]
+        return [name for name in upstreams if policy.allows(principal, name, use, uri)]
+
+    def sees(self, principal: Principal, upstream: str) -> bool:
+        """Whether a principal may know that there is an upstream."""
+        return self.policy is None or self.policy.sees(principal, upstream)
+
+    def may_use(self, principal: Principal, upstream: str, use: str) -> bool:
+        """Whether a use of an upstream may be allowed for some target."""
+        return self.policy is None or self.policy.may_use(principal, upstream, use)
+
+    def may(self, principal: Principal, upstream: str, method: str, target: str | None) -> bool:
+        """Whether a use is allowed."""
+        return self.policy is None or self.policy.allows(principal, upstream, method, target)
+
+    def admit(self, call: Call, upstream: str, key: str) -> Fields | None:
+        """Judge a call to the only upstream there is, in its own words.
+
+        The answer when the upstream need not be asked, else None. Raises Refused.
+        """
+        policy, method, principal = self.policy, call.method, call.principal
+        if policy is None:
+            return None
+        if method in m.PAGED:
+            return None if self.visible(call, [upstream]) else _empty(method)
+        if method == m.RESOURCES_READ:
+            uri = call.text("uri") or ""
+            self.check(principal, upstream, method, uri, no_resource(uri))
+        elif method in (m.TOOLS_CALL, m.PROMPTS_GET):
+            name = call.text("name") or ""
+            kind = "tool" if method == m.TOOLS_CALL else "prompt"
+            self.check(principal, upstream, method, name, no_item(kind, name))
+        elif method in m.ABOUT_ONE_TASK:
+            tool = self.tool_of(key, call.text(TASK_ID))
+            self.check(principal, upstream, m.TOOLS_CALL, tool, no_task())
+        elif method == m.COMPLETE:
+            self._check_ref(call, upstream)
+        else:
+            self.check(principal, upstream, method, None, no_method(method))
+        return None
+
+    def _check_ref(self, call: Call, upstream: str) -> None:
+        try:
+            ref = decode_fields(call.params["ref"])
+        except (KeyError, ValueError):
+            raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be an object') from None
+        uri, name = text_of(ref.get("uri")), text_of(ref.get("name"))
+        if text_of(ref.get("type")) == "ref/resource":
+            self.check_uri(call.principal, upstream, call.method, uri or "", no_resource(uri or ""))
+        else:
+            self.check(call.principal, upstream, call.method, name or "", no_item("prompt", name or ""))
+
+    # What an upstream is at all
+
+    def narrow(
+        self, principal: Principal, facts: list[tuple[str, ServerFacts]]
+    ) -> list[tuple[str, ServerFacts]]:
+        """What servers said about themselves, as far as it is of any use to a principal."""
+        policy = self.policy
+        if policy is None:
+            return facts
+        return [
+            (name, _narrowed(policy, principal, name, fact))
+            for name, fact in facts
+            if policy.sees(principal, name)
+        ]
+
+    def may_hear(self, principal: Principal, change: str, upstreams: Collection[str] | None) -> bool:
+        """Whether the change of a list may be told, when one of `upstreams` (None: any) has changed."""
+        policy = self.policy
+        if policy is None or upstreams is None:
+            return True
+        capability = _CAPABILITY_OF_CHANGE[change]
+        return any(policy.offers(principal, name, capability) for name in upstreams)
+
+
+def _narrowed(policy: Policy, principal: Principal, upstream: str, facts: ServerFacts) -> ServerFacts:
+    offered = {
+        name: options
+        for name, options in facts.capabilities.items()
+        if name not in CAPABILITY_USES or policy.offers(principal, upstream, name)
+    }
+    resources = offered.get("resources")
+    if isinstance(resources, dict) and not policy.may_use(principal, upstream, m.RESOURCES_SUBSCRIBE):
+        offered["resources"] = {name: option for name, option in resources.items() if name != "subscribe"}
+    return msgspec.structs.replace(facts, capabilities=offered)
+
+
+def confined(result: Fields) -> Fields:
+    """A result that is this principal's alone: no cache may give it to another (changed in place)."""
+    if "cacheScope" in result:
+        result["cacheScope"] = raw("private")
+    return result
+
+
+def _empty(method: str) -> Fields:
+    return {
+        "resultType": raw("complete"),
+        m.PAGED[method].items: raw([]),
+        "ttlMs": raw(0),
+        "cacheScope": raw("private"),
+    }
+
+
+def as_refused(error: RpcError, rule: str) -> Refused:
+    """The error as what mcpmux itself does not let happen."""
+    return Refused(error.code, error.message, rule, error.data)
+
+
+def no_resource(uri: str) -> RpcError:
+    """-32602: nobody has that resource, as far as its reader may know."""
+    return RpcError(INVALID_PARAMS, f"Resource not found: no upstream owns {uri}", {"uri": uri})
+
+
+def no_item(kind: str, name: str) -> RpcError:
+    """-32602: there is no tool or prompt of that name, as far as its user may know."""
+    return RpcError(INVALID_PARAMS, f"Unknown {kind}: {name}", {"name": name})
+
+
+def no_task() -> RpcError:
+    """-32602: this client has no such task."""
+    return RpcError(INVALID_PARAMS, "Task not found")
+
+
+def no_method(method: str) -> RpcError:
+    """-32601: nobody knows that method, as far as its user may know."""
+    return RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")

@@ -1,0 +1,338 @@
+"""The laws of access rules, and the ways to dodge a rule by spelling."""
+
+from __future__ import annotations
+
+import posixpath
+from itertools import product
+from urllib.parse import unquote, urlsplit
+
+import attrs
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mcpmux.config import AccessRule
+from mcpmux.mux.glob import matches, may_meet, parse_glob
+from mcpmux.mux.policy import NO_RULE, Policy, policy_of
+from mcpmux.mux.spelling import is_plain, readings_of
+from mcpmux.mux.template import matches as template_matches
+from mcpmux.protocol import method as m
+from mcpmux.protocol.principal import ANYONE, Principal
+
+ALICE = Principal("alice", frozenset({"docs:read"}))
+BOB = Principal("bob")
+PRINCIPALS = [ANYONE, ALICE, BOB]
+UPSTREAMS = ["docs", "web"]
+USES = [m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.TOOLS_CALL, m.PROMPTS_GET, m.COMPLETE, "vendor/x"]
+WORDS = {
+    "read": m.RESOURCES_READ,
+    "subscribe": m.RESOURCES_SUBSCRIBE,
+    "call": m.TOOLS_CALL,
+    "get": m.PROMPTS_GET,
+    "complete": m.COMPLETE,
+}
+few = settings(max_examples=50)  # each tries every principal, upstream and method
+
+PARTS = ["*", "a", "b", "/", "m:", "file:///"]
+globs = st.sampled_from(["".join(each) for size in (1, 2, 3) for each in product(PARTS, repeat=size)])
+texts = st.sampled_from(["".join(each) for size in (0, 1, 2, 3) for each in product(PARTS[1:], repeat=size)])
+
+
+def some(*values: str) -> st.SearchStrategy[tuple[str, ...]]:
+    return st.sampled_from([(), *((value,) for value in values), values])
+
+
+rules = st.builds(
+    AccessRule,
+    effect=st.just("allow"),
+    principals=some("*", "alice", "b*"),
+    scopes=some("docs:read", "other"),
+    upstreams=some("docs", "w*"),
+    methods=some("read", "call", "get", "complete", "vendor/*", "*"),
+    targets=st.one_of(st.just(()), st.tuples(globs), st.tuples(globs, globs)),
+) | st.builds(
+    AccessRule,
+    effect=st.just("deny"),
+    principals=some("alice", "b*").filter(bool) | st.just(("*",)),
+    methods=some("read", "call"),
+    targets=st.one_of(st.just(()), st.tuples(globs)),
+)
+
+
+def policy(*given_rules: AccessRule) -> Policy:
+    made = policy_of(given_rules)
+    assert made is not None
+    return made
+
+
+def fits_simply(rule: AccessRule, principal: Principal, upstream: str, method: str) -> bool:
+    """What the module's words say, written a second time."""
+    named = [WORDS.get(name, name) for name in rule.methods]
+    return (
+        (not rule.principals or (principal is not ANYONE and is_in(rule.principals, principal.name)))
+        and set(rule.scopes) <= principal.scopes
+        and (not rule.upstreams or is_in(rule.upstreams, upstream))
+        and (not named or is_in(named, method))
+    )
+
+
+def is_in(patterns: tuple[str, ...] | list[str], text: str) -> bool:
+    return any(matches(parse_glob(pattern), text) for pattern in patterns)
+
+
+def test_without_rules_there_is_no_policy():
+    assert policy_of([]) is None
+
+
+@few
+@given(st.lists(rules, min_size=1, max_size=5), texts)
+def test_a_plain_target_is_allowed_when_a_rule_allows_it_and_none_denies_it(given_rules, target):
+    made = policy(*given_rules)
+    for principal, upstream, method in product(PRINCIPALS, UPSTREAMS, USES):
+        if method in (m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE) and not is_plain(target):
+            continue
+        fitting = [r for r in given_rules if fits_simply(r, principal, upstream, method)]
+        fitting = [r for r in fitting if not r.targets or is_in(r.targets, target)]
+        effects = {rule.effect for rule in fitting}
+        assert made.allows(principal, upstream, method, target) == (effects == {"allow"})
+
+
+@few
+@given(st.lists(rules, min_size=1, max_size=5), st.randoms(), texts)
+def test_the_order_of_rules_means_nothing(given_rules, random, target):
+    shuffled = list(given_rules)
+    random.shuffle(shuffled)
+    one, other = policy(*given_rules), policy(*shuffled)
+    for principal, upstream, method in product(PRINCIPALS, UPSTREAMS, USES):
+        assert one.allows(principal, upstream, method, target) == other.allows(
+            principal, upstream, method, target
+        )
+
+
+@few
+@given(st.lists(rules, min_size=1, max_size=4), rules, texts | st.none())
+def test_one_more_rule_moves_access_one_way_only(given_rules, more, target):
+    before, after = policy(*given_rules), policy(*given_rules, more)
+    for principal, upstream, method in product(PRINCIPALS, UPSTREAMS, USES):
+        was = before.allows(principal, upstream, method, target)
+        now = after.allows(principal, upstream, method, target)
+        assert (now >= was) if more.effect == "allow" else (now <= was)
+
+
+@few
+@given(st.lists(rules, min_size=1, max_size=4), texts)
+def test_what_no_rule_allows_is_denied(given_rules, target):
+    made = policy(
+        *(attrs.evolve(rule, effect="deny", principals=rule.principals or ("*",)) for rule in given_rules)
+    )
+    for principal, upstream, method in product(PRINCIPALS, UPSTREAMS, USES):
+        assert made.decide(principal, upstream, method, target) == (False, NO_RULE)
+        assert not made.may_use(principal, upstream, method)
+        assert not made.sees(principal, upstream)
+
+
+@few
+@given(st.lists(rules, min_size=1, max_size=5), texts)
+def test_lists_show_exactly_what_may_be_used(given_rules, target):
+    made = policy(*given_rules)
+    used_by = {m.RESOURCES_LIST: m.RESOURCES_READ, m.TOOLS_LIST: m.TOOLS_CALL, m.PROMPTS_LIST: m.PROMPTS_GET}
+    for principal, upstream in product(PRINCIPALS, UPSTREAMS):
+        for list_method, use in used_by.items():
+            shown = made.shows(principal, upstream, list_method, target)
+            assert shown == made.allows(principal, upstream, use, target)
+            assert made.may_use(principal, upstream, use) or not shown
+            assert made.sees(principal, upstream) or not shown
+
+
+TEMPLATES = ["file:///{x}", "file:///a/{x}", "m:{x}b", "{+x}", "m:a{?q}", "file:///{a}/{b}", "file:///a"]
+expansions = st.lists(st.sampled_from(["file:///", "m:", "a", "b", "/", "..", "%2e"]), max_size=5).map(
+    "".join
+)
+
+
+@few
+@given(st.lists(rules, min_size=1, max_size=5), st.sampled_from(TEMPLATES), expansions)
+def test_whoever_may_read_a_uri_sees_every_template_that_it_comes_from(given_rules, template, uri):
+    if not template_matches(template, uri):
+        return
+    made = policy(*given_rules)
+    for principal, upstream in product(PRINCIPALS, UPSTREAMS):
+        if made.allows(principal, upstream, m.RESOURCES_READ, uri):
+            assert made.shows(principal, upstream, m.TEMPLATES_LIST, template)
+
+
+@few
+@given(st.lists(rules, min_size=1, max_size=5), st.sampled_from(TEMPLATES), texts)
+def test_a_template_is_completed_only_when_all_that_it_stands_for_is_allowed(given_rules, template, uri):
+    if not template_matches(template, uri) or not is_plain(uri):
+        return
+    made = policy(*given_rules)
+    for principal, upstream in product(PRINCIPALS, UPSTREAMS):
+        if made.may_complete(principal, upstream, template).allowed:
+            assert made.allows(principal, upstream, m.COMPLETE, uri)
+
+
+@given(globs, globs, texts)
+def test_globs_that_never_meet_have_no_text_in_common(one, other, text):
+    one_glob, other_glob = parse_glob(one), parse_glob(other)
+    if matches(one_glob, text) and matches(other_glob, text):
+        assert may_meet(one_glob, other_glob)
+    assert may_meet(one_glob, other_glob) == may_meet(other_glob, one_glob)
+
+
+# Spelling
+
+PIECES = [
+    *("public", "secret", "/", "/", "..", ".", "%2e", "%2E%2e", "%252e", "%2f", "%252F", "\\", "%5c", "//"),
+    *("a", "?", "#", "%3f", "%23", "\t", "%70ublic", "s%65cret", ";x"),
+]
+STARTS = [
+    *("file:///public/", "file:///secret/", "FILE:///public/", "file://localhost/public/", "file:/public/"),
+    *("file:///", "file:////secret/", "file://LOCALHOST/secret/", " file:///secret/", "fi\tle:///secret/"),
+]
+paths = st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
+
+
+def files_meant(uri: str) -> set[str]:
+    """The files that servers of many habits would open for a URI."""
+    found = set()
+    for text in {uri, unquote(uri), unquote(unquote(uri))}:
+        try:
+            path = urlsplit(text.strip(" \t\r\n")).path
+        except ValueError:
+            continue
+        for opened in (path, unquote(path), unquote(unquote(path)), path.replace("\\", "/")):
+            for each in (opened, opened.replace("\\", "/")):
+                found.add(posixpath.normpath("/" + each.lstrip("/")))
+    if uri.startswith("file://"):
+        found.add(posixpath.normpath("/" + uri.removeprefix("file://").lstrip("/")))
+    return found
+
+
+def is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + "/")
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(STARTS), paths)
+@example("file:///public/", "%2e%2e/secret/a")
+@example("file:///public/", "x%3F/%2e%2e/%2e%2e/secret")
+@example("file:///public/", ".\t./secret/a")
+@example("file:///public/", "a/..%5c..%5csecret")
+def test_an_allowed_folder_cannot_be_left(start, path):
+    made = policy(AccessRule(effect="allow", targets=("file:///public/*",)))
+    uri = start + path
+    if made.allows(ANYONE, "docs", m.RESOURCES_READ, uri):
+        assert all(is_below(opened, "/public") for opened in files_meant(uri)), files_meant(uri)
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(STARTS), paths)
+@example("file:///public/", "../secret/a")
+@example("file:////secret/", "a")
+@example("file:///", "%73ecret/a")
+@example("file:///", "a//../secret/x")
+def test_a_denied_folder_cannot_be_entered(start, path):
+    made = policy(
+        AccessRule(effect="allow", upstreams=("docs",)),
+        AccessRule(effect="deny", targets=("file:///secret/*", "file:///secret")),
+    )
+    uri = start + path
+    if any(is_below(opened, "/secret") for opened in files_meant(uri)):
+        assert not made.allows(ANYONE, "docs", m.RESOURCES_READ, uri)
+
+
+@given(st.sampled_from(STARTS), paths)
+def test_a_plain_uri_has_one_reading(start, path):
+    uri = start + path
+    everything = {text for _, text in readings_of(uri)}
+    assert uri in everything
+    if is_plain(uri):
+        assert everything == {uri}
+
+
+ODD = [
+    ("http://h/a", "http://h:80/a"),
+    ("http://h/a", "HTTP://H./a"),
+    ("http://h/a", "http://user:pw@h/a"),
+    ("http://h/a", "http://h/a?x"),
+    ("http://h/a", "http://h/%61#y"),
+    ("http://h/*", "http://h"),
+    ("file:///s", "file:/s"),
+    ("memo:s", "MEMO:s"),
+    ("memo:s", "memo:x/../s"),
+    ("memo:s", "memo:%2573"),
+    ("*://h/*", "http://x@h/%2e/a"),
+    ("*secret*", "m:%73ecret"),
+]
+
+
+@pytest.mark.parametrize(("glob", "uri"), ODD)
+def test_a_denied_uri_is_denied_in_another_spelling(glob, uri):
+    made = policy(
+        AccessRule(effect="allow", upstreams=("*",)), AccessRule(effect="deny", targets=(glob,), name="no")
+    )
+    assert made.decide(ANYONE, "docs", m.RESOURCES_READ, uri) == (False, "no")
+
+
+def test_a_uri_that_is_encoded_without_end_is_not_allowed():
+    made = policy(AccessRule(effect="allow", targets=("m:*",)))
+    assert made.allows(ANYONE, "docs", m.RESOURCES_READ, "m:%252541")
+    assert not made.allows(ANYONE, "docs", m.RESOURCES_READ, "m:%2525252541")
+
+
+@pytest.mark.parametrize("uri", ["m:%2525252541", "m:" + "a%20" * 100_000])
+def test_a_uri_that_is_not_looked_into_is_denied_where_something_is(uri):
+    everything = AccessRule(effect="allow")
+    assert policy(everything).allows(ANYONE, "docs", m.RESOURCES_READ, uri)
+    made = policy(everything, AccessRule(effect="deny", targets=("m:secret",), name="no"))
+    assert made.decide(ANYONE, "docs", m.RESOURCES_READ, uri) == (False, "no")
+    assert made.allows(ANYONE, "docs", m.RESOURCES_READ, "m:" + "a" * 100_000)
+
+
+FINE = [
+    ("file:///a b/*", "file:///a b/c"),
+    ("file:///a%20b/*", "file:///a%20b/c"),
+    ("http://h/a*", "http://h/a?b=1#c"),
+    ("http://h:8080/*", "http://h:8080/a"),
+    ("note://Wel*", "note://Welcome/a/b"),
+    ("note://welcome", "note://welcome"),
+    ("*", "urn:isbn:1%2F2"),
+    ("*.md", "file:///a%C3%A4/b.md"),
+    ("HTTP://Example.com/*", "HTTP://Example.com/x"),
+    ("search://q?term=*", "search://q?term=x"),
+]
+
+
+@pytest.mark.parametrize(("glob", "uri"), FINE)
+def test_a_uri_that_is_written_like_its_rule_is_allowed(glob, uri):
+    assert policy(AccessRule(effect="allow", targets=(glob,))).allows(ANYONE, "d", m.RESOURCES_READ, uri)
+
+
+def test_names_of_tools_are_no_uris():
+    made = policy(AccessRule(effect="allow", targets=("a/../b", "50%25")))
+    assert made.allows(ANYONE, "d", m.TOOLS_CALL, "a/../b")
+    assert made.allows(ANYONE, "d", m.TOOLS_CALL, "50%25")
+    assert not made.allows(ANYONE, "d", m.TOOLS_CALL, "b")
+
+
+def test_an_unknown_target_counts_against_the_use():
+    some_only = policy(AccessRule(effect="allow", targets=("a",)))
+    assert not some_only.allows(ALICE, "d", m.TOOLS_CALL, None)
+    all_but = policy(AccessRule(effect="allow"), AccessRule(effect="deny", targets=("a",)))
+    assert not all_but.allows(ALICE, "d", m.TOOLS_CALL, None)
+    assert policy(AccessRule(effect="allow")).allows(ALICE, "d", m.TOOLS_CALL, None)
+
+
+def test_nobody_is_no_principal_by_any_name():
+    made = policy(AccessRule(effect="allow", principals=("*",)))
+    assert made.allows(BOB, "d", m.TOOLS_CALL, "x")
+    assert not made.allows(ANYONE, "d", m.TOOLS_CALL, "x")
+
+
+def test_the_memory_of_rules_is_bounded(monkeypatch):
+    monkeypatch.setattr("mcpmux.mux.policy.MEMORY_LIMIT", 4)
+    made = policy(AccessRule(effect="allow", principals=("*",)))
+    for number in range(20):
+        assert made.allows(Principal(f"p{number}"), "d", m.TOOLS_CALL, "x")
+        assert len(made._memory) <= 4

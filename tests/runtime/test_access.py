@@ -1,0 +1,496 @@
+"""Access rules between clients of every revision and servers of both eras: filtered, refused, untold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from mcpmux.config import AccessRule
+from mcpmux.mux.policy import policy_of
+from mcpmux.protocol.principal import Principal
+from tests.runtime.scripted import CACHE, MODERN, Json, RpcFailure, ScriptedClient
+from tests.runtime.subscribable import Subscribable
+from tests.runtime.task_server import EXTENSION, TaskServer
+from tests.runtime.world import World, open_world
+
+LEGACY = "2025-11-25"
+REVISIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN]
+ERAS = [LEGACY, MODERN]
+ALICE, BOB = Principal("alice"), Principal("bob")
+SECRET_WORDS = ("secret", "vault")
+
+RULES = (
+    AccessRule(effect="allow", principals=("alice",), upstreams=("docs",)),
+    AccessRule(
+        effect="deny", principals=("alice",), targets=("file:///secret/*", "secret-*"), name="no-secrets"
+    ),
+    AccessRule(effect="allow", principals=("bob",)),
+)
+"""Alice may use all of `docs` but its secrets, Bob everything, nobody else anything."""
+
+LISTS = [
+    ("resources/list", "resources", "uri"),
+    ("resources/templates/list", "resourceTemplates", "uriTemplate"),
+    ("tools/list", "tools", "name"),
+    ("prompts/list", "prompts", "name"),
+]
+
+
+class Store(Subscribable):
+    """Has open and secret things of every kind; `seen` tells what it was asked."""
+
+    def __init__(self, revision: str, *, page_size: int = 1000, count: int = 1, **settings: Any) -> None:
+        numbers = range(count)
+        uris = [f"file:///{kind}/{n}" for n in numbers for kind in ("open", "secret")]
+        super().__init__(revision, uris=uris)
+        self.page_size = page_size
+        self.instructions = settings.get("instructions")
+        self.capabilities = {
+            "resources": {"subscribe": True, "listChanged": True},
+            "tools": {"listChanged": True},
+            "prompts": {"listChanged": True},
+            "completions": {},
+        }
+        templates = ["file:///open/{name}", "file:///secret/{name}", "file:///{+path}"]
+        self.lists = {
+            "resources/list": ("resources", [{"uri": uri, "name": "x"} for uri in uris]),
+            "resources/templates/list": (
+                "resourceTemplates",
+                [{"uriTemplate": template, "name": "x"} for template in templates],
+            ),
+            "tools/list": (
+                "tools",
+                [{"name": f"{k}-tool", "inputSchema": {"type": "object"}} for k in ("open", "secret")],
+            ),
+            "prompts/list": ("prompts", [{"name": f"{k}-prompt"} for k in ("open", "secret")]),
+        }
+
+    async def handle(self, method: str, params: Json, message: Json) -> Json:
+        more = {"resultType": "complete"} if self.modern else {}
+        if method == "resources/read":
+            found = {"contents": [{"uri": params["uri"], "text": "t"}]} | more
+            return found | (CACHE | {"cacheScope": "public"} if self.modern else {})
+        if method == "tools/call":
+            return {"content": [{"type": "text", "text": params["name"]}]} | more
+        if method == "prompts/get":
+            return {"messages": []} | more
+        if method == "completion/complete":
+            return {"completion": {"values": ["v"]}} | more
+        return await super().handle(method, params, message)
+
+    def asked(self, *methods: str) -> list[Json]:
+        return [message for message in self.seen if message.get("method") in methods]
+
+
+def stores(up: str = MODERN) -> dict[str, Any]:
+    return {"docs": Store(up, instructions="docs!"), "vault": Store(up, instructions="vault!")}
+
+
+async def client_of(world: World, principal: Principal, revision: str) -> ScriptedClient:
+    client = world.client(principal=principal)
+    if revision != MODERN:
+        await client.initialize(revision)
+        await client.drain()
+    return client
+
+
+async def refusal(client: ScriptedClient, method: str, params: Json) -> Json:
+    with pytest.raises(RpcFailure) as caught:
+        await client.request(method, params)
+    return caught.value.error
+
+
+def knows_nothing(told: Any, *words: str) -> None:
+    for word in words or SECRET_WORDS:
+        assert word not in repr(told), told
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_lists_show_what_may_be_used_and_name_nothing_else(up, down, autojump_clock):
+    servers = stores(up)
+    async with open_world(servers, access=RULES) as world:
+        alice, bob = await client_of(world, ALICE, down), await client_of(world, BOB, down)
+        servers["docs"].seen.clear(), servers["vault"].seen.clear()
+        for method, key, name in LISTS:
+            page = await alice.request(method)
+            knows_nothing(page)
+            assert [item[name] for item in page[key]], page
+        assert not servers["vault"].asked(*(method for method, _, _ in LISTS))
+        everything = [item["uri"] for item in await bob.walk("resources/list", "resources")]
+        assert len(everything) == 4
+        stranger = await client_of(world, Principal(""), down)
+        for method, key, _ in LISTS:
+            assert (await stranger.request(method))[key] == []
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_what_is_listed_may_be_used_and_what_is_not_is_not_there(up, down, autojump_clock):
+    servers = stores(up)
+    async with open_world(servers, access=RULES) as world:
+        alice, bob = await client_of(world, ALICE, down), await client_of(world, BOB, down)
+        listed = {item["uri"] for item in await alice.walk("resources/list", "resources")}
+        for item in await bob.walk("resources/list", "resources"):
+            if item["uri"] in listed:
+                await alice.request("resources/read", {"uri": item["uri"]})
+            else:
+                await check_absent(alice, "resources/read", "uri", item["uri"], "vault+file:///nowhere")
+        for method, key, use in (
+            ("tools/list", "tools", "tools/call"),
+            ("prompts/list", "prompts", "prompts/get"),
+        ):
+            listed = {item["name"] for item in await alice.walk(method, key)}
+            for item in await bob.walk(method, key):
+                if item["name"] in listed:
+                    await alice.request(use, {"name": item["name"]})
+                else:
+                    await check_absent(alice, use, "name", item["name"], "nobody__has-this")
+        assert not servers["vault"].asked("resources/read", "tools/call", "prompts/get")
+        assert not [each for each in servers["docs"].seen if "secret" in repr(each.get("params"))]
+
+
+async def check_absent(client: ScriptedClient, method: str, key: str, refused: str, nonexistent: str) -> None:
+    """Something refused and something that does not exist are answered in the same words."""
+    error = await refusal(client, method, {key: refused})
+    other = await refusal(client, method, {key: nonexistent})
+    assert repr(error).replace(refused, "…") == repr(other).replace(nonexistent, "…")
+
+
+SPELLINGS = [
+    "docs+file:///open/../secret/0",
+    "docs+file:///open/%2e%2e/secret/0",
+    "docs+FILE:///secret/0",
+    "docs+file:///s%65cret/0",
+    "docs+file://localhost/secret/0",
+    "file:///secret/0",
+    "vault+file:///open/0",
+    "nobody+file:///open/0",
+]
+
+
+@pytest.mark.parametrize("uri", SPELLINGS)
+@pytest.mark.parametrize("down", [LEGACY, MODERN])
+async def test_no_spelling_of_a_denied_uri_is_read(uri, down, autojump_clock):
+    servers = stores()
+    async with open_world(servers, access=RULES) as world:
+        alice = await client_of(world, ALICE, down)
+        error = await refusal(alice, "resources/read", {"uri": uri})
+        assert error["message"] == f"Resource not found: no upstream owns {uri}"
+        assert not servers["docs"].asked("resources/read") + servers["vault"].asked("resources/read")
+
+
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_a_raw_uri_is_that_of_the_upstream_where_it_may_be_read(down, autojump_clock):
+    servers = stores()
+    async with open_world(servers, access=RULES) as world:
+        alice, bob = await client_of(world, ALICE, down), await client_of(world, BOB, down)
+        result = await alice.request("resources/read", {"uri": "file:///open/0"})
+        assert result["contents"][0]["uri"] == "docs+file:///open/0"
+        error = await refusal(bob, "resources/read", {"uri": "file:///open/0"})
+        assert "ask for docs+file:///open/0 or vault+file:///open/0" in error["message"]
+        assert not servers["vault"].asked("resources/read")
+
+
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_completions_are_given_only_where_they_tell_of_nothing_hidden(down, autojump_clock):
+    async with open_world(stores(), access=RULES) as world:
+        alice = await client_of(world, ALICE, down)
+        argument = {"name": "name", "value": "v"}
+
+        def about(uri: str) -> Json:
+            return {"ref": {"type": "ref/resource", "uri": uri}, "argument": argument}
+
+        await alice.request("completion/complete", about("docs+file:///open/{name}"))
+        for uri in ("docs+file:///secret/{name}", "docs+file:///{+path}", "vault+file:///open/{name}"):
+            error = await refusal(alice, "completion/complete", about(uri))
+            assert error["message"] == f"Resource not found: no upstream owns {uri}"
+        prompt = {"ref": {"type": "ref/prompt", "name": "docs__open-prompt"}, "argument": argument}
+        await alice.request("completion/complete", prompt)
+        prompt = {"ref": {"type": "ref/prompt", "name": "docs__secret-prompt"}, "argument": argument}
+        error = await refusal(alice, "completion/complete", prompt)
+        assert error["message"] == "Unknown prompt: docs__secret-prompt"
+
+
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_pages_are_walked_whole_and_count_right(down, autojump_clock):
+    servers = {"docs": Store(MODERN, page_size=3, count=25), "vault": Store(MODERN, page_size=3, count=25)}
+    for page_size in (1, 7):
+        async with open_world(servers, access=RULES, page_size=page_size) as world:
+            alice = await client_of(world, ALICE, down)
+            uris = [item["uri"] for item in await alice.walk("resources/list", "resources")]
+            assert uris == [f"docs+file:///open/{number}" for number in range(25)]
+
+
+async def test_a_page_of_which_hardly_anything_is_shown_comes_to_an_end(autojump_clock):
+    hidden = AccessRule(effect="allow", principals=("alice",), targets=("file:///open/199",))
+    server = Store(MODERN, page_size=10, count=200)
+    async with open_world({"docs": server, "vault": Store(MODERN)}, access=(hidden,), page_size=5) as world:
+        alice = world.client(principal=ALICE)
+        page = await alice.request("resources/list")
+        assert page["resources"] == []
+        assert len(server.asked("resources/list")) == 5  # ten page sizes of items
+        assert [item["uri"] for item in await alice.walk("resources/list", "resources")] == [
+            "docs+file:///open/199"
+        ]
+
+
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_a_failed_upstream_is_told_only_to_who_may_use_it(down, autojump_clock):
+    async with open_world({"docs": Store(MODERN), "vault": None}, access=RULES) as world:
+        alice, bob = await client_of(world, ALICE, down), await client_of(world, BOB, down)
+        knows_nothing(await alice.request("tools/list"))
+        assert "vault" in repr(await bob.request("tools/list"))
+
+
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_the_introduction_tells_of_nothing_hidden(down, autojump_clock):
+    rules = (
+        AccessRule(effect="allow", principals=("alice",), upstreams=("docs",), methods=("read",)),
+        AccessRule(effect="allow", principals=("bob",)),
+    )
+    async with open_world(stores(), access=rules) as world:
+
+        async def introduced(principal: Principal) -> Json:
+            client = world.client(principal=principal)
+            if down == MODERN:
+                return await client.request("server/discover")
+            return await client.initialize(down)
+
+        alice, bob = await introduced(ALICE), await introduced(BOB)
+        knows_nothing(alice)
+        assert alice["capabilities"] == {"resources": {"listChanged": True}}
+        assert "docs!" in alice["instructions"]
+        assert {"tools", "prompts", "completions"} <= bob["capabilities"].keys()
+        assert "vault!" in bob["instructions"]
+        stranger = await introduced(Principal(""))
+        assert stranger["capabilities"] == {} and "instructions" not in stranger
+
+
+async def test_what_only_some_may_see_is_not_for_a_shared_cache(autojump_clock):
+    servers = stores()
+    async with open_world(servers, access=RULES) as world:
+        alice = world.client(principal=ALICE)
+        for method, params in (("resources/list", {}), ("resources/read", {"uri": "docs+file:///open/0"})):
+            assert (await alice.request(method, params))["cacheScope"] == "private"
+    async with open_world(servers) as world:
+        result = await world.client().request("resources/read", {"uri": "docs+file:///open/0"})
+        assert result["cacheScope"] == "public"
+
+
+# One unprefixed upstream
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_the_rules_hold_for_an_upstream_that_is_passed_through(up, down, autojump_clock):
+    server = Store(up)
+    bare = {"docs": {"prefix": ""}}
+    async with open_world({"docs": server}, access=RULES, settings=bare) as world:
+        alice = await client_of(world, ALICE, down)
+        for method, key, name in LISTS:
+            items = [item[name] for item in (await alice.request(method))[key]]
+            assert items and not any("secret" in each for each in items)
+        await alice.request("resources/read", {"uri": "file:///open/0"})
+        await alice.request("tools/call", {"name": "open-tool"})
+        server.seen.clear()
+        await refusal(alice, "resources/read", {"uri": "file:///secret/0"})
+        await refusal(alice, "tools/call", {"name": "secret-tool"})
+        await refusal(alice, "prompts/get", {"name": "secret-prompt"})
+        ref = {"type": "ref/resource", "uri": "file:///{+path}"}
+        await refusal(alice, "completion/complete", {"ref": ref, "argument": {"name": "path", "value": ""}})
+        error = await refusal(alice, "vendor/anything", {})
+        assert error["code"] == -32601
+        stranger = await client_of(world, Principal(""), down)
+        assert (await stranger.request("resources/list"))["resources"] == []
+        await refusal(stranger, "resources/read", {"uri": "file:///open/0"})
+        assert not [each for each in server.seen if each.get("method") not in ("ping", None)], server.seen
+
+
+# Subscriptions and changes
+
+
+async def subscribe(client: ScriptedClient, uris: list[str], **lists: bool) -> Json:
+    """What of this was granted: the acknowledgement's filter, or the URIs that were not refused."""
+    if client.revision == MODERN:
+        wish = {"resourceSubscriptions": uris, **lists}
+        await client.start("subscriptions/listen", {"notifications": wish})
+        acknowledged: Json = (await client.receive())["params"]["notifications"]
+        return acknowledged
+    granted = []
+    for uri in uris:
+        try:
+            await client.request("resources/subscribe", {"uri": uri})
+            granted.append(uri)
+        except RpcFailure:
+            pass
+    return {"resourceSubscriptions": granted}
+
+
+ALL_LISTS = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_only_what_may_be_subscribed_to_is(up, down, autojump_clock):
+    servers = stores(up)
+    async with open_world(servers, access=RULES) as world:
+        alice = await client_of(world, ALICE, down)
+        uris = ["docs+file:///open/0", "docs+file:///secret/0", "vault+file:///open/0", "file:///secret/0"]
+        granted = await subscribe(alice, uris)
+        assert granted == {"resourceSubscriptions": ["docs+file:///open/0"]}
+        await trio.sleep(10)
+        assert servers["docs"].subscribed == {"file:///open/0"}
+        assert servers["vault"].subscribed == set()
+
+
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_a_part_that_is_denied_is_not_told_to_the_subscriber_of_the_whole(down, autojump_clock):
+    server = Subscribable(MODERN, uris=["file:///a"])
+    rules = (
+        AccessRule(effect="allow", principals=("alice",), targets=("file:///a", "file:///a/*")),
+        AccessRule(effect="deny", targets=("file:///a/secret*",)),
+    )
+    async with open_world({"docs": server, "vault": Store(MODERN)}, access=rules) as world:
+        alice = await client_of(world, ALICE, down)
+        await subscribe(alice, ["docs+file:///a"])
+        await server.update("file:///a/secret1", through="file:///a")
+        await server.update("file:///a/open", through="file:///a")
+        told = await alice.drain()
+        assert [message["params"]["uri"] for message in told] == ["docs+file:///a/open"]
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_a_list_change_is_told_to_whom_the_list_is_of_use(up, down, autojump_clock):
+    servers = stores(up)
+    rules = (
+        AccessRule(effect="allow", principals=("alice",), upstreams=("docs",), methods=("read",)),
+        AccessRule(effect="allow", principals=("bob",)),
+    )
+    async with open_world(servers, access=rules) as world:
+        alice, bob = await client_of(world, ALICE, down), await client_of(world, BOB, down)
+        if down == MODERN:
+            assert await subscribe(alice, [], **ALL_LISTS) == {"resourcesListChanged": True}
+            assert await subscribe(bob, [], **ALL_LISTS) == ALL_LISTS
+            await alice.drain(), await bob.drain()  # the upstreams have just appeared
+        await servers["vault"].notify("notifications/resources/list_changed")
+        await servers["docs"].notify("notifications/tools/list_changed")
+        assert await alice.drain() == []
+        assert len(await bob.drain()) == 2
+        await servers["docs"].notify("notifications/resources/list_changed")
+        assert [m["method"] for m in await alice.drain()] == ["notifications/resources/list_changed"]
+
+
+LESS = (
+    AccessRule(effect="allow", principals=("alice",), targets=("file:///open/0",)),
+    AccessRule(effect="allow", principals=("bob",)),
+)
+
+
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_other_rules_end_subscriptions_that_are_no_longer_allowed(down, autojump_clock):
+    servers = {"docs": Store(MODERN, count=2), "vault": Store(MODERN)}
+    both = ["docs+file:///open/0", "docs+file:///open/1"]
+    async with open_world(servers, access=RULES) as world:
+        alice, bob = await client_of(world, ALICE, down), await client_of(world, BOB, down)
+        assert (await subscribe(alice, both, **ALL_LISTS))["resourceSubscriptions"] == both
+        assert (await subscribe(bob, both, **ALL_LISTS))["resourceSubscriptions"] == both
+        await trio.sleep(10)
+        await servers["docs"].update("file:///open/1")
+        world.mux.router.policy = policy_of(LESS)
+        told = await alice.drain()
+        knows_nothing(told)
+        if down == MODERN:
+            assert told[-1]["result"]["resultType"] == "complete"  # a graceful end, so that it listens anew
+            again = await subscribe(alice, both, **ALL_LISTS)
+            assert again["resourceSubscriptions"] == both[:1]
+        else:
+            assert {message["method"] for message in told[-3:]} == {
+                f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources")
+            }
+        changes = [message["method"] for message in await bob.drain()]
+        assert set(changes) >= {f"notifications/{kind}/list_changed" for kind in ("tools", "resources")}
+        await servers["docs"].update("file:///open/1")
+        await servers["docs"].update("file:///open/0")
+        assert [m["params"]["uri"] for m in await alice.drain()] == both[:1]
+        assert [m["params"]["uri"] for m in await bob.drain()] == both[::-1]
+        world.mux.router.policy = policy_of(LESS[1:])
+        await alice.drain()
+        await trio.sleep(10)
+        await servers["docs"].update("file:///open/0")
+        assert await alice.drain() == []
+        assert len(await bob.drain()) >= 1
+
+
+async def test_what_waits_for_a_client_is_not_told_when_it_is_denied_meanwhile(autojump_clock):
+    servers = {"docs": Store(MODERN, count=2), "vault": Store(MODERN)}
+    async with open_world(servers, access=RULES) as world:
+        relay = world.mux.relay
+        mailbox = relay.join(frozenset(), ALICE)
+        for number in (0, 1):
+            relay.subscribe(mailbox, "docs", f"file:///open/{number}", said_raw=False)
+        relay.tell_update("docs", "file:///open/1")
+        world.mux.router.policy = policy_of(LESS)
+        mailbox.close()
+        told = []
+        while (event := await mailbox.take()) is not None:
+            told.append(bytes(event.params["uri"]))
+        assert told == [b'"docs+file:///open/0"']  # it may have been that one, nobody knows any more
+        relay.leave(mailbox)
+
+
+async def test_a_reloaded_configuration_brings_its_rules(autojump_clock):
+    servers = stores()
+    async with open_world(servers) as world:
+        alice = world.client(principal=ALICE)
+        await alice.request("resources/read", {"uri": "vault+file:///open/0"})
+        plan = world.mux.apply(attrs.evolve(world.mux.config, access=RULES))
+        assert plan.settings == ("access",)
+        await refusal(alice, "resources/read", {"uri": "vault+file:///open/0"})
+        world.mux.apply(attrs.evolve(world.mux.config, access=()))
+        assert world.mux.router.policy is None
+        await alice.request("resources/read", {"uri": "vault+file:///open/0"})
+
+
+# Tasks
+
+
+async def test_a_task_of_a_tool_that_is_no_longer_allowed_is_not_there(autojump_clock):
+    server = TaskServer(LEGACY)
+    only_may = AccessRule(effect="allow", principals=("alice",), targets=("may",))
+    async with open_world({"x": server, "y": Store(MODERN)}, access=(AccessRule(effect="allow"),)) as world:
+        alice = world.client(principal=ALICE)
+        await alice.initialize(LEGACY)
+        await alice.drain()
+        made = {}
+        for tool in ("must", "may"):
+            result = await alice.request("tools/call", {"name": f"x__{tool}", "task": {}})
+            made[tool] = result["task"]["taskId"]
+        world.mux.router.policy = policy_of((only_may,))
+        await alice.drain()
+        seen = len(server.seen)
+        for method in ("tasks/get", "tasks/result", "tasks/cancel"):
+            error = await refusal(alice, method, {"taskId": made["must"]})
+            assert error == {"code": -32602, "message": "Task not found"}
+        assert len(server.seen) == seen
+        await server.tell("t1")
+        await server.tell("t2")
+        assert [message["params"]["taskId"] for message in await alice.drain()] == [made["may"]]
+        assert (await alice.request("tasks/get", {"taskId": made["may"]}))["taskId"] == made["may"]
+        listed = await alice.request("tasks/list")
+        assert [task["taskId"] for task in listed["tasks"]] == [made["may"]]
+
+
+async def test_a_task_of_an_unknown_tool_needs_a_rule_about_all_tools(autojump_clock):
+    server = TaskServer(MODERN)
+    one = AccessRule(effect="allow", principals=("alice",), targets=("may",))
+    async with open_world({"x": server, "y": Store(MODERN)}, access=(one,)) as world:
+        alice = world.client(principal=ALICE)
+        alice.capabilities = {"extensions": {EXTENSION: {}}}
+        error = await refusal(alice, "tasks/get", {"taskId": "x+t9"})
+        assert error["message"] == "Task not found"
+        assert not server.calls_of("tasks/get")
