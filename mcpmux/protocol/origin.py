@@ -6,9 +6,12 @@ Source: "Security Warning" of Streamable HTTP in every revision since 2025-03-26
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import lru_cache
+from ipaddress import IPv6Address
 from urllib.parse import urlsplit
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+VERDICTS = 256  # kept; the same few names are asked for again and again
 _ANYWHERE = frozenset({"0.0.0.0", "::", ""})
 
 
@@ -22,19 +25,22 @@ class OriginPolicy:
         Host is accepted, as the person who opened the listener to the world must expect.
         """
         self._any_host = host in _ANYWHERE and not allowed_hosts
-        self._hosts = _LOOPBACK | {host} | {_name(entry) for entry in allowed_hosts}
+        self._hosts = _LOOPBACK | {_plain(host)} | {_name(entry) for entry in allowed_hosts}
+        self._hosts -= {""}  # what makes no sense is nobody's
         self._exact = frozenset(entry.lower() for entry in allowed_hosts)
         self._origins = frozenset(entry.lower() for entry in allowed_origins)
+        self._refuses = lru_cache(VERDICTS)(self._judge)
 
     def __repr__(self) -> str:
         return f"OriginPolicy({sorted(self._hosts)}, origins={sorted(self._origins)})"
 
     def refuses(self, headers: Mapping[str, str]) -> str | None:
         """Why a request with these headers (lower-case names) is refused; None when it is not."""
-        host = headers.get("host", "")
+        return self._refuses(headers.get("host", ""), headers.get("origin"))
+
+    def _judge(self, host: str, origin: str | None) -> str | None:
         if not self._any_host and _name(host) not in self._hosts and host.lower() not in self._exact:
             return f"Host {host!r} is not served here; add it to the listener's allowed_hosts if it should be"
-        origin = headers.get("origin")
         if origin is not None and not self._accepts_origin(origin.lower()):
             return f"Origin {origin!r} may not connect; add it to the listener's allowed_origins if it should"
         return None
@@ -43,13 +49,32 @@ class OriginPolicy:
         if origin in self._origins:
             return True
         try:
-            return urlsplit(origin).hostname in self._hosts
+            return _plain(urlsplit(origin).hostname or "") in self._hosts
         except ValueError:
             return False
 
 
 def _name(host: str) -> str:
-    """The host name in a Host header: lower case, without port and brackets."""
+    """The host name in a Host header as `_plain` has it, without port; "" when it makes no sense."""
     if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower() if host.count(":") == 1 else host.lower()
+        address, bracket, port = host[1:].partition("]")
+        return _plain(address) if bracket and (not port or _is_port(port)) else ""
+    if host.count(":") == 1:
+        name, _, port = host.partition(":")
+        return _plain(name) if _is_port(f":{port}") else ""
+    return _plain(host)
+
+
+def _is_port(text: str) -> bool:
+    return text[0] == ":" and (text[1:].isdigit() or text == ":") and text.isascii()
+
+
+def _plain(host: str) -> str:
+    """One spelling for each name and address: lower case, an IPv6 address in its short form."""
+    host = host.lower()
+    if ":" not in host:
+        return host
+    try:
+        return str(IPv6Address(host))
+    except ValueError:
+        return host

@@ -6,7 +6,13 @@ about. Two clients with the same principal are the same somebody, however they w
 
 from __future__ import annotations
 
+import re
+
 import msgspec
+
+MOST_NAME = 256  # characters
+
+_NAME = re.compile(rf"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,{MOST_NAME}}}")
 
 
 class Principal(msgspec.Struct, frozen=True, gc=False):
@@ -22,3 +28,8 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
 
 ANYONE = Principal("")
 """A client that nobody has asked who it is."""
+
+
+def is_name(value: object) -> bool:
+    """Whether somebody can be called so: text of bounded length without control characters."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None

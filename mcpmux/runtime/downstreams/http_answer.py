@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from mcpmux.errors import RpcError
+from mcpmux.protocol.busy import RETRY_SECONDS, TOO_MANY_REQUESTS, UNAVAILABLE, Busy
 from mcpmux.protocol.call import Event, Notify
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_REQUEST
 from mcpmux.protocol.envelope import Fields, Request, encode_error, encode_notification, encode_reply
@@ -22,6 +23,7 @@ Say = Callable[[bytes], Awaitable[None]]
 """Sends one more message to the client, before the answer."""
 
 JSON: Headers = (("Content-Type", "application/json"),)
+JSON_LATER: Headers = (*JSON, ("Retry-After", str(RETRY_SECONDS)))
 STREAM_HEADERS: Headers = (
     ("Content-Type", "text/event-stream"),
     ("Cache-Control", "no-store"),
@@ -41,18 +43,30 @@ def status_of(error: RpcError) -> int:
     """The HTTP status of an answer that is this error."""
     if isinstance(error, NoSession):
         return error.status
-    return 503 if error.code == BUSY else http_status(error)
+    if isinstance(error, Busy):
+        return error.status
+    return UNAVAILABLE if error.code == BUSY else http_status(error)
+
+
+def headers_of(status: int) -> Headers:
+    """What goes with an answer of that status, which is JSON."""
+    return JSON_LATER if status in (TOO_MANY_REQUESTS, UNAVAILABLE) else JSON
 
 
 async def outcome(request: Request, work: Work, notify: Notify) -> tuple[int, bytes]:
-    """(HTTP status, encoded answer) of `work`, whatever becomes of it: the wall around one request."""
+    """(HTTP status, encoded answer) of `work`, whatever becomes of it."""
     try:
         return 200, encode_reply(request.id, await work(notify))
-    except RpcError as error:
+    except Exception as error:
+        return failure(request, error)
+
+
+def failure(request: Request, error: Exception) -> tuple[int, bytes]:
+    """(HTTP status, encoded answer) for a request that failed: the wall around it."""
+    if isinstance(error, RpcError):
         return status_of(error), encode_error(request.id, error)
-    except Exception:
-        log.exception("request failed", method=request.method)
-        return 500, encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
+    log.error("request failed", method=request.method, exc_info=error)
+    return 500, encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
 
 
 def streaming(reply: HttpReply, *, streams: bool) -> Say:
@@ -82,11 +96,15 @@ async def respond(
     async def notify(event: Event) -> None:
         await say(encode_notification(event.method, event.params))
 
-    status, data = await outcome(request, work, notify)
+    try:
+        status, data = 200, encode_reply(request.id, await work(notify))
+    except Exception as error:
+        status, data = failure(request, error)
     if reply.started:
         await reply.finish(encode_event(data))
     else:
-        await reply.send(200 if legacy else status, JSON, data)
+        status = 200 if legacy else status
+        await reply.send(status, headers_of(status), data)
 
 
 async def refuse_with(reply: HttpReply, status: int, sentence: str, headers: Headers = ()) -> None:
@@ -95,6 +113,8 @@ async def refuse_with(reply: HttpReply, status: int, sentence: str, headers: Hea
     await reply.send(status, (*fields, *headers), body)
 
 
-def refuse(_status: int, sentence: str) -> tuple[Headers, bytes]:
+def refuse(status: int, sentence: str) -> tuple[Headers, bytes]:
     """How the HTTP server words what it refuses itself: as a JSON-RPC error without an id."""
+    if status == UNAVAILABLE:
+        return JSON_LATER, encode_error(None, Busy(sentence, "limits.max_connections"))
     return JSON, encode_error(None, RpcError(INVALID_REQUEST, sentence[:1].upper() + sentence[1:]))

@@ -10,18 +10,21 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26 to 2025-11-2
 from __future__ import annotations
 
 import secrets
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import structlog
 import trio
 
+from mcpmux.auth.gate import Gate
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import Gone, ReplayBounds
 from mcpmux.protocol import method as m
 from mcpmux.protocol.batch import read_batch
-from mcpmux.protocol.call import Call, Notify
-from mcpmux.protocol.codes import BUSY, INVALID_REQUEST
+from mcpmux.protocol.busy import Busy
+from mcpmux.protocol.call import VERSION, Call, Notify
+from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
@@ -35,34 +38,46 @@ from mcpmux.protocol.envelope import (
     encode_error,
     encode_reply,
     is_batch,
+    text_of,
 )
 from mcpmux.protocol.headers import (
     LAST_EVENT_ID,
     SESSION_HEADER,
     VERSION_HEADER,
     check_headers,
-    check_version_header,
+    check_version,
 )
 from mcpmux.protocol.modern import check_call, unsupported_version
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
 from mcpmux.protocol.tool_headers import ToolHeaders
 from mcpmux.runtime.downstreams.front import read_call, says_modern
-from mcpmux.runtime.downstreams.http_answer import JSON, NoSession, refuse_with, respond, status_of
+from mcpmux.runtime.downstreams.http_answer import (
+    JSON,
+    NoSession,
+    headers_of,
+    refuse_with,
+    respond,
+    status_of,
+)
 from mcpmux.runtime.downstreams.http_batch import answer_batch
+from mcpmux.runtime.downstreams.http_guard import turn_away
 from mcpmux.runtime.downstreams.http_session import HttpSession
 from mcpmux.runtime.downstreams.http_tap import ConnectionLegs, TappedReply
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.sse_endpoint import SseEndpoint, SseLimits
 from mcpmux.runtime.downstreams.stdio_client import STALL_SECONDS
+from mcpmux.runtime.link import INCOMING_LIMIT
 from mcpmux.runtime.tap import Tap, Watch
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.reply import HttpReply
 
 log = structlog.get_logger()
 
+JSON_TYPE = "application/json"
 SESSION_BYTES = 18  # of randomness in a session id: it is a bearer's proof, so it must not be guessed
 SWEEP_SECONDS = 1.0  # how often idle sessions are looked for
+LEARNERS_LIMIT = 1000  # principals whose lists of tools are remembered; for others headers are not compared
 
 
 class SessionLimits(NamedTuple):
@@ -71,6 +86,7 @@ class SessionLimits(NamedTuple):
     sessions: int
     idle: float
     replay: ReplayBounds
+    in_flight: int = INCOMING_LIMIT
 
 
 class HttpEndpoint:
@@ -84,17 +100,22 @@ class HttpEndpoint:
         limits: SessionLimits,
         sse_path: str = "",
         stall: float = STALL_SECONDS,
+        gate: Gate | None = None,
     ) -> None:
-        """`sse_path`: of HTTP+SSE, "" for none; `stall`: seconds that its clients may read nothing."""
+        """`sse_path`: of HTTP+SSE, "" for none; `stall`: seconds that its clients may read nothing.
+
+        `gate` knows which scopes a method needs; whoever comes here has been let in by an HttpGuard then.
+        """
+        self._gate = gate
         self._front = front
         self._path = path
         self._policy = policy
         self._limits = limits
-        self._tools = ToolHeaders()  # as clients see them
+        self._tools: dict[str, ToolHeaders] = {}  # as clients see them, by the principal who listed them
         self._legs = ConnectionLegs()
         self._nursery: trio.Nursery
         self.sessions: dict[str, HttpSession] = {}
-        self._sse = SseEndpoint(front, sse_path, SseLimits(self._is_full, limits.idle, stall))
+        self._sse = SseEndpoint(front, sse_path, SseLimits(self._is_full, limits.idle, stall), gate)
 
     def __repr__(self) -> str:
         return f"<HttpEndpoint {self._path} {len(self.sessions)} sessions>"
@@ -127,27 +148,26 @@ class HttpEndpoint:
         await stopping.wait()
         self._sse.drain()
 
-    async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
+    def handle(self, request: HttpRequest, reply: HttpReply) -> Awaitable[None]:
         """Answer one HTTP request."""
         if self._front.tap is not None:
             reply = self._watch(self._front.tap, request, reply)
         refusal = self._policy.refuses(request.headers)
         if refusal is not None:
-            await refuse_with(reply, 403, refusal)
-        elif request.path != self._path:
-            await self._handle_elsewhere(request, reply)
-        elif request.method == "POST":
-            await self._post(request, reply)
-        elif request.method == "GET" and SESSION_HEADER in request.headers:
-            await self._get(request, reply)
-        elif request.method == "DELETE":
-            await self._delete(request, reply)
-        else:
-            await refuse_with(reply, 405, "Method not allowed", (("Allow", "POST, GET, DELETE"),))
+            return refuse_with(reply, 403, refusal)
+        if request.path != self._path:
+            return self._handle_elsewhere(request, reply)
+        if request.method == "POST":
+            return self._post(request, reply)
+        if request.method == "GET" and SESSION_HEADER in request.headers:
+            return self._get(request, reply)
+        if request.method == "DELETE":
+            return self._delete(request, reply)
+        return refuse_with(reply, 405, "Method not allowed", (("Allow", "POST, GET, DELETE"),))
 
     def _watch(self, tap: Tap, request: HttpRequest, reply: HttpReply) -> HttpReply:
         """Tell the tap what comes in, and have it see what goes out."""
-        session = self.sessions.get(request.headers.get(SESSION_HEADER, ""))
+        session = self._find_session(request)
         watch = session.watch if session is not None else None
         if watch is None:
             watch = Watch(tap, self._legs.of(tap, request.peer))
@@ -165,27 +185,45 @@ class HttpEndpoint:
             await refuse_with(reply, 404, f"Nothing here; the MCP endpoint is {self._path}")
 
     async def _post(self, request: HttpRequest, reply: HttpReply) -> None:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
+        kind = request.headers.get("content-type", "")
+        if kind != JSON_TYPE and kind.partition(";")[0].strip().lower() != JSON_TYPE:
             await refuse_with(reply, 415, "Content-Type must be application/json")
             return
         try:
             if (session := self._batching(request)) is not None:
                 streams = "text/event-stream" in request.headers.get("accept", "")
+                if not await self._suffice(read_batch(request.body), request, reply):
+                    return
                 await answer_batch(session, read_batch(request.body), reply, streams=streams)
                 return
             message = decode_message(request.body)
         except BadMessage as bad:
             await reply.send(400, JSON, encode_error(bad.id, bad))
             return
+        if self._gate is not None and not await self._suffice([message], request, reply):
+            return
         if isinstance(message, Request):
             await self._take_request(message, request, reply)
         else:
             await self._take_other(message, request, reply)
 
+    async def _suffice(
+        self, messages: Sequence[Message | BadMessage], request: HttpRequest, reply: HttpReply
+    ) -> bool:
+        """Whether the client has the scopes for all of them; it has been answered when it has not."""
+        if self._gate is None:
+            return True
+        for message in messages:
+            if isinstance(message, Request):
+                turned = self._gate.scopes_missing(message.method, request.principal)
+                if turned is not None:
+                    await turn_away(reply, turned, message.id)
+                    return False
+        return True
+
     def _batching(self, request: HttpRequest) -> HttpSession | None:
         """The session that a batch is for, if this is one and the session's revision has them."""
-        session = self.sessions.get(request.headers.get(SESSION_HEADER, ""))
+        session = self._find_session(request)
         if session is None or not allows_batch(session.session.revision):
             return None
         return session if is_batch(request.body) else None
@@ -196,16 +234,18 @@ class HttpEndpoint:
         if isinstance(reply, TappedReply):
             reply.watch.begin(message.id, request.headers)
         try:
-            call = read_call(message)
+            call = read_call(message, None, request.principal)
             version = request.headers.get(VERSION_HEADER)
             if says_modern(call) or (version is not None and is_modern(version)):
                 _check_modern(call, request)
-                self._tools.check(request.headers, call)
+                if (tools := self._tools.get(call.principal.name)) is not None:
+                    tools.check(request.headers, call)
                 if message.method == m.LISTEN and not streams:
                     raise RpcError(
                         INVALID_REQUEST, "Invalid request: a listen needs Accept: text/event-stream"
                     )
-                work = partial(self._answer_modern, message.id, call)
+                answer = self._front.answer if call.method != m.TOOLS_LIST else self._list_tools
+                work = partial(answer, message.id, call)
                 await respond(message, reply, work, streams=streams)
             elif version is not None and version not in SUPPORTED:
                 raise unsupported_version(version)
@@ -214,21 +254,28 @@ class HttpEndpoint:
             else:
                 await self._session_of(request).post(message, reply, streams=streams)
         except RpcError as error:
-            await reply.send(status_of(error), JSON, encode_error(message.id, error))
+            status = status_of(error)
+            await reply.send(status, headers_of(status), encode_error(message.id, error))
 
-    async def _answer_modern(self, request_id: Id, call: Call, notify: Notify) -> Fields:
+    async def _list_tools(self, request_id: Id, call: Call, notify: Notify) -> Fields:
         result = await self._front.answer(request_id, call, notify)
-        if call.method == m.TOOLS_LIST:
-            self._tools.learn(dict(result))
+        self._learn(call.principal.name, result)
         return result
+
+    def _learn(self, principal: str, result: Fields) -> None:
+        """What a list taught somebody is held against nobody else, who may not know of these tools."""
+        if principal not in self._tools and len(self._tools) >= LEARNERS_LIMIT:
+            del self._tools[next(iter(self._tools))]
+        self._tools.setdefault(principal, ToolHeaders()).learn(dict(result))
 
     async def _initialize(self, message: Request, request: HttpRequest, reply: HttpReply) -> None:
         if self._is_full():
             count = self._limits.sessions
-            raise RpcError(BUSY, f"Busy: {count} sessions are open; end one or try again later")
-        session, result = await self._front.initialize(message)
-        session_id = secrets.token_urlsafe(SESSION_BYTES)
-        opened = self.sessions[session_id] = HttpSession(session, self._nursery, self._limits.replay)
+            raise Busy(f"{count} sessions are open; end one", "limits.max_sessions")
+        session, result = await self._front.initialize(message, request.principal)
+        session_id, limits = secrets.token_urlsafe(SESSION_BYTES), self._limits
+        opened = HttpSession(session, self._nursery, limits.replay, limits.in_flight)
+        self.sessions[session_id] = opened
         if isinstance(reply, TappedReply):
             opened.watch = reply.watch
             opened.watch.leg.session = session_id
@@ -258,26 +305,36 @@ class HttpEndpoint:
             await refuse_with(reply, 400, str(error))
 
     async def _delete(self, request: HttpRequest, reply: HttpReply) -> None:
-        session = self.sessions.pop(request.headers.get(SESSION_HEADER, ""), None)
+        session = self._find_session(request)
         if session is None:
             await refuse_with(reply, 404, "Session not found")
             return
+        del self.sessions[request.headers[SESSION_HEADER]]
         session.close()
         log.info("session ended", sessions=len(self.sessions))
         await reply.send(204, ())
 
     def _session_of(self, request: HttpRequest) -> HttpSession:
-        session_id = request.headers.get(SESSION_HEADER)
-        if session_id is None:
+        if SESSION_HEADER not in request.headers:
             raise NoSession(400, "send `initialize` first, then its Mcp-Session-Id with every request")
-        session = self.sessions.get(session_id)
+        session = self._find_session(request)
         if session is None:
             raise NoSession(404, "Session not found: it has ended; send `initialize` again")
+        return session
+
+    def _find_session(self, request: HttpRequest) -> HttpSession | None:
+        """The session that a request names; None when there is none, or it is somebody else's."""
+        session = self.sessions.get(request.headers.get(SESSION_HEADER, ""))
+        if session is None or session.session.principal.name != request.principal.name:
+            return None
+        session.session.principal = request.principal  # the same somebody, perhaps with other scopes
         return session
 
 
 def _check_modern(call: Call, request: HttpRequest) -> None:
     """The body is complete, and the headers say the same. Raises RpcError."""
-    check_version_header(request.headers, call)
+    version = text_of(call.meta.get(VERSION))
+    if version is not None:
+        check_version(request.headers, version)
     check_call(call)
     check_headers(request.headers, call)

@@ -15,8 +15,9 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import Gone, Kept, ReplayBounds, ReplayBuffer
 from mcpmux.protocol import method as m
+from mcpmux.protocol.busy import IN_FLIGHT, Busy
 from mcpmux.protocol.call import Call, Event
-from mcpmux.protocol.codes import BUSY, INVALID_REQUEST
+from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import (
     ErrorReply,
     Fields,
@@ -39,7 +40,6 @@ from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import encode_event
 
 OWN_STREAM = 0  # the number of the stream that a plain GET opens
-IN_FLIGHT_LIMIT = 256  # requests of one session at a time
 QUESTION = Event("dev.mcpmux/question", {})  # in the mailbox: something is to be asked
 KEEP_ALIVE_SECONDS = 15.0  # between comments on a quiet stream, so that nothing in between closes it
 PRIMING_SECONDS = 0.05  # for a call's answer, before its client gets an event id that it can resume from
@@ -60,7 +60,9 @@ class _Stream:
 class HttpSession:
     """One legacy client. `last_used` is trio's time of its last request."""
 
-    def __init__(self, session: Session, nursery: trio.Nursery, bounds: ReplayBounds) -> None:
+    def __init__(self, session: Session, nursery: trio.Nursery, bounds: ReplayBounds, in_flight: int) -> None:
+        """`in_flight`: requests of it at a time."""
+        self._in_flight_limit = in_flight
         self.session = session
         self.last_used = trio.current_time()
         self._nursery = nursery
@@ -153,8 +155,8 @@ class HttpSession:
         self.last_used = trio.current_time()
         if request.id in self._in_flight:
             raise RpcError(INVALID_REQUEST, f"Invalid request: id {request.id!r} is already in flight")
-        if len(self._in_flight) >= IN_FLIGHT_LIMIT:
-            raise RpcError(BUSY, f"Busy: more than {IN_FLIGHT_LIMIT} requests in flight; try again later")
+        if len(self._in_flight) >= self._in_flight_limit:
+            raise Busy(f"more than {self._in_flight_limit} requests in flight", IN_FLIGHT, own=True)
         scope = self._in_flight[request.id] = trio.CancelScope()
         return scope
 

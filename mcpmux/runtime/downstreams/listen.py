@@ -52,14 +52,21 @@ def read_filter(call: Call) -> Filter:
     return Filter(frozenset(name for name, flag in flags.items() if flag), tuple(dict.fromkeys(uris)))
 
 
+def _within(router: Router, call: Call, wish: Filter) -> Filter:
+    """The filter without lists of which the client may use nothing; URIs are judged one by one."""
+    allowed = {name for name in wish.lists if router.may_hear(call.principal, _KINDS[name])}
+    return wish._replace(lists=frozenset(allowed))
+
+
 async def serve_listen(request_id: Id, call: Call, notify: Notify, router: Router, relay: Relay) -> Fields:
     """Acknowledge what can be honoured, then tell every change until the client goes or we stop.
 
     Cancelling it leaves no interest behind. Raises RpcError for a malformed filter.
     """
-    wish = read_filter(call)
+    wish = _within(router, call, read_filter(call))
     tag = raw({SUBSCRIPTION_ID: request_id})
-    mailbox = relay.join(frozenset(_KINDS[name] for name in wish.lists))
+    kinds = frozenset(_KINDS[name] for name in wish.lists)
+    mailbox = relay.join(kinds, call.principal, is_granted=True)
     try:
         honoured = await _subscribe_all(router, mailbox, wish.uris, call)
         await notify(_acknowledgement(wish, honoured, tag))

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.envelope import Fields, Id, Notification, Request
+from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.runtime.downstreams.session import Ask
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.tap import Tap
@@ -17,6 +18,7 @@ class Session(Protocol):
     revision: str
     mailbox: Mailbox
     ask_unasked: Ask | None
+    principal: Principal
 
     async def answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
         """Answer one request in the session's revision; `ask` asks the client back. Raises RpcError."""
@@ -40,8 +42,8 @@ class Service(Protocol):
         """Answer one modern call. Raises RpcError."""
         ...
 
-    async def initialize(self, request: Request) -> tuple[Session, Fields]:
-        """Open a legacy session: it, and the answer. The caller closes it. Raises RpcError."""
+    async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[Session, Fields]:
+        """Open a legacy session of `principal`: it, and the answer. The caller closes it. Raises RpcError."""
         ...
 
     def leave(self, client: object) -> None:

@@ -34,6 +34,7 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.era import ClientFacts, downgrade_error, downgrade_result, upgrade_call
 from mcpmux.protocol.modern import LOG_LEVELS, severity
+from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.question import downgrade_question, upgrade_answer
 from mcpmux.protocol.revisions import V_2025_11_25, negotiate_legacy
 from mcpmux.runtime.mailbox import Mailbox
@@ -61,11 +62,17 @@ class LegacySession:
     """
 
     def __init__(
-        self, router: Router, relay: Relay, revision: str, client: ClientFacts, tap: Tap | None = None
+        self,
+        router: Router,
+        relay: Relay,
+        revision: str,
+        client: ClientFacts,
+        tap: Tap | None = None,
+        principal: Principal = ANYONE,
     ) -> None:
         self._router = router
         self._relay = relay
-        self.mailbox: Mailbox = relay.join(LIST_CHANGES | {ANYTHING})
+        self.mailbox: Mailbox = relay.join(LIST_CHANGES | {ANYTHING}, principal)
         self.revision = revision
         self.ask_unasked: Ask | None = None
         self._client = client
@@ -75,6 +82,15 @@ class LegacySession:
 
     def __repr__(self) -> str:
         return f"<LegacySession {self.revision} {bytes(self._client.info).decode(errors='replace')[:80]}>"
+
+    @property
+    def principal(self) -> Principal:
+        """Who the client is, with the scopes of whatever it showed last."""
+        return self.mailbox.principal
+
+    @principal.setter
+    def principal(self, principal: Principal) -> None:
+        self.mailbox.principal = principal
 
     @property
     def capabilities(self) -> Raw:
@@ -98,7 +114,9 @@ class LegacySession:
             self._router.roots_changed()
         elif notification.method not in _ABOUT_THE_SESSION:
             with suppress(ValueError):
-                self._router.pass_on(notification.method, decode_fields(notification.params), self)
+                self._router.pass_on(
+                    notification.method, decode_fields(notification.params), self, self.principal
+                )
 
     def close(self) -> None:
         """The client has gone: nothing of its interest stays behind."""
@@ -142,7 +160,7 @@ class LegacySession:
 
     def _read(self, request: Request) -> Call:
         try:
-            return upgrade_call(request.method, request.params, self._client, self)
+            return upgrade_call(request.method, request.params, self._client, self, self.principal)
         except ValueError:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "_meta" must be an object') from None
 
@@ -202,7 +220,12 @@ class LegacySession:
 
 
 async def open_session(
-    request: Request, router: Router, relay: Relay, server_info: Raw, tap: Tap | None = None
+    request: Request,
+    router: Router,
+    relay: Relay,
+    server_info: Raw,
+    tap: Tap | None = None,
+    principal: Principal = ANYONE,
 ) -> tuple[LegacySession, Fields]:
     """Answer `initialize`: the new session and the result. `tap` watches it. Raises RpcError."""
     params = decode_fields(request.params)
@@ -210,7 +233,7 @@ async def open_session(
     if requested is None:
         raise RpcError(INVALID_PARAMS, 'Invalid params: "protocolVersion" must be a string')
     client = ClientFacts(_object(params, "clientInfo"), _object(params, "capabilities"))
-    capabilities, instructions = await router.introduce(legacy=True)
+    capabilities, instructions = await router.introduce(legacy=True, principal=principal)
     revision = negotiate_legacy(requested)
     if revision < V_2025_11_25:
         capabilities.pop("tasks", None)
@@ -223,7 +246,7 @@ async def open_session(
         result["instructions"] = raw(instructions)
     if (origin := ORIGIN.get()) is not None:
         origin.leg.revision, origin.leg.name = revision, name_in(client.info)
-    return LegacySession(router, relay, revision, client, tap), result
+    return LegacySession(router, relay, revision, client, tap, principal), result
 
 
 def _object(params: Fields, key: str) -> Raw:

@@ -17,10 +17,13 @@ from urllib.parse import parse_qs
 import structlog
 import trio
 
-from mcpmux.errors import RpcError, TransportClosed
-from mcpmux.protocol.codes import BUSY, INVALID_REQUEST
+from mcpmux.auth.gate import Gate
+from mcpmux.errors import TransportClosed
+from mcpmux.protocol.busy import Busy
+from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import BadMessage, decode_message, encode_error, is_batch
-from mcpmux.runtime.downstreams.http_answer import JSON, refuse_with
+from mcpmux.protocol.principal import Principal
+from mcpmux.runtime.downstreams.http_answer import JSON, headers_of, refuse_with
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.transports.http.message import HttpRequest
@@ -46,12 +49,15 @@ class _Session(NamedTuple):
 
     pipe: SseServerPipe
     scope: trio.CancelScope
+    principal: Principal
 
 
 class SseEndpoint:
     """All clients of one listener that use HTTP+SSE. They share `path`: GET is the stream, POST the input."""
 
-    def __init__(self, front: Service, path: str, limits: SseLimits) -> None:
+    def __init__(self, front: Service, path: str, limits: SseLimits, gate: Gate | None = None) -> None:
+        """`gate` knows which scopes a method needs."""
+        self._gate = gate
         self.path = path
         self._front = front
         self._limits = limits
@@ -71,7 +77,7 @@ class SseEndpoint:
     async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one HTTP request to `path`; its Host and Origin are checked already."""
         if request.method == "GET":
-            await self._open(reply)
+            await self._open(request.principal, reply)
         elif request.method == "POST" and (session_ids := parse_qs(request.query).get(SESSION_KEY)):
             await self._post(self._sessions.get(session_ids[0]), request, reply)
         else:
@@ -79,19 +85,25 @@ class SseEndpoint:
             sentence = "This is the endpoint of HTTP+SSE: open its event stream with GET"
             await refuse_with(reply, 405, sentence, (("Allow", "GET, POST"),))
 
-    async def _open(self, reply: HttpReply) -> None:
+    async def _open(self, principal: Principal, reply: HttpReply) -> None:
         if self._limits.is_full():
-            error = RpcError(BUSY, "Busy: too many sessions are open; end one or try again later")
-            await reply.send(503, JSON, encode_error(None, error))
+            error = Busy("too many sessions are open; end one", "limits.max_sessions")
+            await reply.send(error.status, headers_of(error.status), encode_error(None, error))
             return
         session_id = secrets.token_urlsafe(SESSION_BYTES)
         with trio.CancelScope(deadline=trio.current_time() + self._limits.idle) as scope:
             async with open_sse_server_pipe(reply, f"{self.path}?{SESSION_KEY}={session_id}") as pipe:
-                self._sessions[session_id] = _Session(pipe, scope)
+                self._sessions[session_id] = _Session(pipe, scope, principal)
                 log.info("stream opened", streams=len(self))
                 try:
                     await serve_pipe(
-                        pipe, self._front, self._limits.stall, stopping=self._stopping, transport="sse"
+                        pipe,
+                        self._front,
+                        self._limits.stall,
+                        stopping=self._stopping,
+                        transport="sse",
+                        principal=principal,
+                        gate=self._gate,
                     )
                 finally:
                     del self._sessions[session_id]
@@ -100,7 +112,7 @@ class SseEndpoint:
             log.info("a client that never said anything is closed")
 
     async def _post(self, session: _Session | None, request: HttpRequest, reply: HttpReply) -> None:
-        if session is None:
+        if session is None or session.principal.name != request.principal.name:
             await refuse_with(reply, 404, "Session not found: its event stream has ended; open a new one")
             return
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

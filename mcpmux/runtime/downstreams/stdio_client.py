@@ -9,16 +9,19 @@ from __future__ import annotations
 import structlog
 import trio
 
+from mcpmux.auth.gate import Gate
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST
 from mcpmux.protocol.envelope import Fields, Notification, Request
 from mcpmux.protocol.modern import check_call
+from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.runtime.downstreams.front import read_call, says_modern
+from mcpmux.runtime.downstreams.http_guard import as_error
 from mcpmux.runtime.downstreams.service import Service, Session
-from mcpmux.runtime.link import Link, open_link
+from mcpmux.runtime.link import INCOMING_LIMIT, Link, open_link
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.transports.pipe import MessagePipe
@@ -32,7 +35,11 @@ LINGER_SECONDS = 10.0  # for answering what was asked before the client closed i
 class DuplexClient:
     """The client at the other end of one stream."""
 
-    def __init__(self, front: Service, stall: float) -> None:
+    def __init__(
+        self, front: Service, stall: float, principal: Principal = ANYONE, gate: Gate | None = None
+    ) -> None:
+        self._principal = principal
+        self._gate = gate
         self._front = front
         self._stall = stall
         self._session: Session | None = None
@@ -48,8 +55,12 @@ class DuplexClient:
         """Answer one request. Raises RpcError."""
         if self.watch is not None:
             self.watch.begin(request.id)
+        if self._gate is not None:
+            turned = self._gate.scopes_missing(request.method, self._principal)
+            if turned is not None:
+                raise as_error(turned)
         if request.method == m.INITIALIZE and self._session is None:
-            session, result = await self._front.initialize(request)
+            session, result = await self._front.initialize(request, self._principal)
             if self._session is not None:  # while this one waited for the upstreams
                 session.close()
                 raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
@@ -59,7 +70,7 @@ class DuplexClient:
             self.link.batches = allows_batch(session.revision)
             self._initialized.set()
             return result
-        call = read_call(request, self)
+        call = read_call(request, self, self._principal)
         if self._session is not None and not says_modern(call):
             return await self._session.answer(request, notify, self._ask)
         if not says_modern(call) and request.method == m.PING:
@@ -129,13 +140,17 @@ async def serve_pipe(
     linger: float = LINGER_SECONDS,
     stopping: trio.Event | None = None,
     transport: str = "stdio",
+    principal: Principal = ANYONE,
+    gate: Gate | None = None,
+    in_flight: int = INCOMING_LIMIT,
 ) -> None:
     """Serve one client until its stream ends, or until it has read nothing for `stall` seconds.
 
     `linger`: seconds for what it asked before its stream ended. Once `stopping` is set, what it has asked is
-    answered and what it asks is refused. The pipe stays the caller's.
+    answered and what it asks is refused. `in_flight`: requests of it at a time. The pipe stays the caller's.
+    `principal`: who the client is; `gate` knows which scopes a method needs.
     """
-    client = DuplexClient(front, stall)
+    client = DuplexClient(front, stall, principal, gate)
     if front.tap is not None:
         client.watch = Watch(front.tap, front.tap.client(transport))
         pipe = tapped(pipe, client.watch)
@@ -145,6 +160,7 @@ async def serve_pipe(
             trio.open_nursery() as nursery,
         ):
             client.link = link
+            link.incoming_limit = in_flight
             nursery.start_soon(client.deliver, link, nursery.cancel_scope, name="deliver changes")
             nursery.start_soon(client.hang_up, link, name="hang up")
             if stopping is not None:

@@ -7,21 +7,32 @@ could make its browser send an HTTP request there, with a message of its own in 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import trio
 from trio.abc import Stream
 
+from mcpmux.auth.gate import Admission, Gate, Turned, certified
 from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed
-from mcpmux.protocol.codes import BUSY, INVALID_REQUEST
+from mcpmux.protocol.busy import Busy
+from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import encode_error
+from mcpmux.protocol.principal import ANYONE
+from mcpmux.runtime.downstreams.http_guard import as_error
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.runtime.link import INCOMING_LIMIT
+from mcpmux.transports.http.message import Fields
 from mcpmux.transports.pipe import MessagePipe, open_line_pipe
 from mcpmux.transports.stream import PatientStream
-from mcpmux.transports.websocket.pipe import GOING_AWAY, allowance
+from mcpmux.transports.tls.certificate import holder_of
+from mcpmux.transports.tls.handshake import HANDSHAKE_SECONDS
+from mcpmux.transports.websocket.pipe import GOING_AWAY, POLICY_VIOLATION, allowance
 from mcpmux.transports.websocket.server import Door, open_websocket_client
 
+FIRST_SECONDS = 60.0  # for the first message of a client; whoever says nothing only holds a connection
 CROWDED = "too many connections; try again later"
 STOPPING = "mcpmux is stopping; try again later"
 NO_JSON = "Invalid request: this port takes JSON-RPC messages, one on each line; closing"
@@ -29,17 +40,26 @@ NO_JSON = "Invalid request: this port takes JSON-RPC messages, one on each line;
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """What one client may do: the longest message, and seconds without reading anything."""
+    """What one client may do: the longest message, seconds without reading anything, requests in flight."""
 
     message_bytes: int
     stall: float
+    in_flight: int = INCOMING_LIMIT
 
 
 class StreamClients:
     """Serves the clients of one listener."""
 
-    def __init__(self, front: Service, limits: StreamLimits, stopping: trio.Event, door: Door | None) -> None:
-        """`door`: who gets through over WebSocket; None is lines of JSON."""
+    def __init__(
+        self,
+        front: Service,
+        limits: StreamLimits,
+        stopping: trio.Event,
+        door: Door | None,
+        gate: Gate | None = None,
+    ) -> None:
+        """`door`: who gets through over WebSocket; None is lines of JSON. `gate` finds out who it is."""
+        self._gate = gate
         self._front = front
         self._limits = limits
         self._stopping = stopping
@@ -62,8 +82,13 @@ class StreamClients:
         def busy() -> str | None:
             return CROWDED if crowded else STOPPING if self._stopping.is_set() else None
 
-        async with open_websocket_client(patient, door, busy, limit) as pipe:
-            if pipe is not None:
+        asking = _Asking(self._gate, stream) if self._gate is not None else None
+        guard = asking.guard if asking is not None else None
+        async with open_websocket_client(patient, door, busy, limit, guard) as pipe:
+            if pipe is None:
+                return
+            principal = asking.admission.principal if asking is not None else ANYONE
+            with trio.move_on_after(asking.seconds_left if asking is not None else math.inf) as scope:
                 await serve_pipe(
                     pipe,
                     self._front,
@@ -71,20 +96,70 @@ class StreamClients:
                     linger=0,
                     stopping=self._stopping,
                     transport="websocket",
+                    in_flight=self._limits.in_flight,
+                    principal=principal,
+                    gate=self._gate,
                 )
-                if self._stopping.is_set():
-                    pipe.close_code = GOING_AWAY
+            if self._stopping.is_set():
+                pipe.close_code = GOING_AWAY
+            elif scope.cancelled_caught:
+                pipe.close_code = POLICY_VIOLATION  # its token has expired
 
     async def _serve_lines(self, stream: Stream, crowded: bool) -> None:
         patient = PatientStream(stream, self._limits.stall)
         async with open_line_pipe(patient, self._limits.message_bytes) as pipe:
             if crowded:
-                await pipe.send(encode_error(None, RpcError(BUSY, f"Busy: {CROWDED}")))
+                await pipe.send(encode_error(None, Busy("too many connections", "limits.max_connections")))
                 return
+            principal = ANYONE
+            if self._gate is not None:
+                try:
+                    principal = certified(await _holder_of(stream)).principal
+                except Turned as turned:
+                    await pipe.send(encode_error(None, as_error(turned)))
+                    return
             kind = "unix" if _is_unix(stream) else "tcp"
             await serve_pipe(
-                JsonPipe(pipe), self._front, self._limits.stall, stopping=self._stopping, transport=kind
+                JsonPipe(pipe),
+                self._front,
+                self._limits.stall,
+                stopping=self._stopping,
+                transport=kind,
+                in_flight=self._limits.in_flight,
+                principal=principal,
+                gate=self._gate,
             )
+
+
+class _Asking:
+    """Finds out who one WebSocket client is."""
+
+    def __init__(self, gate: Gate, stream: Stream) -> None:
+        self._gate = gate
+        self._stream = stream
+        self.admission = Admission(ANYONE)
+
+    async def guard(self, headers: Mapping[str, str]) -> tuple[int, str, Fields] | None:
+        """See Guard."""
+        try:
+            self.admission = await self._gate.admit(headers, await _holder_of(self._stream))
+        except Turned as turned:
+            return turned.status, str(turned), turned.fields
+        return None
+
+    @property
+    def seconds_left(self) -> float:
+        """For which the client may stay."""
+        return self._gate.seconds_left(self.admission)
+
+
+async def _holder_of(stream: Stream) -> str:
+    """Whose certificate a client has shown; "" outside of TLS. Raises trio.BrokenResourceError."""
+    if not isinstance(stream, trio.SSLStream):
+        return ""
+    with trio.fail_after(HANDSHAKE_SECONDS):
+        await stream.do_handshake()
+    return holder_of(stream.getpeercert())
 
 
 def _is_unix(stream: Stream) -> bool:
@@ -106,10 +181,14 @@ class JsonPipe:
         """See MessagePipe."""
         if self._trusted:
             return await self._pipe.receive()
+        message = b""
         try:
-            message = await self._pipe.receive()
+            with trio.move_on_after(FIRST_SECONDS) as patience:
+                message = await self._pipe.receive()
         except MessageTooLarge as error:
             return await self._refuse(f"Invalid request: {error}; closing")
+        if patience.cancelled_caught:
+            return await self._refuse(f"Invalid request: no message within {FIRST_SECONDS:g} s; closing")
         if message.lstrip()[:1] not in (b"{", b"["):
             return await self._refuse(NO_JSON)
         self._trusted = True

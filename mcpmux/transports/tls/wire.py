@@ -13,6 +13,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import trio
 
@@ -98,6 +99,10 @@ class TlsWire:
                 raise
         await self._flush()
         self._early = self._decrypt()
+
+    def peer_certificate(self) -> dict[str, Any] | None:
+        """What `ssl.SSLSocket.getpeercert` gives: of a certificate that was verified; else nothing."""
+        return self._tls.getpeercert()
 
     async def linger(self) -> None:
         """After a failed handshake: let the peer read why. Bounded in time and in bytes."""

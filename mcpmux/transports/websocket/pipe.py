@@ -24,6 +24,7 @@ from mcpmux.transports.stream import PatientStream
 SUBPROTOCOL = "mcp"  # what the SDKs' own WebSocket transports say; MCP itself specifies none
 
 NORMAL, GOING_AWAY, UNSUPPORTED_DATA, TOO_BIG = 1000, 1001, 1003, 1009  # RFC 6455 section 7.4.1
+POLICY_VIOLATION = 1008
 
 CLOSE_SECONDS = 2.0  # for each of: the last messages, the goodbyes, and a peer that still sends
 LINGER_RECEIVES = 64  # receives of what a peer still sends, so that it reads our goodbye, not a reset

@@ -5,13 +5,14 @@ other hears why, in a status and a sentence. The handshake is bounded in time (H
 (80 KiB: 16 that the library waits with, and one receive).
 
     404  another path                  403  a Host or Origin that the listener does not accept
+    401  and 403 as the guard says, who finds out who a client is
     400  no WebSocket handshake        503  too many connections, or mcpmux is stopping
     400  subprotocols offered, none of them `mcp`; a client that offers none at all is accepted
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketReque
 from wsproto.utilities import ProtocolError
 
 from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.transports.http.message import Fields
 from mcpmux.transports.pipe import RECEIVE_BYTES
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.websocket.pipe import (
@@ -41,6 +43,9 @@ TEXT = [(b"Content-Type", b"text/plain; charset=utf-8"), (b"Connection", b"close
 
 Busy = Callable[[], str | None]
 """Why nobody new is served at the moment, None when somebody is."""
+
+Guard = Callable[[Mapping[str, str]], Awaitable[tuple[int, str, Fields] | None]]
+"""Finds out who a client is, by its headers (lower-case names): None, or why it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +82,16 @@ def _headers(request: WebSocketRequest) -> dict[str, str]:
 
 @asynccontextmanager
 async def open_websocket_client(
-    stream: PatientStream, door: Door, busy: Busy, max_message_bytes: int
+    stream: PatientStream, door: Door, busy: Busy, max_message_bytes: int, guard: Guard | None = None
 ) -> AsyncIterator[WebSocketPipe | None]:
     """The pipe to a client that got through the door, None when there is none. Closes `stream`.
 
-    `stream` should have an `allowance`.
+    `stream` should have an `allowance`. `guard` is asked last.
     """
     try:
         async with trio.open_nursery() as nursery:
             reader = ReaderNursery(nursery)
-            connection = await _admit(reader, stream, door, busy, max_message_bytes)
+            connection = await _admit(reader, stream, door, busy, max_message_bytes, guard)
             if connection is None:
                 yield None
             else:
@@ -98,7 +103,12 @@ async def open_websocket_client(
 
 
 async def _admit(
-    reader: ReaderNursery, stream: PatientStream, door: Door, busy: Busy, limit: int
+    reader: ReaderNursery,
+    stream: PatientStream,
+    door: Door,
+    busy: Busy,
+    limit: int,
+    guard: Guard | None,
 ) -> WebSocketConnection | None:
     request = await _await_request(reader, stream, limit)
     if request is None:
@@ -107,6 +117,10 @@ async def _admit(
     refusal = door.refuses(request) or _is_busy(busy)
     if refusal is not None:
         await _reject(request, reader, stream, *refusal)
+        return None
+    turned = await guard(_headers(request)) if guard is not None else None
+    if turned is not None:
+        await _reject(request, reader, stream, *turned)
         return None
     with suppress(ConnectionClosed, ProtocolError):
         return await request.accept(subprotocol=SUBPROTOCOL if request.proposed_subprotocols else None)
@@ -134,9 +148,15 @@ async def _await_request(reader: ReaderNursery, stream: PatientStream, limit: in
 
 
 async def _reject(
-    request: WebSocketRequest, reader: ReaderNursery, stream: PatientStream, status: int, sentence: str
+    request: WebSocketRequest,
+    reader: ReaderNursery,
+    stream: PatientStream,
+    status: int,
+    sentence: str,
+    fields: Fields = (),
 ) -> None:
+    said = [(name.encode(), value.encode("latin-1", "replace")) for name, value in fields]
     log.debug("websocket refused", status=status, reason=sentence)
     with trio.move_on_after(CLOSE_SECONDS), suppress(ConnectionClosed, ProtocolError):
-        await request.reject(status, extra_headers=list(TEXT), body=sentence.encode())
+        await request.reject(status, extra_headers=[*TEXT, *said], body=sentence.encode())
         await linger(stream, reader)

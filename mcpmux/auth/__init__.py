@@ -1,0 +1,1 @@
+"""Who a client is: tokens, certificates, and what is told to those who show nothing that counts."""

@@ -1,0 +1,70 @@
+"""`mcpmux auth`, and `serve` with it: as a user would."""
+
+from __future__ import annotations
+
+import tomllib
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import WAIT_SECONDS, Running, demo_command
+
+
+def run(*arguments: str, stdin: bytes | None = None) -> tuple[int, str, str]:
+    with Running("auth", *arguments, stdin=stdin) as command:
+        code = command.wait()
+        return code, command.stdout, command.stderr
+
+
+def test_a_new_token_opens_the_mux_that_has_its_hash(tmp_path: Path) -> None:
+    code, token, table = run("new-token", "alice.b", "--scope", "read")
+    assert code == 0
+    config = tmp_path / "mcpmux.toml"
+    config.write_text(
+        f"[upstreams.clock]\ncommand = 'true'\n[listeners]\nhttp = ['127.0.0.1:0']\n"
+        f"{table[table.index('[auth') :]}"
+    )
+    assert tomllib.loads(config.read_text())["auth"]["tokens"]["alice.b"]["scopes"] == ["read"]
+    assert token.strip() not in config.read_text()
+    with Running("serve", str(config), "--log-level", "error") as mux:
+        url = mux.line().strip()
+        for shown, status in ((token.strip(), 404), (token.strip() + "x", 401), ("", 401)):
+            request = urllib.request.Request(f"{url}/nothing", headers={"Authorization": f"Bearer {shown}"})
+            with pytest.raises(urllib.error.HTTPError) as answer:
+                urllib.request.urlopen(request, timeout=WAIT_SECONDS)
+            assert answer.value.code == status
+            answer.value.close()
+        assert mux.stop() == 0
+
+
+def test_the_hash_is_that_of_the_new_token() -> None:
+    _, token, table = run("new-token", "ann")
+    code, hashed, _ = run("hash-token", stdin=token.encode())
+    assert code == 0
+    assert f'sha256 = "{hashed.strip()}"' in table
+
+
+@pytest.mark.parametrize("token", [b"", b"secret\n", b"correct horse battery staple and more of it\n"])
+def test_words_are_no_tokens(token: bytes) -> None:
+    code, out, error = run("hash-token", stdin=token)
+    assert (code != 0, out) == (True, "")
+    assert "at least 32" in error
+
+
+@pytest.mark.parametrize("arguments", [("a:b",), ("a", "--scope", "x y")])
+def test_bad_names_and_scopes_are_refused(arguments: tuple[str, ...]) -> None:
+    code, out, _ = run("new-token", *arguments)
+    assert (code != 0, out) == (True, "")
+
+
+def test_an_open_door_does_not_start_unless_it_is_said() -> None:
+    serve = ("serve", "--upstream", "clock=" + demo_command("clock"), "--http", "0.0.0.0:0")
+    with Running(*serve) as mux:
+        assert mux.wait() != 0
+        assert "--allow-anyone" in mux.stderr
+        assert "Traceback" not in mux.stderr
+    with Running(*serve, "--allow-anyone", "--log-level", "error") as mux:
+        assert mux.line().startswith("http://0.0.0.0:")
+        assert mux.stop() == 0

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcpmux.mux.request_state import ForeignState, StateSeal
+
+SEAL = StateSeal(b"0123456789abcdef")
+NAMES = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1, max_size=20)
+
+
+@given(NAMES, st.text(st.characters()))
+def test_a_state_comes_back_to_whom_it_was_given(name: str, state: str):
+    assert SEAL.open(name, SEAL.seal(name, state)) == state
+    assert StateSeal(b"0123456789abcdef").open(name, SEAL.seal(name, state)) == state
+
+
+@given(NAMES, NAMES, st.text())
+def test_nobody_else_can_use_it(name: str, other: str, state: str):
+    if name != other:
+        with pytest.raises(ForeignState):
+            SEAL.open(other, SEAL.seal(name, state))
+    with pytest.raises(ForeignState):
+        StateSeal(b"another key 0123").open(name, SEAL.seal(name, state))
+
+
+@given(st.text(max_size=100))
+def test_anything_else_is_refused(text: str):
+    with pytest.raises(ForeignState):
+        SEAL.open("ann", text)
+
+
+def test_it_shows_no_key():
+    assert repr(SEAL) == "StateSeal()"

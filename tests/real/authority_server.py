@@ -1,0 +1,206 @@
+"""An OAuth authorization server made of Authlib and Flask. Run by a Python that has them; prints its issuer.
+
+Codes with PKCE and client credentials, dynamic registration, metadata, JWTs after RFC 9068; everybody is the
+user `alice`, who agrees. The audience of a token is the `resource` that it was asked for (RFC 8707).
+
+    POST /rotate        a new key; the old one is not published any more
+    POST /next {…}      what tokens say from now on in place of what they should: claims, and "alg": "none"
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+
+os.environ["AUTHLIB_INSECURE_TRANSPORT"] = "1"  # loopback only
+
+from authlib.integrations.flask_oauth2 import AuthorizationServer
+from authlib.oauth2.rfc6749 import grants
+from authlib.oauth2.rfc6749.models import AuthorizationCodeMixin, ClientMixin
+from authlib.oauth2.rfc7591 import ClientRegistrationEndpoint
+from authlib.oauth2.rfc7636 import CodeChallenge
+from authlib.oauth2.rfc9068 import JWTBearerTokenGenerator
+from flask import Flask, jsonify, request
+from joserfc.jwk import RSAKey
+from werkzeug.serving import make_server
+
+app = Flask(__name__)
+clients: dict[str, Client] = {}
+codes: dict[str, Code] = {}
+changes: dict = {}
+keys: list[RSAKey] = []
+issuer = ""
+
+
+class User:
+    def get_user_id(self):
+        return "alice"
+
+
+class Client(ClientMixin):
+    def __init__(self, info, metadata):
+        self.info, self.metadata = info, metadata
+
+    def get_client_id(self):
+        return self.info["client_id"]
+
+    def get_default_redirect_uri(self):
+        return self.metadata["redirect_uris"][0]
+
+    def get_allowed_scope(self, scope):
+        return scope or ""
+
+    def check_redirect_uri(self, redirect_uri):
+        return redirect_uri in self.metadata.get("redirect_uris", [])
+
+    def check_client_secret(self, client_secret):
+        return client_secret == self.info["client_secret"]
+
+    def check_endpoint_auth_method(self, method, endpoint):
+        return True
+
+    def check_response_type(self, response_type):
+        return response_type == "code"
+
+    def check_grant_type(self, grant_type):
+        return grant_type in self.metadata.get("grant_types", ["authorization_code"])
+
+
+class Code(AuthorizationCodeMixin):
+    def __init__(self, code, asked):
+        self.code, self.redirect_uri, self.scope = code, asked.payload.redirect_uri, asked.payload.scope
+        self.code_challenge = asked.payload.data.get("code_challenge")
+        self.code_challenge_method = asked.payload.data.get("code_challenge_method")
+
+    def get_redirect_uri(self):
+        return self.redirect_uri
+
+    def get_scope(self):
+        return self.scope
+
+
+class CodeGrant(grants.AuthorizationCodeGrant):
+    TOKEN_ENDPOINT_AUTH_METHODS = ("none", "client_secret_basic", "client_secret_post")
+
+    def save_authorization_code(self, code, request):
+        codes[code] = Code(code, request)
+
+    def query_authorization_code(self, code, client):
+        return codes.get(code)
+
+    def delete_authorization_code(self, authorization_code):
+        del codes[authorization_code.code]
+
+    def authenticate_user(self, authorization_code):
+        return User()
+
+
+class CredentialsGrant(grants.ClientCredentialsGrant):
+    TOKEN_ENDPOINT_AUTH_METHODS = ("client_secret_basic", "client_secret_post")
+
+
+class Registration(ClientRegistrationEndpoint):
+    def authenticate_token(self, request):
+        return "open"
+
+    def get_server_metadata(self):
+        return metadata()
+
+    def save_client(self, client_info, client_metadata, request):
+        client = clients[client_info["client_id"]] = Client(client_info, client_metadata)
+        return client
+
+
+class Tokens(JWTBearerTokenGenerator):
+    def get_jwks(self):
+        return keys[-1]
+
+    def get_audiences(self, client, user, scope):
+        return request.form.get("resource", client.get_client_id())
+
+    def get_extra_claims(self, client, grant_type, user, scope):
+        return {name: value for name, value in changes.items() if name != "alg"}
+
+    def access_token_generator(self, client, grant_type, user, scope):
+        token = super().access_token_generator(client, grant_type, user, scope)
+        if changes.get("alg") != "none":
+            return token
+        header = base64.urlsafe_b64encode(json.dumps({"alg": "none", "typ": "at+jwt"}).encode())
+        return f"{header.rstrip(b'=').decode()}.{token.split('.')[1]}."
+
+
+def metadata():
+    return {
+        "issuer": issuer,
+        "authorization_endpoint": f"{issuer}/authorize",
+        "token_endpoint": f"{issuer}/token",
+        "registration_endpoint": f"{issuer}/register",
+        "jwks_uri": f"{issuer}/keys",
+        "response_types_supported": ["code"],
+        "grant_types_supported": ["authorization_code", "client_credentials", "refresh_token"],
+        "code_challenge_methods_supported": ["S256"],
+        "token_endpoint_auth_methods_supported": ["none", "client_secret_basic", "client_secret_post"],
+        "scopes_supported": ["read", "tools", "offline_access"],
+    }
+
+
+server = AuthorizationServer(app, query_client=clients.get, save_token=lambda token, request: None)
+server.register_grant(CodeGrant, [CodeChallenge(required=True)])
+server.register_grant(CredentialsGrant)
+server.register_endpoint(Registration)
+
+
+@app.get("/.well-known/oauth-authorization-server")
+def tell_metadata():
+    return jsonify(metadata())
+
+
+@app.get("/keys")
+def tell_keys():
+    return jsonify({"keys": [keys[-1].as_dict(private=False, use="sig", alg="RS256")]})
+
+
+@app.get("/authorize")
+def authorize():
+    return server.create_authorization_response(
+        grant_user=User(), grant=server.get_consent_grant(end_user=User())
+    )
+
+
+@app.post("/token")
+def token():
+    return server.create_token_response()
+
+
+@app.post("/register")
+def register():
+    return server.create_endpoint_response("client_registration")
+
+
+@app.post("/rotate")
+def rotate():
+    keys.append(RSAKey.generate_key(2048, {"kid": f"key-{time.time_ns()}"}))
+    return jsonify({})
+
+
+@app.post("/next")
+def set_next():
+    changes.clear()
+    changes.update(request.get_json())
+    return jsonify({})
+
+
+def main():
+    global issuer
+    keys.append(RSAKey.generate_key(2048, {"kid": "key-1"}))
+    listening = make_server("127.0.0.1", 0, app, threaded=True)
+    issuer = f"http://127.0.0.1:{listening.server_port}"
+    server.register_token_generator("default", Tokens(issuer=issuer))
+    print(issuer, flush=True)
+    listening.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

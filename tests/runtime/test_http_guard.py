@@ -1,0 +1,355 @@
+"""HTTP clients that have to show who they are, in both eras: who comes in, and what is whose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from mcpmux.auth.gate import Gate
+from mcpmux.auth.static_token import hash_token
+from mcpmux.config import StaticToken
+from mcpmux.mux.replay import ReplayBounds
+from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.runtime.downstreams.http_answer import refuse
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.runtime.downstreams.http_guard import HttpGuard
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.server import serve_http
+from tests.auth.made import Clock, Issuing, bearer, claims, make_gate, sign
+from tests.oracle import SchemaOracle
+from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION, Json, RpcFailure, ScriptedServer
+from tests.runtime.task_server import EXTENSION, TaskServer
+from tests.runtime.test_http_endpoint import IMPLEMENTATION, LEGACY, HttpClient, docs, request
+from tests.runtime.world import open_world
+
+TOKENS = {name: f"mcpmux_{name}_0123456789abcdefghijklmnopqrst" for name in ("ann", "ben")}
+STATIC = {name: StaticToken(sha256=hash_token(token), scopes=("base",)) for name, token in TOKENS.items()}
+ANN, BEN = ({"Authorization": f"Bearer {TOKENS[name]}"} for name in ("ann", "ben"))
+MRTR = {"sampling": {}, "elicitation": {"form": {}}}
+
+
+class Guarded:
+    """A guarded listener: what `HttpClient` gives, as somebody."""
+
+    def __init__(self, pool: HttpPool, world: Any) -> None:
+        self.http = HttpClient(pool)
+        self.pool = pool
+        self.world = world
+
+    async def send(self, body: Any, who: Json, method: str = "POST", **headers: Any) -> Any:
+        return await self.http.send(body, who | headers, method)
+
+    async def modern(self, method: str, params: Json | None, who: Json) -> Any:
+        return await self.http.modern(method, params, **who)
+
+    async def initialize(self, who: Json, revision: str = LEGACY) -> Json:
+        params = {"protocolVersion": revision, "capabilities": {}, "clientInfo": IMPLEMENTATION}
+        answer = await self.send(request("initialize", params), who)
+        SchemaOracle(revision).check_from_server(answer.last, "initialize")
+        return {"Mcp-Session-Id": answer.headers["mcp-session-id"], "MCP-Protocol-Version": revision}
+
+    async def get(self, path: str, who: Json, method: str = "GET") -> tuple[int, Json, bytes]:
+        with trio.fail_after(5):
+            async with self.pool.request(method, path, tuple(who.items()), b"", idempotent=True) as response:
+                return response.status, dict(response.headers), await response.read()
+
+
+@asynccontextmanager
+async def open_guarded(
+    servers: dict[str, Any] | None = None, gate: Gate | None = None, *, page_size: int = 1000
+) -> AsyncIterator[Guarded]:
+    gate = gate or make_gate(tokens=STATIC)
+    async with open_world(servers or {"docs": docs(), "more": docs()}, page_size=page_size) as world:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        policy = OriginPolicy("127.0.0.1", (), ())
+        sessions = SessionLimits(10, 300, ReplayBounds())
+        endpoint = HttpEndpoint(world.mux.front, "/mcp", policy, sessions, "/sse", gate=gate)
+        await world.nursery.start(endpoint.run)
+        guard = HttpGuard(gate, policy, "/mcp", endpoint.handle)
+        serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
+        await world.nursery.start(serve, listeners, guard.handle)
+        port = listeners[0].socket.getsockname()[1]
+        with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool:
+            yield Guarded(pool, world)
+
+
+async def test_whoever_shows_nothing_gets_nothing_but_the_way_to_a_token():
+    async with open_guarded() as mux:
+        for method, path in (
+            ("POST", "/mcp"),
+            ("GET", "/mcp"),
+            ("DELETE", "/mcp"),
+            ("GET", "/sse"),
+            ("GET", "/x"),
+        ):
+            status, headers, body = await mux.get(path, {"Content-Type": "application/json"}, method)
+            assert status == 401
+            assert headers["www-authenticate"] == 'Bearer realm="mcpmux"'
+            assert json.loads(body)["error"]["code"] == -32600
+        assert (await mux.modern("resources/list", None, ANN)).status == 200
+
+
+async def test_a_token_counts_in_the_header_only():
+    """ "Access tokens MUST NOT be included in the URI query string"."""
+    token = TOKENS["ann"]
+    async with open_guarded() as mux:
+        for path, who in (
+            (f"/sse?access_token={token}", {}),
+            (f"/mcp?token={token}", {}),
+            ("/sse", {"Cookie": f"token={token}"}),
+            ("/sse", {"X-Authorization": f"Bearer {token}"}),
+            ("/sse", {"Authorization": f"Basic {token}"}),
+        ):
+            assert (await mux.get(path, who))[0] == 401
+
+
+async def test_a_foreign_page_is_refused_before_its_token_is_looked_at():
+    async with open_guarded() as mux:
+        for headers in ({"Origin": "https://evil.example.com"},):
+            assert (await mux.get("/mcp", headers | ANN))[0] == 403
+            assert (await mux.get("/.well-known/oauth-protected-resource", headers))[0] == 403
+
+
+@pytest.mark.parametrize("suffix", ["", "/mcp", "/mcp/"])
+async def test_the_metadata_of_the_resource_is_for_everybody(suffix: str):
+    """RFC 9728: `resource` and at least one authorization server; MCP 2025-11-25."""
+    gate = make_gate(Issuing(), required_scopes=("read",))
+    async with open_guarded(gate=gate) as mux:
+        status, headers, body = await mux.get(f"/.well-known/oauth-protected-resource{suffix}", {})
+        assert (status, headers["content-type"]) == (200, "application/json")
+        assert json.loads(body) == {
+            "resource": "https://mux.example.com/mcp",
+            "authorization_servers": ["https://login.example.com"],
+            "bearer_methods_supported": ["header"],
+            "resource_name": "mux",
+            "scopes_supported": ["read"],
+        }
+        assert (await mux.get("/.well-known/oauth-protected-resource/other", {}))[0] == 401
+        assert (await mux.get("/.well-known/oauth-protected-resource", {}, "DELETE"))[0] == 405
+
+
+async def test_without_an_authorization_server_there_is_no_metadata():
+    async with open_guarded() as mux:
+        assert (await mux.get("/.well-known/oauth-protected-resource", {}))[0] == 401
+        assert (await mux.get("/.well-known/oauth-protected-resource", ANN))[0] == 404
+
+
+async def test_every_call_carries_its_principal():
+    seen = []
+    async with open_guarded() as mux:
+        exchange = mux.world.mux.router.exchange
+
+        async def spy(call: Any, notify: Any) -> Any:
+            seen.append((call.method, call.principal.name, call.principal.scopes))
+            return await exchange(call, notify)
+
+        mux.world.mux.front._router.exchange = spy
+        await mux.modern("resources/list", None, ANN)
+        session = await mux.initialize(BEN)
+        await mux.send(request("tools/list"), BEN | session)
+        assert seen == [
+            ("resources/list", "ann", frozenset({"base"})),
+            ("tools/list", "ben", frozenset({"base"})),
+        ]
+
+
+async def test_a_session_is_bound_to_its_principal():
+    """Another one hears what it would hear of a session that is not there."""
+    async with open_guarded() as mux:
+        session = await mux.initialize(ANN)
+        unknown = session | {"Mcp-Session-Id": "unknown"}
+        notification = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        answer = {"jsonrpc": "2.0", "id": 1, "result": {}}
+        for body, method in (
+            (request("ping"), "POST"),
+            (notification, "POST"),
+            (answer, "POST"),
+            (b"", "GET"),
+            (b"", "DELETE"),
+        ):
+            stolen = await mux.send(body, BEN | session, method)
+            absent = await mux.send(body, BEN | unknown, method)
+            assert stolen.status == absent.status == 404
+            assert stolen.messages == absent.messages
+        assert (await mux.send(request("ping"), ANN | session)).last["result"] == {}
+        assert (await mux.send(request("ping"), session)).status == 401
+        assert (await mux.send(b"", ANN | session, "DELETE")).status == 204
+
+
+async def test_a_batch_goes_to_sessions_of_its_principal_only():
+    async with open_guarded() as mux:
+        session = await mux.initialize(ANN, "2025-03-26")
+        batch = json.dumps([request("ping"), request("ping", request_id=2)]).encode()
+        assert len((await mux.send(batch, ANN | session)).messages[0]) == 2
+        assert (await mux.send(batch, BEN | session)).status == 400
+        assert (await mux.send(batch, BEN)).status == 400
+
+
+async def test_a_resumable_stream_is_bound_to_its_principal():
+    async with open_guarded() as mux:
+        session = await mux.initialize(ANN)
+        for event_id in ("0-0", "1-0", "nonsense"):
+            resumed = await mux.send(b"", BEN | session | {"Last-Event-ID": event_id}, "GET")
+            assert resumed.status == 404
+
+
+async def test_a_stream_of_http_sse_is_bound_to_its_principal():
+    async with (
+        open_guarded() as mux,
+        mux.pool.request("GET", "/sse", tuple(ANN.items()), b"", idempotent=False) as stream,
+    ):
+        data = await stream.receive_some()
+        address = data.split(b"data: ")[1].split()[0].decode()
+        body = json.dumps(request("ping")).encode()
+        for who, status in ((BEN, 404), ({}, 401), (ANN, 202)):
+            fields = (("Content-Type", "application/json"), *who.items())
+            async with mux.pool.request("POST", address, fields, body, idempotent=False) as response:
+                assert response.status == status
+                await response.read()
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_a_cursor_is_bound_to_its_principal(era: str):
+    items = [{"uri": f"memo:{number}", "name": str(number)} for number in range(4)]
+    servers = {name: ScriptedServer(resources=items, page_size=1) for name in ("docs", "more")}
+    async with open_guarded(servers, page_size=1) as mux:
+        sessions = {"ann": ANN, "ben": BEN}
+        if era == "legacy":
+            sessions = {"ann": ANN | await mux.initialize(ANN), "ben": BEN | await mux.initialize(BEN)}
+
+        async def list_page(who: str, cursor: str | None) -> Any:
+            params = {} if cursor is None else {"cursor": cursor}
+            if era == "legacy":
+                return (await mux.send(request("resources/list", params), sessions[who])).last
+            return (await mux.modern("resources/list", params, sessions[who])).last
+
+        cursor = (await list_page("ann", None))["result"]["nextCursor"]
+        assert (await list_page("ann", cursor))["result"]["resources"]
+        stolen, forged = await list_page("ben", cursor), await list_page("ben", "A" * len(cursor))
+        assert stolen["error"]["code"] == forged["error"]["code"] == -32602
+        assert stolen["error"]["message"] == forged["error"]["message"]
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
+async def test_a_request_state_is_bound_to_its_principal(revision: str):
+    """The server sees one client, so it is mcpmux that tells principals apart."""
+    sampling = {"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}], "maxTokens": 5}
+
+    async def ask(server: ScriptedServer, params: Json, _message: Json) -> Json:
+        if not server.modern:
+            await server.send({"id": "a", "method": "sampling/createMessage", "params": sampling})
+            await trio.sleep(0.05)
+            return {"content": []}
+        if params.get("requestState") != "the server's own":
+            if "requestState" in params:
+                raise RpcFailure(-32602, f"foreign state {params['requestState']!r}")
+            wish = {"method": "sampling/createMessage", "params": sampling}
+            return {
+                "resultType": "input_required",
+                "inputRequests": {"it": wish},
+                "requestState": "the server's own",
+            }
+        return {"resultType": "complete", "content": []}
+
+    tool = {"name": "t", "inputSchema": {"type": "object"}}
+    servers = {"x": ScriptedServer(revision, tools=[tool], handlers={"tools/call": ask}), "docs": docs()}
+    sampled = {"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"}
+    async with open_guarded(servers) as mux:
+
+        async def call(who: Json, state: str | None) -> Any:
+            params: Json = {"name": "x__t", "_meta": {VERSION: MODERN, CAPABILITIES: MRTR}}
+            if state is not None:
+                params |= {"requestState": state, "inputResponses": {"it": sampled}}
+            headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "x__t"}
+            return (await mux.send(request("tools/call", params), who | headers)).last
+
+        asked = (await call(ANN, None))["result"]
+        assert asked["resultType"] == "input_required"
+        state = asked["requestState"]
+        assert "server's own" not in state
+        stolen, unknown = await call(BEN, state), await call(BEN, "unknown")
+        assert stolen["error"]["code"] == unknown["error"]["code"] == -32602
+        assert stolen["error"]["message"] == unknown["error"]["message"]
+        assert "result" in await call(ANN, state)
+
+
+async def test_scopes_of_a_method_are_asked_for_by_a_step_up():
+    gate = make_gate(tokens=STATIC, required_scopes=("base",), method_scopes={"tools/*": ("tools",)})
+    async with open_guarded(gate=gate) as mux:
+        session = await mux.initialize(ANN)
+        answers = [
+            await mux.modern("tools/list", None, ANN),
+            await mux.send(request("tools/list", request_id=7), ANN | session),
+        ]
+        for answer in answers:
+            assert answer.status == 403
+            value = answer.headers["www-authenticate"]
+            assert 'error="insufficient_scope"' in value
+            assert 'scope="base tools"' in value
+        assert answers[1].last["id"] == 7
+        assert (await mux.modern("resources/list", None, ANN)).status == 200
+        assert (await mux.send(request("resources/list"), ANN | session)).status == 200
+
+
+async def test_a_session_goes_on_with_a_renewed_token_of_the_same_principal():
+    gate = make_gate(Issuing(), method_scopes={"tools/*": ("tools",)})
+    async with open_guarded(gate=gate) as mux:
+        old, new = bearer(sign(claims())), bearer(sign(claims(exp=2_000_000_000, scope="tools")))
+        session = await mux.initialize(old)
+        assert (await mux.send(request("tools/list"), old | session)).status == 403
+        assert (await mux.send(request("tools/list"), new | session)).status == 200
+        other = bearer(sign(claims(sub="bob", scope="tools")))
+        assert (await mux.send(request("tools/list"), other | session)).status == 404
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_a_stream_ends_when_its_token_expires(era: str):
+    clock = Clock()
+    clock.now += 629.7  # the token has 300 ms left, leeway included
+    gate = make_gate(Issuing(), clock)
+    async with open_guarded(gate=gate) as mux:
+        who = {"Authorization": bearer(sign(claims()))["authorization"]}
+        if era == "legacy":
+            session = await mux.initialize(who)
+            async with mux.http.stream(
+                "GET", None, who | session | {"Accept": "text/event-stream"}
+            ) as stream:
+                assert stream.response.status == 200
+                await stream.response.read()  # to its end
+        else:
+            meta = {VERSION: MODERN, CAPABILITIES: {}}
+            body = request(
+                "subscriptions/listen", {"notifications": {"toolsListChanged": True}, "_meta": meta}
+            )
+            headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "subscriptions/listen"}
+            answer = await mux.send(body, who | headers)
+            assert [message["method"] for message in answer.messages] == [
+                "notifications/subscriptions/acknowledged"
+            ]
+
+
+async def test_a_task_is_bound_to_its_principal():
+    """A client of 2026-07-28 over HTTP has no session that could own it."""
+    servers = {"x": TaskServer(MODERN), "docs": docs()}
+    capabilities = {"extensions": {EXTENSION: {}}}
+    async with open_guarded(servers) as mux:
+
+        async def ask(who: Json, method: str, params: Json, name: str) -> Json:
+            params = params | {"_meta": {VERSION: MODERN, CAPABILITIES: capabilities}}
+            headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method, "Mcp-Name": name}
+            answer: Json = (await mux.send(request(method, params), who | headers)).last
+            return answer
+
+        task_id = (await ask(ANN, "tools/call", {"name": "x__may"}, "x__may"))["result"]["taskId"]
+        for method in ("tasks/get", "tasks/cancel"):
+            stolen = await ask(BEN, method, {"taskId": task_id}, task_id)
+            unknown = await ask(BEN, method, {"taskId": "x+none"}, "x+none")
+            assert stolen["error"] == unknown["error"]
+            assert "result" in await ask(ANN, method, {"taskId": task_id}, task_id)
