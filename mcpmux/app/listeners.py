@@ -11,6 +11,8 @@ from functools import partial
 import trio
 from trio.abc import Listener, Stream
 
+from mcpmux.app.gates import gate_of
+from mcpmux.auth.gate import Gate
 from mcpmux.config import (
     HttpListener,
     Limits,
@@ -23,6 +25,7 @@ from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.runtime.downstreams.http_guard import HttpGuard
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
@@ -40,12 +43,16 @@ StreamListener = WebSocketListener | TcpListener | UnixListener
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What every listener serves: `announce` is called with its URL when it is ready."""
+    """What every listener serves: `announce` is called with its URL when it is ready.
+
+    `gate` asks those clients who they are that come from the network.
+    """
 
     limits: Limits
     front: Service
     stopping: trio.Event
     announce: Announce
+    gate: Gate | None = None
 
 
 async def serve_stdio(serving: Serving) -> None:
@@ -55,7 +62,7 @@ async def serve_stdio(serving: Serving) -> None:
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel_when, stopping, scope)
-                await serve_pipe(pipe, serving.front, limits.client_stall)
+                await serve_pipe(pipe, serving.front, limits.client_stall, in_flight=limits.max_in_flight)
                 stopping.set()
 
 
@@ -75,12 +82,22 @@ async def serve_http_listener(
     port = sockets[0].socket.getsockname()[1]
     policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
     settings, stopping = serving.limits, serving.stopping
-    sessions = SessionLimits(settings.max_sessions, settings.session_idle, ReplayBounds())
+    sessions = SessionLimits(
+        settings.max_sessions, settings.session_idle, ReplayBounds(), settings.max_in_flight
+    )
     stall = settings.client_stall
-    endpoint = HttpEndpoint(serving.front, listener.path, policy, sessions, listener.sse_path, stall)
+    gate = gate_of(listener, serving.gate)
+    endpoint = HttpEndpoint(serving.front, listener.path, policy, sessions, listener.sse_path, stall, gate)
+    handle = endpoint.handle
+    if gate is not None:
+        handle = HttpGuard(gate, policy, listener.path, handle).handle
     limits = HttpLimits(
         head_bytes=settings.max_head_bytes,
+        head_fields=settings.max_header_fields,
         body_bytes=settings.max_message_bytes,
+        head_seconds=settings.head_timeout,
+        body_seconds=settings.body_timeout,
+        idle_seconds=settings.connection_idle,
         write_seconds=stall,
         connections=settings.max_connections,
     )
@@ -90,7 +107,7 @@ async def serve_http_listener(
         async with trio.open_nursery() as connections:
             serve_listener = partial(serve_http, refuse=refuse, stopping=stopping, limits=limits, tls=tls)
             name = f"http {listener.host}:{port}"
-            await connections.start(serve_listener, sockets, endpoint.handle, name=name)
+            await connections.start(serve_listener, sockets, handle, name=name)
             host = f"[{listener.host}]" if ":" in listener.host else listener.host
             serving.announce(f"{'http' if tls is None else 'https'}://{host}:{port}{listener.path}")
             task_status.started()
@@ -108,8 +125,8 @@ async def serve_stream_listener(
     if isinstance(listener, WebSocketListener):
         policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
         door = Door(listener.path, policy)
-    bounds = StreamLimits(limits.max_message_bytes, limits.client_stall)
-    clients = StreamClients(serving.front, bounds, stopping, door)
+    bounds = StreamLimits(limits.max_message_bytes, limits.client_stall, limits.max_in_flight)
+    clients = StreamClients(serving.front, bounds, stopping, door, gate_of(listener, serving.gate))
     most = min(limits.max_connections, limits.max_sessions)  # a stream has at most one session
     async with _open_listeners(listener) as (url, listeners), trio.open_nursery() as connections:
         await connections.start(serve_streams, listeners, clients.serve, stopping, most, name=url)

@@ -1,0 +1,119 @@
+"""What can be done to a running mux by the people who run it: another configuration, one upstream off and on.
+
+Promises: one thing after the other; a configuration that is broken changes nothing. What was enabled or
+disabled by hand stays so when the file is read again, until mcpmux is started again. A disabled upstream is
+as if it were not configured; a drained one is there and is given nothing to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import structlog
+import trio
+
+from mcpmux.app.config_file import ConfigFile
+from mcpmux.app.mux import Mux
+from mcpmux.config import Config, Upstream
+from mcpmux.config.plan import plan_change
+from mcpmux.errors import ConfigError
+from mcpmux.traffic.admin.control import NoSuchUpstream, NotPossible
+
+log = structlog.get_logger()
+
+NO_FILE = "there is no configuration file to read again: mcpmux was started without one"
+
+
+class Control:
+    """Of one mux. `file` is where its configuration comes from, None when that cannot be read again."""
+
+    def __init__(self, mux: Mux, file: ConfigFile | None) -> None:
+        self._mux = mux
+        self._file = file
+        self._started = self._filed = mux.config
+        self._by_hand: dict[str, bool] = {}
+        self._lock = trio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Control of {self._mux.upstreams!r}, by hand: {self._by_hand}>"
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """Settings that take effect when mcpmux is started again."""
+        return plan_change(self._started, self._mux.config).pending
+
+    async def reload(self) -> Mapping[str, Any]:
+        """Become what the file says now: what was done. Raises ConfigError, and nothing has changed then."""
+        async with self._lock:
+            if self._file is None:
+                raise ConfigError([NO_FILE])
+            before = self.pending
+            filed = await trio.to_thread.run_sync(self._file.load, abandon_on_cancel=True)
+            plan = self._mux.apply(self._with_choices(filed))
+            self._filed = filed
+        log.info(
+            "configuration reloaded",
+            **{key: names for key, names in plan.as_json().items() if key != "pending"},
+        )
+        if self.pending and self.pending != before:
+            log.warning("takes effect when mcpmux is started again", settings=list(self.pending))
+        return plan.as_json()
+
+    async def reload_or_tell(self) -> None:
+        """The same for when nobody waits for the answer: what is wrong goes to the log."""
+        try:
+            await self.reload()
+        except ConfigError as error:
+            for problem in error.problems:
+                log.error("configuration not reloaded, everything stays as it was", problem=problem)
+
+    async def act(self, action: str, name: str) -> None:
+        """Do one of `ACTIONS`. Raises NoSuchUpstream, NotPossible."""
+        async with self._lock:
+            upstream = self._find(name)
+            if action in ("enable", "disable"):
+                self._choose(upstream, action == "enable")
+            elif not upstream.enabled:
+                raise NotPossible(f"{name} is disabled; enable it first")
+            elif action == "drain":
+                self._mux.drain(name)
+            else:
+                self._mux.restart(name)
+        log.warning("done by an administrator", action=action, upstream=name)
+
+    def _find(self, name: str) -> Upstream:
+        known = {upstream.name: upstream for upstream in self._mux.config.upstreams}
+        if name in known:
+            return known[name]
+        close = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+        raise NoSuchUpstream(f"there is no upstream {name}; {hint}")
+
+    def _choose(self, upstream: Upstream, enabled: bool) -> None:
+        if upstream.enabled is not enabled:
+            before, self._by_hand = self._by_hand, {**self._by_hand, upstream.name: enabled}
+            try:
+                self._mux.apply(self._with_choices(self._filed))
+            except ConfigError as error:
+                self._by_hand = before
+                raise NotPossible(
+                    f"{upstream.name} cannot be {'enabled' if enabled else 'disabled'}: {error}"
+                ) from None
+        if enabled:
+            self._mux.release(upstream.name)
+
+    def _with_choices(self, config: Config) -> Config:
+        """What was chosen by hand goes before the file. Raises ConfigError when these do not go together."""
+        chosen = {each.name: self._by_hand.get(each.name, each.enabled) for each in config.upstreams}
+        try:
+            return attrs.evolve(
+                config,
+                upstreams=tuple(attrs.evolve(each, enabled=chosen[each.name]) for each in config.upstreams),
+            )
+        except ConfigError as error:
+            by_hand = [name for name in self._by_hand if name in chosen]
+            note = f" (enabled or disabled by hand: {', '.join(by_hand)})" if by_hand else ""
+            raise ConfigError([f"{problem}{note}" for problem in error.problems]) from None

@@ -1,0 +1,135 @@
+"""Makes sessions with upstreams: as the configuration of now has them, wired to whom they tell what.
+
+Promises: a session is made with the configuration that holds at that moment and keeps it; what is looked up
+at each use is replaced in it by `adjust`. Refuses to know when a session begins and ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from msgspec import Raw
+
+from mcpmux.config import Config, Http, Stdio, Tcp, Unix, WebSocket
+from mcpmux.config import Upstream as UpstreamConfig
+from mcpmux.mux.namespace import Namespace
+from mcpmux.protocol.asking import SHARED_CAPABILITIES
+from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.runtime.calls import Client
+from mcpmux.runtime.guard import Guard
+from mcpmux.runtime.relay import Relay, upstream_of
+from mcpmux.runtime.tap import Leg, Tap, Trace, Watch
+from mcpmux.runtime.upstreams.addressee import Addressee
+from mcpmux.runtime.upstreams.connection import Eras
+from mcpmux.runtime.upstreams.fleet import Fleet
+from mcpmux.runtime.upstreams.subscriber import Subscriber
+from mcpmux.runtime.upstreams.upstream import OpenChannel, Upstream
+
+_TRANSPORTS = {Stdio: "stdio", Http: "http", WebSocket: "websocket", Tcp: "tcp", Unix: "unix"}
+
+
+class Sessions:
+    """Makes every `Upstream`. `relay` must be set before the first; `fleet` is empty at first.
+
+    `held`: why upstreams are given no exchange, by name; a new session with one of them is held, too.
+    """
+
+    relay: Relay
+
+    def __init__(
+        self,
+        config: Config,
+        server_info: Raw,
+        open_channel: OpenChannel,
+        tap: Tap | None,
+        trace: Trace | None,
+        guard: Guard,
+    ) -> None:
+        self.server_info = server_info
+        self._open_channel = open_channel
+        self._tap = tap
+        self._trace = trace
+        self.guard = guard
+        self.held: dict[str, str] = {}
+        self.fleet = Fleet(self._make, self._make_lane, self._move_interest)
+        self.adopt(config)
+
+    def __repr__(self) -> str:
+        return f"<Sessions {self.fleet!r}>"
+
+    def adopt(self, config: Config) -> None:
+        """Sessions are made after this configuration from now on."""
+        self.settings: Mapping[str, UpstreamConfig] = {
+            upstream.name: upstream for upstream in config.upstreams if upstream.enabled
+        }
+        self.namespace = Namespace({name: upstream.prefix for name, upstream in self.settings.items()})
+
+    def make_shared(self, name: str) -> Upstream:
+        """A new shared session. Whoever listens to its resources already hears of them once it is there."""
+        upstream = self._make(name, name, SHARED_CAPABILITIES, Eras.MODERN_FIRST)
+        upstream.subscriber.take_over(self.relay.subscriptions.wanted(name))
+        return upstream
+
+    def adjust(self, session: Upstream) -> None:
+        """What a running session looks up at each use is as the configuration of now says."""
+        session.config = self.settings[session.name]
+        session.space = self.namespace.spaces[session.name]
+
+    def _make(self, name: str, key: str, capabilities: Raw, eras: Eras) -> Upstream:
+        config, relay = self.settings[name], self.relay
+        on_change = relay.upstream_changed if key == name else _ignore_change
+        upstream = Upstream(
+            config,
+            key,
+            capabilities,
+            eras if config.era != "legacy" else Eras.LEGACY_ONLY,
+            self.namespace.spaces[name],
+            self.server_info,
+            self._open_channel,
+            Subscriber(
+                partial(relay.subscriptions.wanted, key),
+                partial(relay.tell_update, key),
+                partial(on_change, name),
+            ),
+            partial(self._find_client, key),
+            on_change,
+            relay.hear,
+            _watch(self._tap, config, key, self._trace),
+        )
+        if name in self.held:
+            upstream.hold(self.held[name])
+        return upstream
+
+    def _make_lane(self, name: str, key: str) -> Upstream:
+        return self._make(name, key, SHARED_CAPABILITIES, Eras.LEGACY_ONLY)
+
+    def _find_client(self, key: str, task_id: str | None) -> Client | None:
+        found = self.relay.personal.tasks.find(key, task_id) if task_id is not None else None
+        client = self.fleet.client(found[0]) if found is not None else self.fleet.client_of(key)
+        space = self.fleet.space(key)
+        if client is not None and not self.guard.sees(client.principal, upstream_of(key)):
+            return None
+        return Addressee(client, space) if client is not None and space is not None else None
+
+    def _move_interest(self, key: str, name: str) -> None:
+        moved = self.relay.move_interest(key, name)
+        if name in self.fleet:
+            self.fleet[name].subscriber.take_over(moved)
+
+    def on_wanted(self, key: str) -> None:
+        """What is wanted of the session with that key has changed."""
+        upstream = self.fleet.by_key(key)
+        if upstream is not None:
+            upstream.subscriber.poke()
+
+
+def _watch(tap: Tap | None, upstream: UpstreamConfig, key: str, trace: Trace | None) -> Watch | None:
+    """How the tap sees the session `key` with an upstream."""
+    if tap is None:
+        return None
+    return Watch(tap, Leg("upstream", key, _TRANSPORTS[type(upstream.target)], upstream.name), trace)
+
+
+def _ignore_change(_name: str, _facts: ServerFacts) -> None:
+    """A client's own session comes and goes with it; nobody else's lists change."""

@@ -1,0 +1,114 @@
+"""What has to happen for one configuration to become another while mcpmux runs. Pure.
+
+Rules
+  * An upstream that is disabled is as if it were not there.
+  * An upstream is restarted when something changed that its session was opened with. What is looked up at
+    each use (IN_PLACE) changes in place; so does what no one has said anything about yet: nothing.
+  * A setting is changed in place (LIVE), or it is told that it takes effect when mcpmux is started again.
+    What is not known here is told, never passed over.
+
+Laws: the plan from a configuration to itself is empty; no upstream is in two parts of a plan; taking away
+what is removed and adding what is added makes the old names the new ones; the plan back removes what this
+one adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+from attrs import frozen
+
+from mcpmux.config.model import Config, Settings, Upstream
+
+IN_PLACE = frozenset(
+    {
+        "prefix",
+        "connect_timeout",
+        "request_timeout",
+        "timeouts",
+        "max_request_timeout",
+        "health_interval",
+        "list_timeout",
+    }
+)
+"""Of an upstream: looked up at each use."""
+
+LIVE = frozenset({"access", "merging", "identity", "logging.level", "logging.format", "redaction"})
+"""Settings, whole sections or single keys, that change in place."""
+
+
+@frozen(kw_only=True)
+class Plan:
+    """The way from one configuration to another; every part in the order of the new one.
+
+    `added`, `removed`, `restarted`, `adjusted`: names of upstreams. `reordered`: those that stay stand in
+    another order. `settings`: keys that change in place. `pending`: keys that change at the next start.
+    """
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    restarted: tuple[str, ...] = ()
+    adjusted: tuple[str, ...] = ()
+    reordered: bool = False
+    settings: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to do or to tell."""
+        return self != _NOTHING
+
+    @property
+    def touches_upstreams(self) -> bool:
+        """Whether any upstream comes, goes or changes."""
+        return bool(self.added or self.removed or self.restarted or self.adjusted or self.reordered)
+
+    def as_json(self) -> dict[str, list[str]]:
+        """For machines and the log; empty parts are left out."""
+        parts = ("added", "removed", "restarted", "adjusted", "settings", "pending")
+        return {part: list(names) for part in parts if (names := getattr(self, part))}
+
+
+_NOTHING = Plan()
+
+
+def plan_change(old: Config, new: Config) -> Plan:
+    """The way from `old` to `new`."""
+    before, after = _enabled(old), _enabled(new)
+    differing = {name: _differences(before[name], after[name]) for name in after if name in before}
+    settings = tuple(_changed_settings(old, new))
+    return Plan(
+        added=tuple(name for name in after if name not in before),
+        removed=tuple(name for name in before if name not in after),
+        restarted=tuple(name for name, keys in differing.items() if keys - IN_PLACE),
+        adjusted=tuple(name for name, keys in differing.items() if keys and not keys - IN_PLACE),
+        reordered=[name for name in before if name in after] != list(differing),
+        settings=tuple(key for key in settings if _is_live(key)),
+        pending=tuple(key for key in settings if not _is_live(key)),
+    )
+
+
+def _enabled(config: Config) -> dict[str, Upstream]:
+    return {upstream.name: upstream for upstream in config.upstreams if upstream.enabled}
+
+
+def _differences(old: Upstream, new: Upstream) -> set[str]:
+    """The attributes in which two upstreams differ."""
+    return {key.name for key in attrs.fields(Upstream) if getattr(old, key.name) != getattr(new, key.name)}
+
+
+def _changed_settings(old: Config, new: Config) -> Iterator[str]:
+    """Every key that differs, as `section.key`, or as `section` where that is a list."""
+    for section in attrs.fields(Settings):
+        before, after = getattr(old, section.name), getattr(new, section.name)
+        if not attrs.has(type(after)):
+            if before != after:
+                yield section.name
+            continue
+        for key in attrs.fields(type(after)):
+            if getattr(before, key.name) != getattr(after, key.name):
+                yield f"{section.name}.{key.name}"
+
+
+def _is_live(key: str) -> bool:
+    return key in LIVE or key.partition(".")[0] in LIVE

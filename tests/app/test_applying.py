@@ -1,0 +1,312 @@
+"""Another configuration for a running mux: what changes, what stays, what clients hear. Virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from mcpmux.config import Config, Http, Merging, Secret, Stdio, Upstream
+from mcpmux.runtime.upstreams.fleet import RETIRE_SECONDS
+from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
+from tests.runtime.subscribable import Subscribable
+from tests.runtime.test_flows import docs
+from tests.runtime.world import World, open_world, upstream
+
+LEGACY, MODERN = "2025-11-25", "2026-07-28"
+OTHER = Http(url="http://other.invalid/")
+LEFT_OUT = "dev.mcpmux/upstreams"
+
+
+class Gate:
+    """A tool that answers when it is let."""
+
+    def __init__(self) -> None:
+        self.asked, self.open = trio.Event(), trio.Event()
+
+    async def handle(self, server: ScriptedServer, _params: Json, _message: Json) -> Json:
+        self.asked.set()
+        await self.open.wait()
+        told: Json = {"content": [{"type": "text", "text": "done"}]}
+        return told | ({"resultType": "complete"} if server.modern else {})
+
+
+def gated(gate: Gate, revision: str = MODERN) -> ScriptedServer:
+    return ScriptedServer(
+        revision,
+        tools=[{"name": "wait", "inputSchema": {"type": "object"}}],
+        handlers={"tools/call": gate.handle},
+    )
+
+
+def become(world: World, *upstreams: Upstream, **settings: Any) -> Json:
+    """The mux gets a configuration with these upstreams; the plan."""
+    return world.mux.apply(attrs.evolve(world.mux.config, upstreams=upstreams, **settings)).as_json()
+
+
+async def uris(client: ScriptedClient) -> list[str]:
+    return [item["uri"] for item in await client.walk("resources/list", "resources")]
+
+
+async def legacy_client(world: World) -> ScriptedClient:
+    client = world.client()
+    await client.initialize(LEGACY)
+    return client
+
+
+async def test_an_added_upstream_is_there_and_an_unchanged_one_keeps_its_session(autojump_clock):
+    async with open_world({"docs": docs()}) as world:
+        client = await legacy_client(world)
+        before = world.mux.upstreams["docs"].connection
+        world.servers["more"] = docs()
+        assert become(world, upstream("docs"), upstream("more")) == {"added": ["more"]}
+        await client.receive_method("notifications/resources/list_changed")
+        assert "more+memo:1" in await uris(client)
+        assert world.mux.upstreams["docs"].connection is before is not None
+        assert world.connects == {"docs": 1, "more": 1}
+
+
+async def test_a_removed_upstream_is_gone_at_once_and_clients_hear_of_it(autojump_clock):
+    async with open_world({"docs": docs(), "more": docs()}) as world:
+        client = await legacy_client(world)
+        assert become(world, upstream("docs")) == {"removed": ["more"]}
+        await client.receive_method("notifications/resources/list_changed")
+        assert await uris(client) == ["docs+file:///a.md", "docs+memo:1"]
+        with pytest.raises(RpcFailure, match=r"no upstream owns more\+memo:1"):
+            await client.request("resources/read", {"uri": "more+memo:1"})
+
+
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+@pytest.mark.parametrize("change", ["removed", "restarted"])
+async def test_what_is_in_flight_is_finished_by_the_session_that_began_it(change, revision, autojump_clock):
+    gate = Gate()
+    async with open_world({"docs": docs(), "slow": gated(gate, revision)}) as world:
+        client = world.client()
+        asked = await client.start("tools/call", {"name": "slow__wait"})
+        await gate.asked.wait()
+        world.servers["slow"] = gated(Gate(), revision)
+        changed = [attrs.evolve(upstream("slow"), target=OTHER)] if change == "restarted" else []
+        assert become(world, upstream("docs"), *changed) == {change: ["slow"]}
+        await trio.sleep(RETIRE_SECONDS / 2)
+        assert [item["uri"] for item in await client.walk("resources/list", "resources")]
+        gate.open.set()
+        answer = await client.receive()
+        assert answer["id"] == asked
+        assert answer["result"]["content"][0]["text"] == "done"
+        await trio.sleep(1)
+        assert len(world.mux.upstreams.sessions()) == len(world.mux.upstreams)
+
+
+async def test_what_takes_too_long_is_cut_off_with_an_error_that_says_why(autojump_clock):
+    gate = Gate()
+    async with open_world({"docs": docs(), "slow": gated(gate)}) as world:
+        client = world.client()
+        await client.start("tools/call", {"name": "slow__wait"})
+        await gate.asked.wait()
+        began = trio.current_time()
+        become(world, upstream("docs"))
+        answer = await client.receive()
+        assert "'slow' was lost" in answer["error"]["message"]
+        assert RETIRE_SECONDS <= trio.current_time() - began < RETIRE_SECONDS + 1
+
+
+async def test_an_idempotent_exchange_that_is_cut_off_does_not_wait_for_a_session_that_never_comes(
+    autojump_clock,
+):
+    gate = Gate()
+    server = docs()
+    server.handlers["resources/read"] = gate.handle
+    async with open_world({"docs": docs(), "slow": server}) as world:
+        client = world.client()
+        await client.start("resources/read", {"uri": "slow+memo:1"})
+        await gate.asked.wait()
+        began = trio.current_time()
+        become(world, upstream("docs"))
+        assert "closed; ask again" in (await client.receive())["error"]["message"]
+        assert trio.current_time() - began < RETIRE_SECONDS + 1
+
+
+async def test_a_program_comes_up_again_only_when_the_one_before_has_ended(autojump_clock):
+    gate = Gate()
+    async with open_world({"slow": gated(gate)}, settings={"slow": {"prefix": "slow"}}) as world:
+        program = attrs.evolve(upstream("slow"), target=Stdio(command="first"))
+        become(world, program)
+        await world.mux.upstreams["slow"].settled()
+        client = world.client()
+        await client.start("tools/call", {"name": "slow__wait"})
+        await gate.asked.wait()
+        connects = world.connects["slow"]
+        other = Gate()
+        world.servers["slow"] = gated(other)
+        become(world, attrs.evolve(program, target=Stdio(command="second")))
+        second = world.client()
+        waiting = await second.start("tools/call", {"name": "slow__wait"})
+        await trio.sleep(5)
+        assert world.connects["slow"] == connects
+        gate.open.set()
+        assert "result" in await client.receive()
+        await other.asked.wait()
+        other.open.set()
+        answer = await second.receive()
+        assert (answer["id"], world.connects["slow"]) == (waiting, connects + 1)
+        assert "result" in answer
+
+
+async def test_prefix_and_timeouts_change_without_a_new_session(autojump_clock):
+    gate = Gate()
+    async with open_world({"docs": docs(), "slow": gated(gate)}) as world:
+        client = await legacy_client(world)
+        plan = become(world, upstream("docs", prefix="d"), upstream("slow", request_timeout=3.0))
+        assert plan == {"adjusted": ["docs", "slow"]}
+        assert "notifications/resources/list_changed" in {told["method"] for told in await client.drain()}
+        assert await uris(client) == ["d+file:///a.md", "d+memo:1"]
+        began = trio.current_time()
+        await client.start("tools/call", {"name": "slow__wait"})
+        while "error" not in (answer := await client.receive()):
+            pass
+        assert "within 3 s" in answer["error"]["message"]
+        assert trio.current_time() - began == pytest.approx(3, abs=0.2)
+        assert world.connects == {"docs": 1, "slow": 1}
+
+
+async def test_the_order_of_lists_follows_the_order_of_the_file(autojump_clock):
+    async with open_world({"a": docs(), "b": docs()}) as world:
+        assert become(world, upstream("b"), upstream("a")) == {}
+        assert [uri.partition("+")[0] for uri in await uris(world.client())] == ["b", "b", "a", "a"]
+        assert world.connects == {"a": 1, "b": 1}
+
+
+async def test_one_transparent_server_gets_company_and_is_alone_again(autojump_clock):
+    async with open_world({"docs": docs()}, settings={"docs": {"prefix": ""}}) as world:
+        client = world.client()
+        assert await uris(client) == ["file:///a.md", "memo:1"]
+        world.servers["more"] = docs()
+        become(world, upstream("docs", prefix=""), upstream("more"))
+        assert await uris(client) == ["file:///a.md", "memo:1", "more+file:///a.md", "more+memo:1"]
+        read = await client.request("resources/read", {"uri": "memo:1"})
+        assert read["contents"][0]["uri"] == "memo:1"
+        become(world, upstream("docs", prefix=""))
+        assert await uris(client) == ["file:///a.md", "memo:1"]
+        assert world.connects["docs"] == 1
+
+
+async def test_a_cursor_goes_on_without_what_was_removed(autojump_clock):
+    servers = {name: docs() for name in ("a", "b")}
+    for server in servers.values():
+        server.page_size = 1
+    async with open_world(servers, page_size=1) as world:
+        client = world.client()
+        first = await client.request("resources/list")
+        assert [item["uri"] for item in first["resources"]] == ["a+file:///a.md", "b+file:///a.md"]
+        become(world, upstream("b"))
+        rest = await client.request("resources/list", {"cursor": first["nextCursor"]})
+        assert [item["uri"] for item in rest["resources"]] == ["b+memo:1"]
+        assert "nextCursor" not in rest
+        assert rest["_meta"][LEFT_OUT] == {"a": {"state": "removed", "reason": "Upstream 'a' was removed"}}
+
+
+@pytest.mark.parametrize("key", ["a-key-that-is-long-enough", None])
+async def test_cursors_are_good_after_a_change_that_is_not_about_them(key, autojump_clock):
+    server = docs()
+    server.page_size = 1
+    async with open_world({"a": server}, page_size=1) as world:
+        client = world.client()
+        become(world, upstream("a"), merging=Merging(page_size=1, cursor_key=key and Secret(key)))
+        first = await client.request("resources/list")
+        become(world, upstream("a"), merging=attrs.evolve(world.mux.config.merging, change_window=0.5))
+        assert (await client.request("resources/list", {"cursor": first["nextCursor"]}))["resources"]
+
+
+@pytest.mark.parametrize("down", [LEGACY, MODERN])
+@pytest.mark.parametrize("up", [LEGACY, MODERN])
+async def test_a_subscription_comes_back_with_its_upstream_and_is_caught_up(up, down, autojump_clock):
+    async with open_world({"docs": docs(), "x": Subscribable(up)}) as world:
+        client = world.client()
+        if down == LEGACY:
+            await client.initialize(LEGACY)
+            await client.request("resources/subscribe", {"uri": "x+memo:1"})
+        else:
+            await client.start(
+                "subscriptions/listen", {"notifications": {"resourceSubscriptions": ["x+memo:1"]}}
+            )
+            await client.receive_method("notifications/subscriptions/acknowledged")
+        assert world.servers["x"].subscribed == {"memo:1"}
+        become(world, upstream("docs"))
+        await trio.sleep(1)
+        back = world.servers["x"] = Subscribable(up)
+        become(world, upstream("docs"), upstream("x"))
+        told = await client.receive_method("notifications/resources/updated")
+        assert told["params"]["uri"] == "x+memo:1"
+        assert back.subscribed == {"memo:1"}
+
+
+async def test_under_another_prefix_nobody_is_subscribed(autojump_clock):
+    async with open_world({"docs": docs(), "x": Subscribable(LEGACY)}) as world:
+        client = await legacy_client(world)
+        await client.request("resources/subscribe", {"uri": "x+memo:1"})
+        become(world, upstream("docs"), upstream("x", prefix="y"))
+        await trio.sleep(1)
+        assert world.servers["x"].subscribed == set()
+        assert "'x'" not in repr(world.mux.relay.subscriptions)
+
+
+async def test_a_private_session_ends_with_its_upstream_and_a_new_one_serves(autojump_clock):
+    settings = {"x": {"session": "per-client"}}
+    async with open_world({"docs": docs(), "x": docs()}, settings=settings) as world:
+        client = await legacy_client(world)
+        await client.request("resources/read", {"uri": "x+memo:1"})
+        assert world.connects["x"] == 2
+        become(world, upstream("docs"), upstream("x", session="per-client", era="legacy"))
+        await trio.sleep(1)
+        world.servers["x"] = docs(LEGACY)
+        assert len(world.mux.upstreams.sessions()) == 2
+        await client.drain()
+        assert (await client.request("resources/read", {"uri": "x+memo:1"}))["contents"]
+        assert len(world.mux.upstreams.sessions()) == 3
+
+
+async def test_a_drained_upstream_finishes_what_it_has_and_is_given_nothing_more(autojump_clock):
+    gate = Gate()
+    async with open_world({"docs": docs(), "slow": gated(gate)}) as world:
+        client = world.client()
+        await client.start("tools/call", {"name": "slow__wait"})
+        await gate.asked.wait()
+        world.mux.drain("slow")
+        assert world.mux.upstreams["slow"].state == "draining"
+        await client.start("tools/call", {"name": "slow__wait"})
+        assert "is being drained" in (await client.receive())["error"]["message"]
+        tools = await client.request("tools/list")
+        assert tools["_meta"][LEFT_OUT]["slow"]["state"] == "draining"
+        gate.open.set()
+        assert "result" in await client.receive()
+        assert world.mux.upstreams["slow"].state == "drained"
+        world.mux.release("slow")
+        assert [tool["name"] for tool in (await client.request("tools/list"))["tools"]] == ["slow__wait"]
+
+
+async def test_a_restart_takes_over_without_losing_what_is_in_flight(autojump_clock):
+    gate, other = Gate(), Gate()
+    async with open_world({"docs": docs(), "slow": gated(gate)}) as world:
+        client = world.client()
+        first = await client.start("tools/call", {"name": "slow__wait"})
+        await gate.asked.wait()
+        world.servers["slow"] = gated(other)
+        world.mux.drain("slow")
+        world.mux.restart("slow")
+        second = await client.start("tools/call", {"name": "slow__wait"})
+        await other.asked.wait()
+        other.open.set()
+        assert (await client.receive())["id"] == second
+        gate.open.set()
+        assert (await client.receive())["id"] == first
+
+
+async def test_whoever_follows_is_told_of_each_new_configuration_once(autojump_clock):
+    async with open_world({"docs": docs()}) as world:
+        told: list[Config] = []
+        world.mux.followers.append(told.append)
+        become(world, upstream("docs"))
+        become(world, upstream("docs", list_timeout=2.0))
+        assert told == [world.mux.config]

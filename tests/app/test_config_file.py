@@ -1,0 +1,68 @@
+"""When a configuration file counts as changed: the machine by laws, then a real file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcpmux.app.config_file import ConfigFile, Look, Sightings, look_at
+from mcpmux.config import Config, Stdio, Upstream
+
+looks = st.none() | st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 2))
+KNOWN: Look = (1, 1, 1)
+
+
+@given(st.lists(looks))
+def test_a_file_is_read_only_when_it_is_there_is_another_one_and_two_looks_agree(seen: list[Look | None]):
+    sightings = Sightings(KNOWN)
+    before: Look | None = KNOWN
+    for look in seen:
+        assert sightings.see(look) == (look == before and look is not None and look != KNOWN)
+        before = look
+
+
+@given(st.lists(looks), looks)
+def test_what_stays_is_read_sooner_or_later(seen: list[Look | None], last: Look | None):
+    sightings = Sightings(KNOWN)
+    for look in seen:
+        sightings.see(look)
+    sightings.see(last)
+    assert sightings.see(last) == (last is not None and last != KNOWN)
+
+
+async def test_a_file_that_is_written_in_place_or_replaced_is_another_one_and_one_that_is_gone_is_none(
+    tmp_path: Path,
+):
+    path = tmp_path / "config"
+    path.write_text("one")
+    seen = [look_at(str(path))]
+    path.write_text("longer")
+    seen.append(look_at(str(path)))
+    other = tmp_path / "other"
+    other.write_text("longer")
+    moment = path.stat().st_mtime_ns
+    os.utime(other, ns=(moment, moment))  # the same age and size: only the inode tells
+    other.replace(path)
+    seen.append(look_at(str(path)))
+    path.unlink()
+    seen.append(look_at(str(path)))
+    assert len(set(seen)) == 4
+    assert seen[-1] is None
+
+
+async def test_a_change_between_reading_and_watching_is_noticed(tmp_path: Path):
+    path = tmp_path / "config"
+    path.write_text("one")
+
+    def read() -> Config:
+        path.write_text("changed while it was read")
+        return Config(upstreams=(Upstream(name="a", target=Stdio(command="x")),))
+
+    file = ConfigFile(str(path), read)
+    file.load()
+    with trio.fail_after(5):
+        await file.changed()

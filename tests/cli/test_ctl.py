@@ -1,0 +1,145 @@
+"""`mcpmux ctl` with a running mcpmux, and what it says when there is none."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Invoke
+from tests.cli.running import Running
+
+TOKEN = "0123456789abcdef"
+SERVER = '[upstreams.{}]\ncommand = "' + sys.executable + '"\nargs = ["-m", "mcpmux.demo.clock"]\n'
+REST = '[listeners]\nhttp = ["127.0.0.1:0"]\n[admin]\nport = {}\ntoken = "{}"\n'
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+        assert isinstance(port, int)
+        return port
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "mcpmux.toml"
+    path.write_text(SERVER.format("clock") + SERVER.format("other") + REST.format(free_port(), TOKEN))
+    return path
+
+
+@pytest.fixture
+def running(config: Path) -> Iterator[Running]:
+    with Running("serve", str(config), "--no-watch") as mux:
+        mux.line(containing="/mcp")
+        mux.line()
+        for _ in range(2):
+            mux.line("stderr", containing="upstream ready")
+        yield mux
+        assert mux.stop() == 0, mux.stderr
+
+
+def states(invoke: Invoke, config: Path) -> dict[str, str]:
+    done = invoke("ctl", "status", "--json", "-c", str(config))
+    assert done.exit_code == 0, done.stderr
+    return {each["name"]: each["state"] for each in map(json.loads, done.stdout.splitlines())}
+
+
+def test_a_running_mcpmux_is_seen_and_steered(invoke: Invoke, config: Path, running: Running) -> None:
+    here = ("-c", str(config))
+    assert states(invoke, config) == {"clock": "ready", "other": "ready"}
+    assert invoke("ctl", "drain", "other", *here).stdout == "other: is given nothing more to do\n"
+    table = invoke("ctl", "status", *here).stdout.splitlines()
+    assert table[0].split() == [
+        "NAME",
+        "STATE",
+        "SINCE",
+        "RESTARTS",
+        "SESSIONS",
+        "IN",
+        "FLIGHT",
+        "REVISION",
+        "DETAILS",
+    ]
+    assert table[2].split()[:2] == ["other", "drained"]
+    invoke("ctl", "restart", "other", *here)
+    running.line("stderr", containing="upstream ready")
+    assert invoke("ctl", "disable", "other", *here).exit_code == 0
+    assert states(invoke, config) == {"clock": "ready", "other": "disabled"}
+
+    config.write_text(
+        config.read_text().replace("[upstreams.other]", "[upstreams.third]")
+        + "[limits]\nmax_head_bytes = 5000\n"
+    )
+    done = invoke("ctl", "reload", *here)
+    assert done.stdout == "added: third\n"
+    assert "limits.max_head_bytes" in done.stderr
+    assert invoke("ctl", "reload", *here).stdout == "nothing has changed\n"
+    assert "limits.max_head_bytes" in invoke("ctl", "status", *here).stderr
+
+    url = f"http://127.0.0.1:{config.read_text().partition('port = ')[2].partition(chr(10))[0]}/"
+    config.write_text("[upstreams.clock]\ncomand = 1\n")
+    broken = invoke("ctl", "reload", "--url", f"{url}?token={TOKEN}")
+    checked = invoke("check", str(config))
+    assert (broken.exit_code, broken.stderr) == (checked.exit_code, checked.stderr)
+
+    for arguments, words in [
+        (("restart", "clokc", "--url", url, "--token", TOKEN), "did you mean clock?"),
+        (("restart", "a/b?c", "--url", url, "--token", TOKEN), "no upstream a/b?c"),
+        (("status", "--url", url, "--token", "wrong"), "does not let us in"),
+        (("status", "--url", url), "MCPMUX_ADMIN_TOKEN"),
+    ]:
+        refused = invoke("ctl", *arguments)
+        assert refused.exit_code == 1
+        assert words in refused.stderr
+
+
+def test_the_token_comes_from_the_environment(
+    invoke: Invoke, config: Path, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = config.read_text().partition("port = ")[2].partition("\n")[0]
+    monkeypatch.setenv("MCPMUX_ADMIN_TOKEN", TOKEN)
+    monkeypatch.setenv("MCPMUX_ADMIN_URL", f"http://127.0.0.1:{port}")
+    assert "clock" in invoke("ctl", "status").stdout
+
+
+def test_it_is_told_when_no_mcpmux_runs_there(invoke: Invoke, config: Path) -> None:
+    done = invoke("ctl", "status", "-c", str(config))
+    assert done.exit_code == 1
+    assert "no mcpmux answers at http://127.0.0.1:" in done.stderr
+    assert "is it running?" in done.stderr
+
+
+def test_something_else_that_answers_is_told(invoke: Invoke, demo_url: str) -> None:
+    done = invoke("ctl", "status", "--url", demo_url, "--token", TOKEN)
+    assert done.exit_code == 1
+    assert "is it the admin listener of mcpmux?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("admin", "words"),
+    [
+        ("", "there is no admin listener"),
+        ("[admin]\nport = 0\n", "give the URL that it printed"),
+        ("[admin]\nport = 8490\n", "has no `token`"),
+    ],
+)
+def test_a_file_that_does_not_say_where_is_told(
+    invoke: Invoke, tmp_path: Path, admin: str, words: str
+) -> None:
+    path = tmp_path / "mcpmux.toml"
+    path.write_text(SERVER.format("clock") + admin)
+    done = invoke("ctl", "reload", "-c", str(path))
+    assert done.exit_code == 2
+    assert words in done.stderr
+
+
+def test_one_has_to_say_which_mcpmux_is_meant(invoke: Invoke) -> None:
+    done = invoke("ctl", "status")
+    assert done.exit_code == 2
+    assert "--config" in done.stderr
