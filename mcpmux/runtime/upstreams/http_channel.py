@@ -18,30 +18,22 @@ from msgspec import Raw
 
 from mcpmux.errors import LocalProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import ASKS
 from mcpmux.protocol.call import PROGRESS_TOKEN, VERSION, Call, Event, Notify, with_meta
 from mcpmux.protocol.codes import HEADER_MISMATCH
 from mcpmux.protocol.envelope import (
     ErrorReply,
     Fields,
     Message,
-    Notification,
     Reply,
-    Request,
-    decode_fields,
-    encode_error,
     encode_notification,
-    encode_reply,
     encode_request,
     first_byte,
-    id_of,
     is_batch,
     raw,
 )
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import Headers
 from mcpmux.protocol.inflight import Ticket
-from mcpmux.protocol.tasks import related_task
 from mcpmux.runtime.calls import Calls, FindClient, Hear, result_of
 from mcpmux.runtime.link import Answer, Link
 from mcpmux.runtime.tap import Watch
@@ -53,6 +45,8 @@ from mcpmux.runtime.upstreams.http_events import (
     message_in,
     retry_seconds,
 )
+from mcpmux.runtime.upstreams.http_intake import Intake, unheard
+from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream
 from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer, SessionExpired, nonsense
 from mcpmux.transports.http.client import HttpPool, HttpResponse
 from mcpmux.transports.sse import SseDecoder
@@ -64,9 +58,6 @@ OpenOlder = Callable[[], Awaitable[Link | None]]
 
 LISTEN_SECONDS = 2.0  # for the server to open its own stream; some send no headers before there is an event
 TOOL_PAGES = 100  # of a server's tools that are searched for annotations before a call is repeated
-
-_FORGOTTEN = (404, 400, 405)
-"""What servers answer to a session of their former life; 404 by the specification, 405 when now modern."""
 
 _NOT_STREAMABLE = (400, 404, 405)
 """What a server of HTTP+SSE answers to an `initialize` that is POSTed to its event stream's URL."""
@@ -100,11 +91,10 @@ class HttpChannel:
     ) -> None:
         self._peer = peer
         self._open_older = older
-        self._answer = answer
         self._hear = hear
         self._nursery = nursery
-        self._listening = trio.Event()
         self._calls = Calls(peer.tell, hear)
+        self._intake = Intake(peer, self._calls, answer, hear, nursery)
         self._carried = CarriedCalls(self._calls, nursery, self._perform, self._say_cancelled)
         self.closed = peer.closed
 
@@ -177,7 +167,7 @@ class HttpChannel:
         cursor: Raw | None = None
         for _ in range(TOOL_PAGES):
             params = {} if cursor is None else {"cursor": cursor}
-            result = await self._exchange(Call(m.TOOLS_LIST, params, call.meta), _unheard)
+            result = await self._exchange(Call(m.TOOLS_LIST, params, call.meta), unheard)
             self._peer.tools.learn(result)
             cursor = result.get("nextCursor")
             if cursor is None or first_byte(cursor) != b'"':
@@ -271,30 +261,12 @@ class HttpChannel:
 
     async def listen(self) -> None:
         """Hear what a legacy server says of its own accord, from now on; it may not offer that."""
-        self._nursery.start_soon(self._listen, name="http listen")
+        listening = trio.Event()
+        self._nursery.start_soon(
+            hear_own_stream, self._peer, self._intake, self._hear, listening, name="http listen"
+        )
         with trio.move_on_after(LISTEN_SECONDS):
-            await self._listening.wait()
-
-    async def _listen(self) -> None:
-        decoder = SseDecoder(self._peer.message_limit)
-        while not self.closed.is_set():
-            try:
-                async with self._peer.stream(decoder.last_event_id) as response:
-                    again = self._listening.is_set()
-                    self._listening.set()
-                    if again and response.status in _FORGOTTEN:
-                        raise SessionExpired("the server has forgotten the session")
-                    if not is_event_stream(response):
-                        return
-                    if again and not decoder.last_event_id:
-                        self._hear(Notification(m.MISSED))
-                    decoder = continued(decoder, self._peer.message_limit)
-                    async for chunk in response:
-                        for message in self._peer.messages_in(decoder, chunk):
-                            await self._take_unasked(message)
-            except TransportError as error:
-                log.debug("the server's stream broke off", reason=str(error))
-            await trio.sleep(retry_seconds(decoder))
+            await listening.wait()
 
     async def notify(self, method: str, params: Fields | None = None) -> None:
         """Send a notification. Raises TransportError."""
@@ -325,7 +297,7 @@ class HttpChannel:
         for message in batch_in(body):
             if isinstance(message, Reply | ErrorReply) and message.id == waiting.request_id:
                 return message
-            await self._take(message, waiting)
+            await self._intake.take(message, waiting.notify, waiting.ticket)
         return None
 
     async def _answer_in_stream(self, response: HttpResponse, waiting: _Waiting) -> Reply | ErrorReply | None:
@@ -336,63 +308,13 @@ class HttpChannel:
                 for message in self._peer.messages_in(decoder, chunk):
                     if isinstance(message, Reply | ErrorReply) and message.id == waiting.request_id:
                         return message
-                    await self._take(message, waiting)
+                    await self._intake.take(message, waiting.notify, waiting.ticket)
         except TransportClosed:
             if not decoder.last_event_id:
                 raise
         if decoder.last_event_id and self._peer.legacy:
             return None
         raise TransportClosed("the response stream ended without an answer")
-
-    async def _take(self, message: Message, waiting: _Waiting) -> None:
-        if isinstance(message, Notification):
-            await self._take_notification(message, waiting.notify)
-        elif isinstance(message, Request):
-            await self._take_question(message, waiting.ticket)
-
-    async def _take_question(self, request: Request, ticket: Ticket | None) -> None:
-        if request.method in ASKS and ticket is not None:
-            await self._calls.take_question(request, ticket)
-        elif request.method in ASKS:
-            self._nursery.start_soon(self._calls.take_question, request, name="server's question")
-        else:
-            await self._serve(request)
-
-    async def _take_unasked(self, message: Message) -> None:
-        if isinstance(message, Notification):
-            await self._take_notification(message, _unheard)
-        elif isinstance(message, Request):
-            await self._take_question(message, None)
-
-    async def _take_notification(self, message: Notification, notify: Notify) -> None:
-        try:
-            params = decode_fields(message.params)
-        except ValueError:
-            return
-        if message.method == m.PROGRESS and related_task(params) is not None:
-            self._hear(message)  # goes on when the call that made the task has been answered
-        elif message.method in (m.PROGRESS, m.LOG_MESSAGE, m.ACKNOWLEDGED):
-            await notify(Event(message.method, params))
-        elif message.method == m.CANCELLED:
-            self._calls.withdraw_question(id_of(params.get("requestId")))
-        else:
-            self._hear(message)
-
-    async def _serve(self, request: Request) -> None:
-        """A legacy server asks something while it works on our request: answer in a POST of its own."""
-
-        async def unheard(_event: Event) -> None:
-            """The server's own requests have no notifications that it could hear."""
-
-        try:
-            data = encode_reply(request.id, await self._answer(request, unheard))
-        except RpcError as error:
-            data = encode_error(request.id, error)
-        await self._peer.tell(data)
-
-
-async def _unheard(_event: Event) -> None:
-    """On the server's own stream nothing belongs to one of our requests."""
 
 
 @asynccontextmanager

@@ -1,0 +1,92 @@
+"""What a server says over HTTP besides answers: notifications and questions, taken to where they belong.
+
+Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 and 2025-11-25.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.asking import ASKS
+from mcpmux.protocol.call import Event, Notify
+from mcpmux.protocol.envelope import (
+    Message,
+    Notification,
+    Request,
+    decode_fields,
+    encode_error,
+    encode_reply,
+    id_of,
+)
+from mcpmux.protocol.inflight import Ticket
+from mcpmux.protocol.tasks import related_task
+from mcpmux.runtime.calls import Calls, Hear
+from mcpmux.runtime.link import Answer
+from mcpmux.runtime.upstreams.http_peer import HttpPeer
+
+
+class Intake:
+    """Takes the messages of one server that answer nothing."""
+
+    def __init__(
+        self, peer: HttpPeer, calls: Calls, answer: Answer, hear: Hear, nursery: trio.Nursery
+    ) -> None:
+        """`answer` answers what the server asks of mcpmux itself; `hear` hears what belongs to no call."""
+        self._peer = peer
+        self._calls = calls
+        self._answer = answer
+        self._hear = hear
+        self._nursery = nursery
+
+    def __repr__(self) -> str:
+        return f"<Intake {self._peer!r}>"
+
+    async def take(self, message: Message, notify: Notify, ticket: Ticket | None) -> None:
+        """A message on the stream of one request: what comes before its answer goes to `notify`.
+
+        `ticket` is that of the request when its answer is waited for elsewhere.
+        """
+        if isinstance(message, Notification):
+            await self._take_notification(message, notify)
+        elif isinstance(message, Request):
+            await self._take_question(message, ticket)
+
+    async def take_unasked(self, message: Message) -> None:
+        """A message on the server's own stream."""
+        await self.take(message, unheard, None)
+
+    async def _take_question(self, request: Request, ticket: Ticket | None) -> None:
+        if request.method in ASKS and ticket is not None:
+            await self._calls.take_question(request, ticket)
+        elif request.method in ASKS:
+            self._nursery.start_soon(self._calls.take_question, request, name="server's question")
+        else:
+            await self._serve(request)
+
+    async def _take_notification(self, message: Notification, notify: Notify) -> None:
+        try:
+            params = decode_fields(message.params)
+        except ValueError:
+            return
+        if message.method == m.PROGRESS and related_task(params) is not None:
+            self._hear(message)  # goes on when the call that made the task has been answered
+        elif message.method in (m.PROGRESS, m.LOG_MESSAGE, m.ACKNOWLEDGED):
+            await notify(Event(message.method, params))
+        elif message.method == m.CANCELLED:
+            self._calls.withdraw_question(id_of(params.get("requestId")))
+        else:
+            self._hear(message)
+
+    async def _serve(self, request: Request) -> None:
+        """A legacy server asks something while it works on our request: answer in a POST of its own."""
+        try:
+            data = encode_reply(request.id, await self._answer(request, unheard))
+        except RpcError as error:
+            data = encode_error(request.id, error)
+        await self._peer.tell(data)
+
+
+async def unheard(_event: Event) -> None:
+    """Where nobody waits for what a call says on its way."""

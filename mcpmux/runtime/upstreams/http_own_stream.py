@@ -1,0 +1,49 @@
+"""A legacy server's own stream over HTTP: what it says of its own accord, heard for as long as it says it.
+
+Source: "Listening for Messages from the Server", Transports of 2025-03-26, 2025-06-18 and 2025-11-25.
+"""
+
+from __future__ import annotations
+
+import structlog
+import trio
+
+from mcpmux.errors import TransportError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.envelope import Notification
+from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.upstreams.http_events import continued, is_event_stream, retry_seconds
+from mcpmux.runtime.upstreams.http_intake import Intake
+from mcpmux.runtime.upstreams.http_peer import HttpPeer, SessionExpired
+from mcpmux.transports.sse import SseDecoder
+
+log = structlog.get_logger()
+
+_FORGOTTEN = (404, 400, 405)
+"""What servers answer to a session of their former life; 404 by the specification, 405 when now modern."""
+
+
+async def hear_own_stream(peer: HttpPeer, intake: Intake, hear: Hear, listening: trio.Event) -> None:
+    """Read the stream, and open it again whenever it breaks off, until the server does not offer one.
+
+    `listening` is set once the first is open. What may have been missed in between is told as `MISSED`.
+    """
+    decoder = SseDecoder(peer.message_limit)
+    while not peer.closed.is_set():
+        try:
+            async with peer.stream(decoder.last_event_id) as response:
+                again = listening.is_set()
+                listening.set()
+                if again and response.status in _FORGOTTEN:
+                    raise SessionExpired("the server has forgotten the session")
+                if not is_event_stream(response):
+                    return
+                if again and not decoder.last_event_id:
+                    hear(Notification(m.MISSED))
+                decoder = continued(decoder, peer.message_limit)
+                async for chunk in response:
+                    for message in peer.messages_in(decoder, chunk):
+                        await intake.take_unasked(message)
+        except TransportError as error:
+            log.debug("the server's stream broke off", reason=str(error))
+        await trio.sleep(retry_seconds(decoder))
