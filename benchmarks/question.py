@@ -139,6 +139,13 @@ class Client:
                 return found
         raise WrongAnswer("the list does not end")
 
+    def first_resources(self) -> bytes | memoryview:
+        """The first page of the list of resources, not looked into. Raises WrongAnswer when there is none."""
+        answer = self.connection.exchange(self._encode(m.RESOURCES_LIST, {}))
+        if answer.status != 200 or b'"resources"' not in bytes(answer.body):
+            raise WrongAnswer(f"status {answer.status}: {shown(answer.body)}")
+        return answer.body
+
     def _encode(self, method: str, params: Fields) -> bytes:
         if not self._modern:
             return self._frame(self._session, encode_request(FIRST_ID, method, params))

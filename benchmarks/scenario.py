@@ -28,6 +28,9 @@ IDLE_UPSTREAMS = 10
 READ_ITEMS = 1000  # many, for what a proxy remembers of one URI must not be what is measured
 CONNECTIONS = 64
 LARGE_CONNECTIONS = 4
+FRESH = "--ttl-ms=600000"  # longer than any run: what is remembered stays good
+SLOW_READ = "--read-ms=20"  # a server that has to fetch what it answers from somewhere
+LISTS = 300  # first pages in one run of the warm list
 SLOW_PAGE_MS = 10  # a page of a list at a server that has to fetch it from somewhere
 GRACE_SECONDS = 60  # for a load generator beyond the time that it measures
 SETTLE_SECONDS = 1.0  # after which a process that has started is idle
@@ -83,6 +86,8 @@ class Bench:
             *self._latencies(),
             self._list(0),
             self._list(SLOW_PAGE_MS),
+            self._warm_list(),
+            self._slow_read(),
             self._stdio(),
             *self._watching(),
             self._start(),
@@ -118,9 +123,9 @@ class Bench:
             rows.append(latency_row(f"{measure}, p99", pairs, lambda tally: tally.p99))
         return rows
 
-    def _pairs(self, measure: str, load: Load, mux_core: int) -> list[Pair]:
+    def _pairs(self, measure: str, load: Load, mux_core: int, *more: str) -> list[Pair]:
         self._note(measure)
-        with self._upstream(UPSTREAMS, "--era", load.era) as upstream:
+        with self._upstream(UPSTREAMS, "--era", load.era, *more) as upstream:
             urls = upstream.lines(UPSTREAMS)
             with self._mux(http_config(urls), mux_core) as mux:
                 (url,) = mux.lines(1)
@@ -164,6 +169,27 @@ class Bench:
                     first_answer(url, exposed_uri(UPSTREAMS - 1))
                     through.append(timed_walk(url, 1000 * UPSTREAMS))
         return time_row(measure, direct, through)
+
+    def _warm_list(self) -> Row:
+        """The first page of a merged list that is remembered, beside one upstream's page of as many items."""
+        measure = "first 1,000 of 5 × 1,000 resources, remembered, beside one upstream's page of 1,000"
+        self._note(measure)
+        direct, through = [], []
+        with self._upstream(UPSTREAMS, FRESH) as upstream, self._upstream(1, "--page=1000") as single:
+            (own,) = single.lines(1)
+            with self._mux(http_config(upstream.lines(UPSTREAMS)), self.mux_core) as mux:
+                (url,) = mux.lines(1)
+                first_answer(url, exposed_uri(UPSTREAMS - 1))
+                timed_walk(url, 1000 * UPSTREAMS)
+                for _ in range(self._effort.runs):
+                    direct.append(timed_first_pages(own) / LISTS)
+                    through.append(timed_first_pages(url) / LISTS)
+        return time_row(measure, direct, through)
+
+    def _slow_read(self) -> Row:
+        measure = "read 1 KB, 64 connections, modern, 100 public URIs of a server that takes 20 ms"
+        load = READ._replace(subjects=READ.subjects[:100])  # each is asked of it once
+        return rate_row(measure, self._pairs(measure, load, self.mux_core, FRESH, SLOW_READ))
 
     def _stdio(self) -> Row:
         measure = "read 1 KB from a stdio upstream, 64 at a time, modern"
@@ -282,6 +308,18 @@ def first_answer(url: str, uri: str) -> float:
     question.check(FIRST_ID, connection.exchange(question.encode(FIRST_ID)).body)
     connection.close()
     return time.perf_counter()
+
+
+def timed_first_pages(url: str) -> float:
+    """Seconds that a client takes to ask LISTS times for the first page of the resources."""
+    connection = Connection(url)
+    client = Client(connection, MODERN)
+    began = time.perf_counter()
+    for _ in range(LISTS):
+        client.first_resources()
+    seconds = time.perf_counter() - began
+    connection.close()
+    return seconds
 
 
 def timed_walk(url: str, expected: int) -> float:

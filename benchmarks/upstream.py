@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -63,8 +63,9 @@ class Asked(msgspec.Struct):
 class Site:
     """Every answer of one upstream, encoded. `answer` is all there is to it."""
 
-    def __init__(self, era: str, items: int, page: int) -> None:
-        self._finish = _as_modern if era == MODERN else _as_legacy
+    def __init__(self, era: str, items: int, page: int, ttl_ms: int = 0) -> None:
+        """`ttl_ms`: of everything, which is public then; 0: nothing may be used again."""
+        self._finish = partial(_as_modern, ttl_ms) if era == MODERN else _as_legacy
         self._contents = {uri: self._contents_of(uri, TEXT_BYTES) for uri in map(item_uri, range(items))}
         self._contents[LARGE_URI] = self._contents_of(LARGE_URI, LARGE_BYTES)
         self._pages = self._pages_of(items, page)
@@ -124,8 +125,8 @@ class Site:
         return {method: self._finish(result) for method, result in answers.items()}
 
 
-def _as_modern(result: Mapping[str, Any]) -> bytes:
-    freshness = {"ttlMs": 0, "cacheScope": "private"}
+def _as_modern(ttl_ms: int, result: Mapping[str, Any]) -> bytes:
+    freshness = {"ttlMs": ttl_ms, "cacheScope": "public" if ttl_ms else "private"}
     return msgspec.json.encode({"resultType": "complete", **result, **freshness, META: {SERVER_INFO: SERVER}})
 
 
@@ -156,8 +157,15 @@ def _refuse(_status: int, sentence: str) -> tuple[Fields, bytes]:
     return JSON, _error(b"null", INVALID_PARAMS, sentence)
 
 
-async def handle(site: Site, page_seconds: float, request: HttpRequest, reply: HttpReply) -> None:
-    """Answer one HTTP request; a page of a list takes `page_seconds`, as it would where work is done."""
+class Delays(NamedTuple):
+    """Seconds that an answer takes, as it would where work is done."""
+
+    page: float = 0.0
+    read: float = 0.0
+
+
+async def handle(site: Site, delays: Delays, request: HttpRequest, reply: HttpReply) -> None:
+    """Answer one HTTP request."""
     if request.method != "POST":
         await reply.send(405, ())
         return
@@ -165,14 +173,16 @@ async def handle(site: Site, page_seconds: float, request: HttpRequest, reply: H
     if answer is None:
         await reply.send(202, ())
         return
-    if page_seconds and method == m.RESOURCES_LIST:
-        await trio.sleep(page_seconds)
+    if delays.page and method == m.RESOURCES_LIST:
+        await trio.sleep(delays.page)
+    if delays.read and method == m.RESOURCES_READ:
+        await trio.sleep(delays.read)
     await reply.send(200, OPENED if method == m.INITIALIZE else JSON, answer)
 
 
-async def serve_sites(site: Site, ports: list[int], page_seconds: float) -> None:
+async def serve_sites(site: Site, ports: list[int], delays: Delays) -> None:
     """Serve `site` on every port, printing each URL, until cancelled."""
-    handler = partial(handle, site, page_seconds)
+    handler = partial(handle, site, delays)
     async with trio.open_nursery() as nursery:
         for port in ports:
             listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
@@ -198,20 +208,32 @@ async def serve_stdio(site: Site) -> None:
     "--page", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Items in a page."
 )
 @click.option("--page-ms", type=click.FloatRange(0, 10_000), default=0, help="What a page of a list takes.")
+@click.option("--read-ms", type=click.FloatRange(0, 10_000), default=0, help="What a read takes.")
+@click.option(
+    "--ttl-ms", type=click.IntRange(0), default=0, help="How long answers may be used; modern only."
+)
 @click.option("--port", "ports", type=int, multiple=True, help="Serve HTTP there; 0 is any. May be repeated.")
 @click.option("--stdio", is_flag=True, help="Serve standard input and output instead.")
 @click.option("--core", type=int, help="Run on this processor core only.")
 def main(
-    era: str, items: int, page: int, page_ms: float, ports: tuple[int, ...], stdio: bool, core: int | None
+    era: str,
+    items: int,
+    page: int,
+    page_ms: float,
+    read_ms: float,
+    ttl_ms: int,
+    ports: tuple[int, ...],
+    stdio: bool,
+    core: int | None,
 ) -> None:
     """A fast MCP server to measure against. Prints one URL for each port."""
     if core is not None:
         os.sched_setaffinity(0, {core})
-    site = Site(era, items, page)
+    site = Site(era, items, page, ttl_ms)
     if stdio:
         trio.run(serve_stdio, site)
     else:
-        trio.run(serve_sites, site, list(ports or (0,)), page_ms / 1000)
+        trio.run(serve_sites, site, list(ports or (0,)), Delays(page_ms / 1000, read_ms / 1000))
 
 
 if __name__ == "__main__":

@@ -78,6 +78,8 @@ class CapturedLoad:
 class InTurn:
     """The turns of a captured load, for `drive`."""
 
+    single = True  # each is one request
+
     def __init__(self, load: CapturedLoad) -> None:
         self._turns = [Turn((ask,), 0.0) for ask in load.asks]
         self._order = load.order
@@ -91,6 +93,10 @@ class InTurn:
         turn = self._turns[self._order[self._place]]
         self._place = (self._place + 1) % len(self._order)
         return turn
+
+    def next_ask(self) -> Ask:
+        """The ask of the next turn."""
+        return self.next().asks[0]
 
 
 def load_of(dialogues: Iterable[Dialogue], *, with_tools: bool) -> CapturedLoad:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from random import Random
 from typing import Protocol
 
@@ -25,7 +26,9 @@ import trio
 from attrs import frozen
 
 from mcpmux.bench.answer import TIMEOUT, UNFINISHED, Answer
+from mcpmux.bench.chain import Follow
 from mcpmux.bench.operation import Ask
+from mcpmux.bench.results import OK
 from mcpmux.bench.schedule import (
     Profile,
     Ramp,
@@ -64,8 +67,11 @@ class Server(Protocol):
 
     last_words: str | None
 
-    async def perform(self, ask: Ask) -> Answer:
-        """Make one request; whatever comes of it is an answer."""
+    async def perform(self, ask: Ask, follow: Follow | None = None) -> Answer:
+        """Make one request; whatever comes of it is an answer.
+
+        A good answer may be given to `follow` instead, and what that gives be asked next, as long as it does.
+        """
         ...
 
 
@@ -112,10 +118,11 @@ class Ending:
 class Worker:
     """One place for a request in flight. `sent` is when its request left, None while it has none."""
 
-    __slots__ = ("ask", "intended", "scope", "sent", "server")
+    __slots__ = ("ask", "follow", "intended", "scope", "sent", "server")
 
     def __init__(self, server: Server) -> None:
         self.server = server
+        self.follow: Follow | None = None
         self.scope = trio.CancelScope()
         self.ask: Ask | None = None
         self.intended = 0.0
@@ -142,6 +149,9 @@ class Drive:
         self._recorder = recorder
         self._sleep_until = sleep_until
         self._workers = [Worker(servers[turn % len(servers)]) for turn in range(load.workers)]
+        if load.profile is None and load.think <= 0 and mix.single:
+            for worker in self._workers:
+                worker.follow = partial(self._follow, worker)
         self._turn = trio.Lock()
         self._random = random
         self._scope = trio.CancelScope()
@@ -229,10 +239,12 @@ class Drive:
     async def _closed_turns(self, worker: Worker) -> None:
         think = self._load.think
         await trio.sleep_until(self.started)
-        while (now := trio.current_time()) < self._until and self._may_begin(now):
-            await self._take_turn(worker, now)
+        now = trio.current_time()
+        while now < self._until and self._may_begin(now):
+            now = await self._take_turn(worker, now, now)
             if think > 0:
-                await trio.sleep_until(min(trio.current_time() + think, self._until))
+                await trio.sleep_until(min(now + think, self._until))
+                now = trio.current_time()
 
     async def _open_turns(self, worker: Worker) -> None:
         while True:
@@ -245,7 +257,7 @@ class Drive:
                     await self._sleep_until(intended)
                     if trio.current_time() - intended > LATE_SECONDS:
                         self._late += 1
-            await self._take_turn(worker, intended)
+            await self._take_turn(worker, intended, trio.current_time())
 
     def _may_begin(self, moment: float) -> bool:
         """Whether another turn may begin at `moment`; after the warm-up it is counted."""
@@ -255,24 +267,40 @@ class Drive:
             self._left -= 1
         return True
 
-    async def _take_turn(self, worker: Worker, intended: float) -> None:
+    async def _take_turn(self, worker: Worker, intended: float, sent: float) -> float:
+        """One turn, which begins now, that is at `sent`; when it was over."""
         turn = self._mix.next()
+        done = sent
         for step, ask in enumerate(turn.asks):
             if step:
                 if turn.pause > 0:
                     await trio.sleep(turn.pause)
-                intended = trio.current_time()
+                intended = sent = trio.current_time()
             worker.ask = ask
             worker.intended = intended
-            worker.sent = trio.current_time()
-            answer = await worker.server.perform(ask)
-            self._record(worker, trio.current_time(), *answer[:3])
+            worker.sent = sent
+            answer = await worker.server.perform(ask, worker.follow)
+            done = trio.current_time()
+            self._record(worker, done, *answer[:3])
             if worker.scope.cancel_called:  # for this very request, whose answer came at the last moment
                 await trio.lowlevel.checkpoint()
             if answer.lost is not None:
                 await self._note_lost(worker, answer.lost)
+                done = trio.current_time()
             elif self._lost:
                 self._lost = 0
+        return done
+
+    def _follow(self, worker: Worker, sent_bytes: int, received_bytes: int) -> Ask | None:
+        """The next turn of a client that does not think, right after a good answer."""
+        now = trio.current_time()
+        if now >= self._until or not self._may_begin(now):
+            return None
+        self._record(worker, now, OK, sent_bytes, received_bytes)
+        self._lost = 0
+        worker.ask = ask = self._mix.next_ask()
+        worker.intended = worker.sent = now
+        return ask
 
     def _record(
         self, worker: Worker, done: float, outcome: str, sent_bytes: int = 0, received_bytes: int = 0

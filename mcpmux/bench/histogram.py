@@ -132,8 +132,29 @@ class Histogram:
             self.most = seconds
         return number
 
+    def percentiles(self, percents: Sequence[float]) -> list[float | None]:
+        """Those of `freeze`, sooner; `percents` ascending."""
+        if not self.count:
+            return [None] * len(percents)
+        found: list[float | None] = []
+        counts = self.counts
+        numbers = iter(sorted(counts))
+        passed = number = 0
+        for percent in percents:
+            rank = rank_of(percent, self.count)
+            while passed < rank:
+                number = next(numbers)
+                passed += counts[number]
+            if rank == self.count:
+                found.append(self.most)
+            else:
+                found.append(min(max(middle(number), self.least), self.most))
+        return found
+
     def merge(self, other: Histogram | Distribution) -> None:
         """Count all that another one has counted."""
+        if not other.count:
+            return
         pairs: Iterable[tuple[int, int]]
         if isinstance(other, Histogram):
             pairs = other.counts.items()
@@ -142,11 +163,10 @@ class Histogram:
         counts = self.counts
         for number, count in pairs:
             counts[number] = counts.get(number, 0) + count
-        if other.count:
-            self.count += other.count
-            self.total += other.total
-            self.least = min(self.least, other.least)
-            self.most = max(self.most, other.most)
+        self.count += other.count
+        self.total += other.total
+        self.least = min(self.least, other.least)
+        self.most = max(self.most, other.most)
 
     def freeze(self) -> Distribution:
         """What was counted so far."""

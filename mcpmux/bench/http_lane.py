@@ -7,16 +7,21 @@ with broken event streams and to tell a legacy server of requests that were cut 
 
 from __future__ import annotations
 
-import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
-import trio
 from msgspec import UNSET, Raw, UnsetType
 
 from mcpmux import __version__
+from mcpmux.bench.answer import size_of
+from mcpmux.bench.chain import Chain
+from mcpmux.bench.http_line import HttpLine, Lines
 from mcpmux.bench.operation import Ask
+from mcpmux.bench.reception import available, open_reception
 from mcpmux.config import Http, Limits, Upstream
-from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, RpcError, TransportClosed
+from mcpmux.errors import RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import with_meta
 from mcpmux.protocol.envelope import Fields, decode_fields, encode_request, raw
@@ -34,16 +39,24 @@ from mcpmux.transports.sse import SseDecoder
 
 FIRST_ID = 1_000_000  # ids of one width keep the Content-Length; those of the channel are far below
 LAST_ID = 9_999_999
-RECEIVE_BYTES = 256 * 1024
 REMEMBERED = 10_000  # encoded requests; more subjects are encoded anew
 NO_SESSION = 404
 DEFAULTS = Limits()
 CLIENT_INFO = raw({"name": "mcpmux-bench", "version": __version__})
 
 
+OpenLane = Callable[[Upstream, Connection], "HttpLane | None"]
+"""A lane beside an open connection, or None where there is no shorter way."""
+
+
 class _Error(msgspec.Struct):
     code: int
     message: str = ""
+
+
+class _Good(msgspec.Struct, gc=False):
+    id: int
+    result: Fields
 
 
 class _Answer(msgspec.Struct):
@@ -52,62 +65,92 @@ class _Answer(msgspec.Struct):
     error: _Error | UnsetType = UNSET
 
 
+_decode_good = msgspec.json.Decoder(_Good).decode
 _decode = msgspec.json.Decoder(_Answer).decode
 
 
-class _Socket:
-    """One connection and the parser of what comes from it."""
+_Encoded = tuple[bytes, bytes, int]
+"""A request before and behind its id, and the bytes of its `params`."""
 
-    __slots__ = ("parser", "socket")
 
-    def __init__(self, opened: socket.socket, head_limit: int) -> None:
-        self.socket = opened
-        self.parser = ResponseParser(head_limit)
+class _Flight:
+    """What a chain has sent last: its id, its bytes."""
+
+    __slots__ = ("_chain", "_lane", "_size", "data", "number")
+
+    def __init__(self, lane: HttpLane, chain: Chain) -> None:
+        self._lane = lane
+        self._chain = chain
+        self._take_off(chain.ask)
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether it may be sent twice."""
+        return self._chain.ask.call.method in m.IDEMPOTENT
+
+    def _take_off(self, ask: Ask) -> bytes:
+        lane = self._lane
+        before, behind, self._size = lane.encode(ask)
+        self.number = number = lane.next_number()
+        self.data = data = b"%b%d%b" % (before, number, behind)
+        return data
+
+    def land(self, body: bytes) -> bytes | None:
+        """The next request to be sent at once after an answer; None when that ends the flight."""
+        good = _good_in(body, self.number)
+        if good is None:
+            return None
+        ask = self._chain.advance(good.result, self._size)
+        return self._take_off(ask) if ask is not None else None
 
 
 class HttpLane:
     """The connections of one session. `close` it."""
 
-    def __init__(
-        self, url: str, channel: HttpChannel, client_info: Raw | None, limits: Limits = DEFAULTS
-    ) -> None:
+    def __init__(self, lines: Lines, channel: HttpChannel, client_info: Raw | None, limits: Limits) -> None:
         """`client_info`: of a modern client, None in a legacy session."""
-        self._origin = HttpOrigin.from_url(url)
+        self._lines = lines
         self._channel = channel
         self._client_info = client_info
         self._limits = limits
-        self._idle: list[_Socket] = []
+        self._idle: list[HttpLine] = []
         self._number = FIRST_ID
-        self._encoded: dict[tuple[str, str], tuple[bytes, bytes]] = {}
+        self._encoded: dict[tuple[str, str], _Encoded] = {}
 
     def __repr__(self) -> str:
-        return f"<HttpLane {self._origin.authority} {len(self._idle)} idle>"
+        return f"<HttpLane {self._lines.origin.authority} {len(self._idle)} idle>"
 
     def close(self) -> None:
         """Close what is idle; the rest closes as its requests end."""
         while self._idle:
-            self._idle.pop().socket.close()
+            self._idle.pop().close()
 
-    async def exchange(self, ask: Ask) -> Fields:
-        """One request. Raises RpcError, TransportError, RemoteProtocolError."""
-        self._number = number = self._number + 1 if self._number < LAST_ID else FIRST_ID
-        before, behind = self._encode(ask)
-        data = b"%b%d%b" % (before, number, behind)
-        line = await self._send(data, idempotent=ask.call.method in m.IDEMPOTENT)
-        parser = line.parser
-        try:
-            while not parser.complete:
-                await self._receive(line)
-        except BaseException:
-            line.socket.close()
-            raise
-        if parser.keep_alive:
+    async def prepare(self) -> None:
+        """Open the first connection. Raises ConnectFailed."""
+        self._idle.append(await self._lines.open())
+
+    async def exchange(self, chain: Chain) -> Fields:
+        """One request, or several of a chain: the answer to its last ask, unless another is pending.
+
+        Raises RpcError, TransportError, RemoteProtocolError.
+        """
+        flight = _Flight(self, chain)
+        line, body = await self._send(flight)
+        if not line.closed:
             self._idle.append(line)
-        else:
-            line.socket.close()
-        return self._read(parser, number)
+        if body is None:
+            return self._read(line.parser, flight.number)
+        good = _good_in(body, flight.number)
+        if good is not None or chain.pending:
+            return good.result if good is not None else {}
+        return self._result_in(_answer_in(body), flight.number)
 
-    def _encode(self, ask: Ask) -> tuple[bytes, bytes]:
+    def next_number(self) -> int:
+        """The id of the next request."""
+        self._number = self._number + 1 if self._number < LAST_ID else FIRST_ID
+        return self._number
+
+    def encode(self, ask: Ask) -> _Encoded:
         """A request before and behind its id."""
         key = (ask.call.method, ask.subject) if ask.subject is not None else None
         found = self._encoded.get(key) if key is not None else None
@@ -118,70 +161,32 @@ class HttpLane:
             call = call.with_meta(modern_meta(call, self._client_info))
         body = encode_request(FIRST_ID, call.method, with_meta(call.params, call.meta) or None)
         target, headers = self._channel.head_of(call)
-        own = (("Host", self._origin.authority), ("Accept-Encoding", "identity"))
+        own = (("Host", self._lines.origin.authority), ("Accept-Encoding", "identity"))
         head = encode_request_head("POST", target, (*own, *headers))
         place = body.index(b'"id":%d' % FIRST_ID) + len(b'"id":')
         digits = len(str(FIRST_ID))
         head = b"%bContent-Length: %d\r\n\r\n" % (head, len(body))
-        pieces = (head + body[:place], body[place + digits :])
+        pieces = (head + body[:place], body[place + digits :], size_of(ask.call.params))
         if key is not None and len(self._encoded) < REMEMBERED:
             self._encoded[key] = pieces
         return pieces
 
-    async def _send(self, data: bytes, *, idempotent: bool) -> _Socket:
-        """The connection on which a request was sent and the answer has begun."""
+    async def _send(self, flight: _Flight) -> tuple[HttpLine, bytes | None]:
+        """Send a request on a connection, and the response there, see `HttpLine.exchange`."""
+        while True:
+            line = self._take_idle() or await self._lines.open()
+            try:
+                return line, await line.exchange(flight.data, flight.land)
+            except TransportClosed:  # it was closed while it was idle
+                if line.begun or not line.used or not flight.idempotent:
+                    raise
+
+    def _take_idle(self) -> HttpLine | None:
         while self._idle:
             line = self._idle.pop()
-            try:
-                await self._begin(line, data)
+            if not line.closed:
                 return line
-            except TransportClosed:  # it was closed while it was idle
-                if line.parser.wire_bytes or not idempotent:
-                    raise
-        line = await self._open()
-        await self._begin(line, data)
-        return line
-
-    async def _open(self) -> _Socket:
-        try:
-            stream = await trio.open_tcp_stream(self._origin.host, self._origin.port)
-        except OSError as error:
-            raise ConnectFailed(f"cannot connect to {self._origin.authority}: {error}") from None
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plain = socket.socket(fileno=stream.socket.detach())
-        plain.setblocking(False)
-        return _Socket(plain, self._limits.max_head_bytes)
-
-    async def _begin(self, line: _Socket, data: bytes) -> None:
-        line.parser.begin()
-        try:
-            while data:
-                try:
-                    data = data[line.socket.send(data) :]
-                except BlockingIOError:
-                    await trio.lowlevel.wait_writable(line.socket)
-            await self._receive(line)
-        except OSError as error:
-            line.socket.close()
-            raise TransportClosed(f"the connection broke: {error.strerror}") from None
-        except BaseException:
-            line.socket.close()
-            raise
-
-    async def _receive(self, line: _Socket) -> None:
-        await trio.lowlevel.wait_readable(line.socket)
-        try:
-            data = line.socket.recv(RECEIVE_BYTES)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            raise TransportClosed(f"the connection broke: {error.strerror}") from None
-        if data:
-            line.parser.feed(data)
-            if line.parser.wire_bytes > self._limits.max_message_bytes + self._limits.max_head_bytes:
-                raise MessageTooLarge(f"its answer is larger than {self._limits.max_message_bytes} bytes")
-        else:
-            line.parser.feed_eof()
+        return None
 
     def _read(self, parser: ResponseParser, number: int) -> Fields:
         body = parser.take_body()
@@ -189,9 +194,13 @@ class HttpLane:
         if parser.status == NO_SESSION and self._client_info is None:
             raise SessionExpired("the server has forgotten the session")
         answer = self._find(body, number) if kind.startswith(EVENT_STREAM) else _answer_in(body)
+        if parser.status != 200 and (answer is None or answer.id not in (number, None)):
+            raise HttpStatusError(parser.status, body)
+        return self._result_in(answer, number)
+
+    def _result_in(self, answer: _Answer | None, number: int) -> Fields:
+        """Raises RpcError for an error, RemoteProtocolError for what is no answer to the request."""
         if answer is None or answer.id not in (number, None):
-            if parser.status != 200:
-                raise HttpStatusError(parser.status, body)
             raise RemoteProtocolError("its answer is no JSON-RPC response to the request")
         if isinstance(answer.error, _Error):
             raise RpcError(answer.error.code, answer.error.message)
@@ -210,6 +219,15 @@ class HttpLane:
         return None
 
 
+def _good_in(body: bytes, number: int) -> _Good | None:
+    """The answer to a request, where it is a result with an object in it."""
+    try:
+        good = _decode_good(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return good if good.id == number else None
+
+
 def _answer_in(body: bytes) -> _Answer | None:
     try:
         return _decode(body)
@@ -217,13 +235,32 @@ def _answer_in(body: bytes) -> _Answer | None:
         return None
 
 
-def open_lane(upstream: Upstream, connection: Connection) -> HttpLane | None:
+def open_lane(lines: Lines, upstream: Upstream, connection: Connection) -> HttpLane | None:
     """A lane beside an open connection, where that is plain HTTP with nothing in between; else None."""
     target, channel = upstream.target, connection.channel
     if not isinstance(target, Http) or not isinstance(channel, HttpChannel):
         return None
+    client_info = CLIENT_INFO if is_modern(connection.facts.revision) else None
+    return HttpLane(lines, channel, client_info, DEFAULTS)
+
+
+def no_lane(_upstream: Upstream, _connection: Connection) -> None:
+    """There is no shorter way."""
+
+
+@asynccontextmanager
+async def open_lanes(upstream: Upstream, at_once: int) -> AsyncIterator[OpenLane]:
+    """What opens lanes as long as this is open; they are all received for together.
+
+    `at_once`: how many of their connections may be in the opening.
+    """
+    target = upstream.target
+    if not isinstance(target, Http) or not available:
+        yield no_lane
+        return
     origin = HttpOrigin.from_url(target.url)
     if origin.secure or choose_proxy(origin, target.proxy) is not None:
-        return None
-    client_info = CLIENT_INFO if is_modern(connection.facts.revision) else None
-    return HttpLane(target.url, channel, client_info)
+        yield no_lane
+        return
+    async with open_reception() as reception:
+        yield partial(open_lane, Lines(origin, reception, DEFAULTS, at_once))

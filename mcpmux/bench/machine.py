@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
+from pathlib import Path
 
 from mcpmux import __version__
 
@@ -25,3 +27,10 @@ def usable_processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def waited_seconds() -> float:
+    """How long this process's first thread was ready to run and had no processor. 0 where nobody counts."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    return 0.0

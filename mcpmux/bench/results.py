@@ -221,13 +221,20 @@ def added(tables: Iterable[dict[str, int]]) -> dict[str, int]:
     return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
 
 
-def generator_of(cpu_seconds: float, seconds: float) -> Generator:
-    """What the generator needed, and whether to warn of it. It runs on one core."""
+def generator_of(cpu_seconds: float, seconds: float, waited_seconds: float = 0.0) -> Generator:
+    """What the generator needed. It runs on one core, for which it has waited `waited_seconds`."""
     share = cpu_seconds / seconds if seconds > 0 else 0.0
-    if share < BUSY_SHARE:
+    waited = waited_seconds / seconds if seconds > 0 else 0.0
+    if share >= BUSY_SHARE:
+        warning = (
+            f"the load generator used {share:.0%} of the one core it runs on, so the target may be able to "
+            "do more than this: share the load between several generators, or ask for less"
+        )
+    elif share + waited >= BUSY_SHARE:
+        warning = (
+            f"the load generator was kept from running {waited:.0%} of the time, because other programs had "
+            "the cores of this machine: times are longer and rates lower than those of the target alone"
+        )
+    else:
         return Generator(cpu_share=share)
-    warning = (
-        f"the load generator used {share:.0%} of the one core it runs on, so the target may be able to do "
-        "more than this: share the load between several generators, or ask for less"
-    )
     return Generator(cpu_share=share, warning=warning)

@@ -14,6 +14,7 @@ from mcpmux.bench.answer import Checker
 from mcpmux.bench.captured import InTurn
 from mcpmux.bench.drive import Drive, Ending, SleepUntil
 from mcpmux.bench.knee import Knee
+from mcpmux.bench.machine import waited_seconds
 from mcpmux.bench.operation import Inventory, Operation, bind
 from mcpmux.bench.plan import SECONDS, TRANSPORTS, Plan, choose_uris, default_flows
 from mcpmux.bench.push import Change, Push
@@ -38,7 +39,10 @@ LATE_SHARE = 0.01  # of the requests that may leave late before it is said
 
 
 class Run:
-    """A benchmark of one target that can be watched and stopped. `cpu`: seconds that this process used."""
+    """A benchmark of one target that can be watched and stopped.
+
+    `cpu`: seconds that this process used; `waited`: those in which it waited for a core.
+    """
 
     def __init__(
         self,
@@ -47,12 +51,14 @@ class Run:
         open_channel: OpenChannel,
         sleep_until: SleepUntil = trio.sleep_until,
         cpu: Callable[[], float] = time.process_time,
+        waited: Callable[[], float] = waited_seconds,
     ) -> None:
         self.upstream = upstream
         self._plan = plan
         self._open_channel = open_channel
         self._sleep_until = sleep_until
         self._cpu = cpu
+        self._waited = waited
         self._connected: list[tuple[float, str]] = []
         self._stopped: str | None = None
         self._opening = trio.CancelScope()
@@ -150,7 +156,7 @@ class Run:
         tally = self.tally = Tally(started, warm_up, plan.longest)
         for seconds, outcome in self._connected:
             tally.connected(seconds, outcome)
-        began = self._cpu()
+        began, waited = self._cpu(), self._waited()
         if plan.push is not None:
             ending = await self._push(plan.push, sessions, uris, tally)
         elif plan.find_max:
@@ -163,7 +169,9 @@ class Run:
         return tally.results(
             self._about(sessions[0], when),
             ending.ended,
-            self._judge_generator(self._cpu() - began, elapsed, ending, tally.seen),
+            self._judge_generator(
+                generator_of(self._cpu() - began, elapsed, self._waited() - waited), ending, tally.seen
+            ),
             fan_out=self.work.deliveries.results() if isinstance(self.work, Push) else None,
             unfinished=ending.unfinished,
             stopped=ending.stopped,
@@ -210,8 +218,7 @@ class Run:
         seconds = plan.seconds or SECONDS
         return await self._go(push, push.run(sessions[1:], sessions[0], changes, seconds))
 
-    def _judge_generator(self, cpu: float, seconds: float, ending: Ending, seen: int) -> Generator:
-        generator = generator_of(cpu, seconds)
+    def _judge_generator(self, generator: Generator, ending: Ending, seen: int) -> Generator:
         if generator.warning is None and ending.late > seen * LATE_SHARE:
             warning = (
                 f"{ending.late} requests left late though there was room for them: this machine was too busy "

@@ -12,6 +12,7 @@ from contextlib import suppress
 import trio
 
 from mcpmux.bench.answer import TOOL_ERROR, Answer, Checker, describe, judge, size_of, words_of
+from mcpmux.bench.chain import Chain, Follow
 from mcpmux.bench.http_lane import HttpLane
 from mcpmux.bench.operation import Ask, Kind
 from mcpmux.bench.results import OK
@@ -85,41 +86,54 @@ class Session:
             raise TransportClosed(self.last_words or LOST)
         return await self._connection.exchange(call, notify)
 
-    async def perform(self, ask: Ask) -> Answer:
-        """Make one request of the load; whatever comes of it is an answer."""
-        sent = size_of(ask.call.params)
+    async def perform(self, ask: Ask, follow: Follow | None = None) -> Answer:
+        """Make one request of the load, and those that `follow`; whatever comes of the last is an answer."""
+        chain = Chain(ask, self._judge, follow)
+        while True:
+            answer = await self._perform(chain)
+            if not chain.pending:
+                return answer
+            chain.pending = False
+
+    async def _perform(self, chain: Chain) -> Answer:
         while (connection := self._connection) is None:
             if self._lost_for_good:
-                return Answer(LOST, sent, 0, self.last_words or LOST)
+                return Answer(LOST, size_of(chain.ask.call.params), 0, self.last_words or LOST)
             await self._decided.wait()
         try:
-            if ask.kind is Kind.ONCE:
-                result = await self._ask(ask, connection)
-                outcome = self._judge(ask, result)
-                if outcome == TOOL_ERROR:
-                    self._explain(ask.operation, outcome, lambda: words_of(result))
-                return Answer(outcome, sent, size_of(result))
-            if ask.kind is Kind.WALK:
-                return await _walk(ask.call, connection, sent)
-            await self._subscribe(ask.call, connection)
+            if chain.ask.kind is Kind.ONCE:
+                return await self._perform_once(chain, connection)
+            sent = size_of(chain.ask.call.params)
+            if chain.ask.kind is Kind.WALK:
+                return await _walk(chain.ask.call, connection, sent)
+            await self._subscribe(chain.ask.call, connection)
             return Answer(OK, sent, 0)
         except (RpcError, RemoteProtocolError, TransportError) as error:
             if isinstance(error, SessionExpired) and self._connection is connection:
                 self.expired.set()
             kind, words = describe(error), str(error)
-            self._explain(ask.operation, kind, lambda: words)
+            self._explain(chain.ask.operation, kind, lambda: words)
             lost = isinstance(error, TransportError) and not isinstance(error, HttpStatusError)
-            return Answer(kind, sent, 0, words if lost else None)
+            return Answer(kind, size_of(chain.ask.call.params), 0, words if lost else None)
 
-    async def _ask(self, ask: Ask, connection: Connection) -> Fields:
+    async def _perform_once(self, chain: Chain, connection: Connection) -> Answer:
+        result = await self._ask(chain, connection)
+        if chain.pending:
+            return Answer(OK, 0, 0)  # of an ask that was counted already
+        outcome = chain.judge(result)
+        if outcome == TOOL_ERROR:
+            self._explain(chain.ask.operation, outcome, lambda: words_of(result))
+        return Answer(outcome, size_of(chain.ask.call.params), size_of(result))
+
+    async def _ask(self, chain: Chain, connection: Connection) -> Fields:
         if self._lane is None:
-            return await connection.exchange(ask.call, unheard)
+            return await connection.exchange(chain.ask.call, unheard)
         try:
-            return await self._lane.exchange(ask)
+            return await self._lane.exchange(chain)
         except RpcError as error:
             if error.code != HEADER_MISMATCH:
                 raise
-        return await connection.exchange(ask.call, unheard)  # it learns the headers of tools
+        return await connection.exchange(chain.ask.call, unheard)  # it learns the headers of tools
 
     async def _subscribe(self, call: Call, connection: Connection) -> None:
         """Until the server has agreed to tell of the resource; then it need not any more."""

@@ -16,7 +16,7 @@ import trio
 from attrs import frozen
 
 from mcpmux.bench.answer import Checker, describe
-from mcpmux.bench.http_lane import CLIENT_INFO, open_lane
+from mcpmux.bench.http_lane import CLIENT_INFO, OpenLane, open_lanes
 from mcpmux.bench.results import OK
 from mcpmux.bench.session import Explain, Session
 from mcpmux.config import Upstream
@@ -69,8 +69,11 @@ async def open_sessions(door: Door, count: int) -> AsyncIterator[list[Session]]:
     sessions: dict[int, Session] = {}
     failures: list[McpmuxError] = []
     limit = trio.CapacityLimiter(OPENING_AT_ONCE)
-    keepers = [_Keeper(door, number, limit) for number in range(count)]
-    async with trio.open_nursery() as nursery:
+    async with (
+        open_lanes(door.upstream, OPENING_AT_ONCE) as open_lane,
+        trio.open_nursery() as nursery,
+    ):
+        keepers = [_Keeper(door, number, limit, open_lane) for number in range(count)]
 
         async def open_one(number: int) -> None:
             try:
@@ -95,8 +98,9 @@ async def open_sessions(door: Door, count: int) -> AsyncIterator[list[Session]]:
 class _Keeper:
     """Opens one session, and again when it is lost, until it is to end."""
 
-    def __init__(self, door: Door, number: int, limit: trio.CapacityLimiter) -> None:
+    def __init__(self, door: Door, number: int, limit: trio.CapacityLimiter, open_lane: OpenLane) -> None:
         self._door = door
+        self._open_lane = open_lane
         self._hear: Hear = partial(door.hear, number) if door.hear is not None else _ignore
         self._limit = limit
         self._over = trio.Event()
@@ -157,9 +161,10 @@ class _Keeper:
         async with self._limit:
             channel = await stack.enter_async_context(door.open_channel(door.upstream, self._hear, None))
             connection = await _connect(channel, door.upstream, door.revision)
-        lane = open_lane(door.upstream, connection) if door.short else None
-        if lane is not None:
-            stack.callback(lane.close)
+            lane = self._open_lane(door.upstream, connection) if door.short else None
+            if lane is not None:
+                stack.callback(lane.close)
+                await lane.prepare()
         if self._session is None:
             self._session = Session(connection, door.checker, lane, door.explain)
             task_status.started(self._session)

@@ -19,9 +19,10 @@ class Row:
     `late` and `service`: the latencies and the service times of the others. So a closed loop records once.
     """
 
-    __slots__ = ("count", "errors", "late", "prompt", "service")
+    __slots__ = ("count", "errors", "late", "number", "prompt", "service")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
         self.count = 0
         self.errors = 0
         self.prompt = Histogram()
@@ -31,44 +32,76 @@ class Row:
     def __repr__(self) -> str:
         return f"<Row of {self.count}, {self.errors} errors>"
 
+    def merge(self, other: Row) -> None:
+        """Count all that another one has counted."""
+        self.count += other.count
+        self.errors += other.errors
+        self.prompt.merge(other.prompt)
+        self.late.merge(other.late)
+
 
 class OperationSums:
-    """Of one operation. `rows`: those that are over; `row`: the open one, not yet in the histograms."""
+    """Of one operation. `row`: the last one in which it had anything, not yet in the histograms.
 
-    __slots__ = ("_latency", "_service", "count", "errors", "received_bytes", "row", "rows", "sent_bytes")
+    That one may be over. Rows that held nothing may be missing in the list of those that are over: `rows`
+    fills them in.
+    """
 
-    def __init__(self, rows_before: int) -> None:
+    __slots__ = (
+        "_late",
+        "_prompt",
+        "_rows",
+        "_service",
+        "count",
+        "errors",
+        "received_bytes",
+        "row",
+        "sent_bytes",
+    )
+
+    def __init__(self, number: int) -> None:
+        """`number`: of the row that is open."""
         self.count = 0
         self.errors: dict[str, int] = {}
         self.sent_bytes = 0
         self.received_bytes = 0
-        self.row = Row()
-        self.rows: list[Columns] = [EMPTY] * rows_before
-        self._latency = Histogram()
+        self.row = Row(number)
+        self._rows: list[Columns] = []
+        self._prompt = Histogram()
+        self._late = Histogram()
         self._service = Histogram()
 
     def __repr__(self) -> str:
         return f"<OperationSums of {self.count}>"
 
-    def close_row(self) -> None:
-        """The open row is over."""
-        self.rows.append(columns_of([self.row]))
-        for histogram in (self.row.prompt, self.row.late):
-            self._latency.merge(histogram)
-        for histogram in (self.row.prompt, self.row.service):
-            self._service.merge(histogram)
-        self.row = Row()
+    def close_row(self, number: int) -> Row | None:
+        """The open row is over, returned if it held anything; the one with this number is open now."""
+        row = self.row
+        if not row.count:
+            row.number = number
+            return None
+        self.rows(row.number).append(columns_of([row]))
+        self._prompt.merge(row.prompt)
+        self._late.merge(row.late)
+        self._service.merge(row.service)
+        self.row = Row(number)
+        return row
+
+    def rows(self, count: int) -> list[Columns]:
+        """Those that are over, of which there are `count`."""
+        self._rows += [EMPTY] * (count - len(self._rows))
+        return self._rows
 
     def latency(self) -> Histogram:
         """All latencies so far."""
-        return _sum(self._latency, self.row.prompt, self.row.late)
+        return _sum(self._prompt, self._late, self.row.prompt, self.row.late)
 
     def service(self) -> Histogram:
         """All service times so far."""
-        return _sum(self._service, self.row.prompt, self.row.service)
+        return _sum(self._prompt, self._service, self.row.prompt, self.row.service)
 
-    def freeze(self, seconds: float, last_seconds: float) -> Operation:
-        """What is kept of it."""
+    def freeze(self, rows: int, seconds: float, last_seconds: float) -> Operation:
+        """What is kept of it. `rows`: how many are over."""
         return Operation(
             count=self.count,
             errors=dict(self.errors),
@@ -76,7 +109,7 @@ class OperationSums:
             received_bytes=self.received_bytes,
             latency=self.latency().freeze(),
             service=self.service().freeze(),
-            series=series_of([*self.rows, columns_of([self.row])], seconds, last_seconds),
+            series=series_of([*self.rows(rows), columns_of([self.row])], seconds, last_seconds),
         )
 
 
@@ -180,7 +213,8 @@ def add_kind(errors: dict[str, int], kind: str) -> None:
 
 def columns_of(rows: list[Row]) -> Columns:
     """What is kept of the rows of one time."""
-    latency = _sum(*(row.prompt for row in rows), *(row.late for row in rows)).freeze()
+    parts = [part for row in rows for part in (row.prompt, row.late) if part.count]
+    latency = parts[0] if len(parts) == 1 else _sum(*parts)
     p50, p99, most = latency.percentiles((50, 99, 100))
     return (sum(row.count for row in rows), sum(row.errors for row in rows), p50, p99, most)
 

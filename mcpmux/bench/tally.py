@@ -4,6 +4,8 @@ Rules
 - What was meant to be sent before the end of the warm-up is not counted, whenever its answer arrives.
 - A row of the series takes what arrives in it; a row is closed by the first thing that arrives after it,
   and what is told late counts in the row that is open.
+- A row is over when the next one begins, but an operation's part of it is summed up when that operation is
+  heard of again, or when one more row has gone by: so no request waits for the sums of all operations.
 - A request belongs to the step in which it was meant to be sent.
 - Memory is bounded: by the number of rows (fixed by `longest`), of operations, of kinds of errors, and of
   buckets, not by the number of requests.
@@ -22,6 +24,7 @@ from mcpmux.bench.sums import (
     Columns,
     ConnectionSums,
     OperationSums,
+    Row,
     StepSums,
     add_kind,
     columns_of,
@@ -53,7 +56,9 @@ class Tally:
         self._last = self.begun
         self._row_began = self.begun
         self._row_ends = self.begun + self.row_seconds
-        self._rows: list[Columns] = []
+        self._rows: list[Columns] = []  # of all operations, but for the last one that is over:
+        self._closing: Row | None = None  # what is summed up of that so far
+        self._number = 0  # of the open row
         self._operations: dict[str, OperationSums] = {}
         self._connections = ConnectionSums()
         self._steps: list[StepSums] = []
@@ -88,6 +93,8 @@ class Tally:
         sums.sent_bytes += sent_bytes
         sums.received_bytes += received_bytes
         row = sums.row
+        if row.number != self._number:
+            row = self._close_row(sums)
         row.count += 1
         latency = done - intended
         if outcome != OK:
@@ -180,14 +187,16 @@ class Tally:
         """
         ended = max(ended, self._last)
         self._close_rows(ended)
+        self._close_parts()
         last_seconds = ended - self._row_began
-        rows = [*self._rows, self._open_row()]
+        closing = [columns_of([self._closing])] if self._closing is not None else []
+        rows = [*self._rows, *closing, columns_of([sums.row for sums in self._operations.values()])]
         return Results(
             about=about,
             seconds=ended - self.begun,
             warm_up=self.warm_up,
             operations={
-                name: sums.freeze(self.row_seconds, last_seconds)
+                name: sums.freeze(self._number, self.row_seconds, last_seconds)
                 for name, sums in sorted(self._operations.items())
             },
             series=series_of(rows, self.row_seconds, last_seconds),
@@ -204,7 +213,7 @@ class Tally:
         """Of an operation seen for the first time."""
         if len(self._operations) >= MOST_OPERATIONS:
             operation = OTHERS
-        return self._operations.setdefault(operation, OperationSums(len(self._rows)))
+        return self._operations.setdefault(operation, OperationSums(self._number))
 
     def _step_at(self, time: float) -> StepSums:
         """The last step that began by then."""
@@ -213,14 +222,26 @@ class Tally:
                 return step
         return self._steps[0]
 
-    def _open_row(self) -> Columns:
-        return columns_of([sums.row for sums in self._operations.values()])
+    def _close_row(self, sums: OperationSums) -> Row:
+        """An operation's last row is over; the open one."""
+        closed = sums.close_row(self._number)
+        if self._closing is not None and closed is not None:
+            self._closing.merge(closed)
+        return sums.row
+
+    def _close_parts(self) -> None:
+        """Sum up what is left of the last row that is over."""
+        for sums in self._operations.values():
+            if sums.row.number != self._number:
+                self._close_row(sums)
 
     def _close_rows(self, now: float) -> None:
         """Close every row that is over; nothing arrived in those after the first."""
-        while now >= self._row_ends and len(self._rows) < MOST_ROWS:
-            self._rows.append(self._open_row())
-            for sums in self._operations.values():
-                sums.close_row()
+        while now >= self._row_ends and self._number < MOST_ROWS:
+            if self._closing is not None:
+                self._close_parts()
+                self._rows.append(columns_of([self._closing]))
+            self._closing = Row(self._number)
+            self._number += 1
             self._row_began = self._row_ends
-            self._row_ends = self.begun + (len(self._rows) + 1) * self.row_seconds
+            self._row_ends = self.begun + (self._number + 1) * self.row_seconds

@@ -48,10 +48,17 @@ class Turn(NamedTuple):
 
 
 class Turns(Protocol):
-    """What is asked, turn after turn."""
+    """What is asked, turn after turn. `single`: every turn is one ask."""
+
+    @property
+    def single(self) -> bool: ...
 
     def next(self) -> Turn:
         """The next turn; there is always one more."""
+        ...
+
+    def next_ask(self) -> Ask:
+        """What the next turn asks, where every turn is one ask."""
         ...
 
 
@@ -61,6 +68,7 @@ class Mix:
     def __init__(self, flows: Sequence[BoundFlow], weights: Iterable[float], random: Random) -> None:
         self._drawing = Drawing(flows, weights)
         self._sole = flows[0] if len(flows) == 1 else None
+        self.single = all(len(flow.makers) == 1 for flow in flows)
         self._random = random
         self._number = 0
 
@@ -69,9 +77,16 @@ class Mix:
 
     def next(self) -> Turn:
         """The next turn."""
-        flow = self._sole or self._drawing.one(self._random.random)
-        self._number += 1
+        flow = self._next_flow()
         return Turn([make(self._number, self._random) for make in flow.makers], flow.pause)
+
+    def next_ask(self) -> Ask:
+        """The first ask of the next turn."""
+        return self._next_flow().makers[0](self._number, self._random)
+
+    def _next_flow(self) -> BoundFlow:
+        self._number += 1
+        return self._sole or self._drawing.one(self._random.random)
 
 
 def bind_mix(flows: Sequence[Flow], inventory: Inventory, exponent: float, random: Random) -> Mix:

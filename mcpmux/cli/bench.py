@@ -20,7 +20,7 @@ from mcpmux.bench.workload import Flow, parse_flow
 from mcpmux.cli.bench_capture import read_captured
 from mcpmux.cli.bench_report import Outputs, measure_watched, read_old, report
 from mcpmux.cli.bench_run import Bench
-from mcpmux.cli.bench_target import check_targets, find_targets
+from mcpmux.cli.bench_target import check_files, check_targets, find_targets
 from mcpmux.cli.options import quiet_option, upstream_option
 from mcpmux.cli.wall import Mistake
 from mcpmux.config.report import Unfit
@@ -142,6 +142,7 @@ def bench(
     assertions = read_assertions(options["assertions"], plan.operation_names())
     found, limits = find_targets(targets, only, upstreams)
     check_targets(found, plan, allow_remote=allow_remote)
+    check_files(found, plan)
     outputs = Outputs(
         json=options["json_file"],
         csv=options["csv_file"],

@@ -7,10 +7,14 @@ from collections.abc import Sequence
 import attrs
 
 from mcpmux.bench.plan import Plan, is_remote
+from mcpmux.cli.open_files import may_open
 from mcpmux.cli.source import load_config
 from mcpmux.cli.wall import Mistake
 from mcpmux.config import Limits, Upstream
 from mcpmux.config.report import Unfit
+
+OTHER_FILES = 64  # of the process itself
+FILES_EACH = 3  # session: a connection and what is opened beside it, or a process's pipes
 
 
 def find_targets(
@@ -27,6 +31,18 @@ def find_targets(
         raise Mistake(f"--only {unknown[0]}: there is no such upstream; there are {', '.join(names)}")
     chosen = [upstream for upstream in found if not only or upstream.name in only]
     return with_own_names(chosen), configs[0].limits
+
+
+def check_files(upstreams: Sequence[Upstream], plan: Plan) -> None:
+    """Let this process open as many files as the load needs. Raises Mistake when the system forbids it."""
+    needed = OTHER_FILES + sum(FILES_EACH * plan.sessions + plan.workers for _ in upstreams)
+    allowed = may_open(needed)
+    least = OTHER_FILES + sum(max(plan.sessions, plan.workers) for _ in upstreams)
+    if allowed < least:
+        raise Mistake(
+            f"so many connections need some {needed:,} open files, and this system allows {allowed:,}: raise "
+            "its limit (`ulimit -n`), or ask for fewer sessions and clients"
+        )
 
 
 def with_own_names(upstreams: Sequence[Upstream]) -> list[Upstream]:

@@ -61,7 +61,7 @@ class DelayedServer:
         self.running = 0
         self.most = 0
 
-    async def perform(self, _ask: Ask) -> Answer:
+    async def perform(self, _ask: Ask, _follow: object = None) -> Answer:
         now = trio.current_time() - self._started
         if now >= self._lost:
             return Answer("connection lost", 1, 0, "the stream has ended")

@@ -153,7 +153,7 @@ async def test_a_server_that_is_gone_ends_the_run_and_keeps_what_was(
 
 async def test_lost_connections_now_and_then_end_nothing(autojump_clock: trio.testing.MockClock) -> None:
     class Flaky(DelayedServer):
-        async def perform(self, ask):
+        async def perform(self, ask, follow=None):
             answer = await super().perform(ask)
             return answer._replace(outcome="connection lost", lost="reset") if self.asked % 2 else answer
 

@@ -41,6 +41,13 @@ def test_a_percentile_is_within_a_thousandth_of_the_exact_one(values: list[float
 
 
 @settings(deadline=None)
+@given(st.lists(durations, max_size=200))
+def test_percentiles_before_and_after_freezing_are_the_same(values: list[float]):
+    histogram, asked = Histogram(values), (0, 25, 50, 50, 99, 99.9, 100)
+    assert histogram.percentiles(asked) == histogram.freeze().percentiles(asked)
+
+
+@settings(deadline=None)
 @given(lists, lists)
 def test_merging_is_recording_together(one: list[float], other: list[float]):
     whole = Histogram(one)

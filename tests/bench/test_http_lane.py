@@ -11,14 +11,19 @@ from typing import Any
 import pytest
 import trio
 
+from mcpmux.bench.answer import judge
+from mcpmux.bench.chain import Chain
 from mcpmux.bench.http_lane import CLIENT_INFO, HttpLane
+from mcpmux.bench.http_line import Lines
 from mcpmux.bench.operation import Ask, Kind
+from mcpmux.bench.reception import open_reception
 from mcpmux.config import Http, Limits, Upstream
 from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
+from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.process import StopLadder
 
 Answer = Callable[[dict[str, Any]], bytes | None]
@@ -73,9 +78,11 @@ async def lane_to(answer: Answer, modern: bool = True, limits: Limits | None = N
         with trio.fail_after(20):
             async with opener.open(upstream, lambda _: None) as channel:
                 info = CLIENT_INFO if modern else None
-                lane = HttpLane(url, channel, info, limits or Limits())  # type: ignore[arg-type]  # it is HTTP
-                yield lane, server
-                lane.close()
+                async with open_reception() as reception:
+                    lines = Lines(HttpOrigin.from_url(url), reception, limits or Limits(), at_once=2)
+                    lane = HttpLane(lines, channel, info, limits or Limits())  # type: ignore[arg-type]  # it is HTTP
+                    yield lane, server
+                    lane.close()
         nursery.cancel_scope.cancel()
 
 
@@ -92,13 +99,18 @@ def read(uri: str = "memo:1") -> Ask:
     return Ask("read", Kind.ONCE, Call("resources/read", {"uri": raw(uri)}, {}), uri)
 
 
+def alone(ask: Ask) -> Chain:
+    """A chain of one."""
+    return Chain(ask, lambda _ask, result: judge(result))
+
+
 CALL = Ask("tool t", Kind.ONCE, Call("tools/call", {"name": raw("t"), "arguments": raw({"a": 1})}, {}))
 
 
 async def test_requests_are_those_of_a_client_of_the_newest_revision() -> None:
     async with lane_to(lambda message: http(result(message))) as (lane, server):
         for ask in (read("memo:1"), read("memo:2"), read("memo:1"), CALL):
-            assert set(await lane.exchange(ask)) == {"contents"}
+            assert set(await lane.exchange(alone(ask))) == {"contents"}
     assert [body["method"] for body in server.bodies] == ["resources/read"] * 3 + ["tools/call"]
     assert [body["params"].get("uri") for body in server.bodies] == ["memo:1", "memo:2", "memo:1", None]
     assert len({body["id"] for body in server.bodies}) == 4
@@ -112,7 +124,7 @@ async def test_requests_are_those_of_a_client_of_the_newest_revision() -> None:
 
 async def test_a_legacy_session_has_no_modern_members() -> None:
     async with lane_to(lambda message: http(result(message)), modern=False) as (lane, server):
-        await lane.exchange(read())
+        await lane.exchange(alone(read()))
     assert "_meta" not in server.bodies[0]["params"]
 
 
@@ -121,7 +133,7 @@ async def test_requests_at_the_same_time_take_a_connection_each_and_keep_it() ->
         for _ in range(3):
             async with trio.open_nursery() as nursery:
                 for number in range(5):
-                    nursery.start_soon(lane.exchange, read(f"memo:{number}"))
+                    nursery.start_soon(lane.exchange, alone(read(f"memo:{number}")))
     assert len(server.bodies) == 15
     assert server.connections == 5
 
@@ -133,7 +145,7 @@ async def test_an_answer_may_come_as_a_stream_with_other_messages_before_it() ->
         return http(body, kind="text/event-stream")
 
     async with lane_to(answer) as (lane, _):
-        assert set(await lane.exchange(read())) == {"contents"}
+        assert set(await lane.exchange(alone(read()))) == {"contents"}
 
 
 def rpc_error(message: dict[str, Any]) -> bytes:
@@ -169,40 +181,40 @@ async def test_bad_answers_are_told_and_the_lane_goes_on(
     limits = Limits(max_message_bytes=100_000)
     async with lane_to(answer, limits=limits) as (lane, server):
         with pytest.raises(kind, match=words or None):
-            await lane.exchange(read())
+            await lane.exchange(alone(read()))
         server.answer = lambda message: http(result(message))
-        assert set(await lane.exchange(read())) == {"contents"}
+        assert set(await lane.exchange(alone(read()))) == {"contents"}
 
 
 @pytest.mark.parametrize("modern", [True, False])
 async def test_a_forgotten_session_is_told_apart(modern: bool) -> None:
     async with lane_to(lambda _: http(b"", "404 Not Found"), modern=modern) as (lane, _):
         with pytest.raises(HttpStatusError if modern else SessionExpired):
-            await lane.exchange(read())
+            await lane.exchange(alone(read()))
 
 
 async def test_a_connection_that_was_closed_while_idle_is_replaced() -> None:
     async with lane_to(lambda message: http(result(message))) as (lane, server):
-        await lane.exchange(read())
+        await lane.exchange(alone(read()))
         server.idle.pop().socket.shutdown(socket.SHUT_WR)
-        await lane.exchange(read())
+        await lane.exchange(alone(read()))
     assert server.connections == 2
 
 
 async def test_a_call_is_not_sent_twice_when_its_connection_breaks() -> None:
     """A tool may have been run already: only what changes nothing is asked again."""
     async with lane_to(lambda message: http(result(message))) as (lane, server):
-        await lane.exchange(read())
+        await lane.exchange(alone(read()))
         server.answer = lambda _: None
         with pytest.raises(TransportClosed):
-            await lane.exchange(CALL)
+            await lane.exchange(alone(CALL))
     assert [body["method"] for body in server.bodies] == ["resources/read", "tools/call"]
 
 
 async def test_connection_close_is_heeded() -> None:
     async with lane_to(lambda message: http(result(message), more="Connection: close\r\n")) as (lane, server):
-        await lane.exchange(read())
-        await lane.exchange(read())
+        await lane.exchange(alone(read()))
+        await lane.exchange(alone(read()))
     assert server.connections == 2
 
 
@@ -215,11 +227,11 @@ async def test_a_request_that_is_cut_off_gives_its_connection_up() -> None:
 
     async with lane_to(say_nothing) as (lane, server):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lane.exchange, read())
+            nursery.start_soon(lane.exchange, alone(read()))
             await silent.wait()
             nursery.cancel_scope.cancel()
         server.answer = lambda message: http(result(message))
-        await lane.exchange(read())
+        await lane.exchange(alone(read()))
     assert server.connections == 2
 
 
@@ -228,6 +240,101 @@ async def test_nobody_there_is_told() -> None:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = listeners[0].socket.getsockname()[1]
         await listeners[0].aclose()
-        lane._origin = type(lane._origin).from_url(f"http://127.0.0.1:{port}/")
+        lane._lines.origin = HttpOrigin.from_url(f"http://127.0.0.1:{port}/")
         with pytest.raises(ConnectFailed, match="cannot connect to"):
-            await lane.exchange(read())
+            await lane.exchange(alone(read()))
+
+
+def following(*asks: Ask) -> tuple[Chain, list[tuple[int, int]]]:
+    """A chain of asks, and the bytes of every answer that it has counted."""
+    first, *rest = asks
+    counted: list[tuple[int, int]] = []
+    left = iter(rest)
+
+    def follow(sent: int, received: int) -> Ask | None:
+        found = next(left, None)
+        if found is not None:
+            counted.append((sent, received))
+        return found
+
+    return Chain(first, lambda _ask, result: judge(result), follow), counted
+
+
+async def test_known_answers_are_followed_on_the_same_connection() -> None:
+    """The first answer is parsed; from then on the head is known and each next request leaves at once."""
+    async with lane_to(lambda message: http(result(message))) as (lane, server):
+        await lane.exchange(alone(read()))
+        chain, counted = following(*(read(f"memo:{number}") for number in range(50)))
+        assert set(await lane.exchange(chain)) == {"contents"}
+        assert chain.ask.subject == "memo:49"
+    assert [body["params"]["uri"] for body in server.bodies[1:]] == [f"memo:{number}" for number in range(50)]
+    assert len({body["id"] for body in server.bodies}) == 51
+    assert (len(counted), server.connections) == (49, 1)
+    assert all(sent > 0 and received > 0 for sent, received in counted)
+
+
+@pytest.mark.parametrize("bad", BAD)
+async def test_a_bad_answer_in_the_middle_ends_a_chain_at_its_own_ask(bad: str) -> None:
+    answer, kind, words = BAD[bad]
+
+    def at_third(message: dict[str, Any]) -> bytes | None:
+        third = message["params"]["uri"] == "memo:3"
+        return answer(message) if third else http(result(message))
+
+    async with lane_to(at_third, limits=Limits(max_message_bytes=100_000)) as (lane, _):
+        await lane.exchange(alone(read()))
+        chain, counted = following(*(read(f"memo:{number}") for number in range(1, 9)))
+        with pytest.raises(kind, match=words or None):
+            await lane.exchange(chain)
+        assert (chain.ask.subject, len(counted)) == ("memo:3", 2)
+        assert set(await lane.exchange(alone(read("memo:9")))) == {"contents"}
+
+
+async def test_a_known_head_before_another_body_is_no_answer() -> None:
+    """Same head, same length, another id: what is known is how to read it, not that it is right."""
+    answers: list[bytes] = []
+
+    def again(message: dict[str, Any]) -> bytes:
+        answers.append(http(result(message)))
+        return answers[0]
+
+    async with lane_to(again) as (lane, _):
+        await lane.exchange(alone(read()))
+        with pytest.raises(RemoteProtocolError, match="no JSON-RPC response"):
+            await lane.exchange(alone(read()))
+
+
+async def test_a_large_request_leaves_in_the_middle_of_a_chain() -> None:
+    large = Ask(
+        "tool t", Kind.ONCE, Call("tools/call", {"name": raw("t"), "arguments": raw("x" * 9_000_000)}, {})
+    )
+    async with lane_to(lambda message: http(result(message))) as (lane, server):
+        await lane.exchange(alone(read()))
+        chain, counted = following(read(), large, read())
+        await lane.exchange(chain)
+    assert [body["method"] for body in server.bodies[1:]] == [
+        "resources/read",
+        "tools/call",
+        "resources/read",
+    ]
+    assert (len(counted), server.connections) == (2, 1)
+
+
+async def test_a_chain_that_is_cut_off_sends_nothing_more() -> None:
+    async with lane_to(lambda message: http(result(message))) as (lane, server):
+        await lane.exchange(alone(read()))
+        asked = 0
+        with trio.CancelScope() as scope:
+
+            def follow(_sent: int, _received: int) -> Ask:
+                nonlocal asked
+                asked += 1
+                if asked == 20:
+                    scope.cancel()
+                return read()
+
+            await lane.exchange(Chain(read(), lambda _ask, result: judge(result), follow))
+        assert scope.cancelled_caught
+        seen = asked
+        await lane.exchange(alone(read()))
+        assert (asked, server.connections) == (seen, 2)

@@ -70,7 +70,7 @@ class OneAtATime(DelayedServer):
         super().__init__(lambda *_: 0.01)
         self._hand = trio.Lock()
 
-    async def perform(self, ask):
+    async def perform(self, ask, follow=None):
         async with self._hand:
             return await super().perform(ask)
 

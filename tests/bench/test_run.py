@@ -88,7 +88,9 @@ def make_server(revision: str, seconds: float = 0.01, **more: Any) -> ScriptedSe
 async def measure(place: Place, **settings: Any) -> Results:
     settings.setdefault("warm_up", 0.0)
     flows = tuple(parse_flow(text) for text in settings.pop("do", ()))
-    results = await Run(upstream("x"), Plan(flows=flows, **settings), place.open, cpu=lambda: 0.0).measure()
+    results = await Run(
+        upstream("x"), Plan(flows=flows, **settings), place.open, cpu=lambda: 0.0, waited=lambda: 0.0
+    ).measure()
     assert results is not None
     return results
 
@@ -215,7 +217,13 @@ async def test_a_server_that_dies_leaves_what_was_measured(autojump_clock: trio.
 
 async def test_stopping_keeps_what_was_measured(autojump_clock: trio.testing.MockClock) -> None:
     place = Place(make_server(MODERN))
-    run = Run(upstream("x"), Plan(clients=2, seconds=60.0, warm_up=0.0), place.open, cpu=lambda: 0.0)
+    run = Run(
+        upstream("x"),
+        Plan(clients=2, seconds=60.0, warm_up=0.0),
+        place.open,
+        cpu=lambda: 0.0,
+        waited=lambda: 0.0,
+    )
     found: list[Results | None] = []
 
     async def go() -> None:

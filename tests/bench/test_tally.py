@@ -200,3 +200,11 @@ def test_a_generator_that_was_busy_is_warned_of(cpu: float, warned: bool):
     generator = generator_of(cpu * 60, 60.0)
     assert generator.cpu_share == pytest.approx(cpu)
     assert (generator.warning is not None) is warned
+
+
+@pytest.mark.parametrize(("cpu", "waited", "words"), [(0.3, 0.5, None), (0.3, 0.61, "kept from running 61%")])
+def test_a_generator_that_had_to_wait_for_its_core_is_warned_of(cpu: float, waited: float, words: str | None):
+    generator = generator_of(cpu * 60, 60.0, waited * 60)
+    assert generator.cpu_share == pytest.approx(cpu)
+    assert (words or "") in (generator.warning or "")
+    assert (generator.warning is None) is (words is None)

@@ -42,6 +42,15 @@ def npm_env(name: str) -> Path:
     return _ensure("npm", name, _install_npm) / "node_modules"
 
 
+def program(name: str) -> str:
+    """The path of a program that the system's own packages bring; the package has its name."""
+    found = shutil.which(name)
+    if found is None:
+        _give_up(f"{name} is not installed; `apt-get install {name}` brings it")
+    assert found is not None
+    return found
+
+
 @cache
 def requirements(kind: str, name: str) -> tuple[str, ...]:
     """What `pyproject.toml` says about one environment."""

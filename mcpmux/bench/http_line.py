@@ -1,0 +1,290 @@
+"""One keep-alive connection of the short way: a request out, its response in.
+
+Promises: one send, one receive and one wake-up for an exchange that fits into them. A response whose head,
+byte for byte, was understood before is not parsed again: only its length is compared. All others go through
+the parser of the transports. Whatever goes wrong closes the connection.
+
+idle -- `exchange` --> busy -- a known response, and `then` has another request --> busy
+                            -- response complete, keep-alive --> idle
+                            -- anything else                 --> closed
+idle -- the server closes it, or says anything --> closed
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import trio
+
+from mcpmux.bench.reception import Reception
+from mcpmux.config import Limits
+from mcpmux.errors import ConnectFailed, McpmuxError, MessageTooLarge, TransportClosed
+from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.response import ResponseParser
+
+RECEIVE_BYTES = 64 * 1024
+MOST_HEADS = 64  # remembered; a Date makes a new one each second
+HEAD_END = b"\r\n\r\n"
+JSON = "application/json"
+
+
+Then = Callable[[bytes], bytes | None]
+"""The request that follows a body, or None. It must not raise."""
+
+
+class Heads:
+    """Heads of responses that were understood: 200, JSON, kept alive, with the length of the body."""
+
+    def __init__(self) -> None:
+        self._lengths: dict[bytes, int] = {}
+        self._last = b" "  # what most responses begin with; no response begins with a blank
+        self._last_size = 0
+
+    def __repr__(self) -> str:
+        return f"<Heads {len(self._lengths)} known>"
+
+    def body_in(self, response: bytes) -> bytes | None:
+        """The body of a response that is known and complete."""
+        if len(response) == self._last_size and response.startswith(self._last):
+            return response[len(self._last) :]
+        end = response.find(HEAD_END) + len(HEAD_END)
+        head = response[:end]
+        if self._lengths.get(head) != len(response) - end:
+            return None
+        self._last, self._last_size = head, len(response)
+        return response[end:]
+
+    def learn(self, data: bytes, parser: ResponseParser) -> None:
+        """Remember the head of a response that came as a whole in `data`."""
+        end = data.find(HEAD_END) + len(HEAD_END)
+        headers = parser.headers
+        if (
+            parser.status != 200
+            or not data.startswith(b"HTTP/1.1 200 ")  # no interim response in front of it
+            or not parser.keep_alive
+            or headers.get("content-length") != str(len(data) - end)
+            or not headers.get("content-type", "").startswith(JSON)
+        ):
+            return
+        if len(self._lengths) >= MOST_HEADS:
+            self._lengths.clear()
+        self._lengths[data[:end]] = len(data) - end
+
+
+class Lines:
+    """Opens connections to one place, of which a run may have many: its name is looked up once.
+
+    `at_once`: how many may be in the opening; a server's queue for new connections is short.
+    """
+
+    def __init__(self, origin: HttpOrigin, reception: Reception, limits: Limits, at_once: int) -> None:
+        self.origin = origin
+        self._reception = reception
+        self._limits = limits
+        self._opening = trio.CapacityLimiter(at_once)
+        self._heads = Heads()
+        self._found: tuple[socket.AddressFamily, tuple[object, ...]] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Lines to {self.origin.authority}>"
+
+    async def open(self) -> HttpLine:
+        """One more. Raises ConnectFailed."""
+        try:
+            async with self._opening:
+                opened = await (self._look_up() if self._found is None else self._connect(*self._found))
+        except OSError as error:
+            raise ConnectFailed(f"cannot connect to {self.origin.authority}: {error}") from None
+        opened.setblocking(False)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return HttpLine(opened, self._reception, self._heads, self._limits)
+
+    async def _look_up(self) -> socket.socket:
+        """Whichever address of the name answers first."""
+        stream = await trio.open_tcp_stream(self.origin.host, self.origin.port)
+        opened = socket.socket(fileno=stream.socket.detach())
+        self._found = opened.family, opened.getpeername()
+        return opened
+
+    async def _connect(self, family: socket.AddressFamily, address: tuple[object, ...]) -> socket.socket:
+        connecting = trio.socket.socket(family, socket.SOCK_STREAM)
+        try:
+            await connecting.connect(address)
+        except BaseException:
+            connecting.close()
+            raise
+        return socket.socket(fileno=connecting.detach())
+
+
+class HttpLine:
+    """`begun`: the answer to the last request has begun to come. `parser`: has it, unless it was known.
+
+    `used`: it has brought an answer before the last request.
+    """
+
+    __slots__ = (
+        "_busy",
+        "_done",
+        "_failure",
+        "_heads",
+        "_known",
+        "_limits",
+        "_reception",
+        "_task",
+        "_then",
+        "_unsent",
+        "begun",
+        "closed",
+        "parser",
+        "socket",
+        "used",
+    )
+
+    def __init__(self, opened: socket.socket, reception: Reception, heads: Heads, limits: Limits) -> None:
+        """`opened`: non-blocking. `heads`: may be shared with others."""
+        self.socket = opened
+        self.parser = ResponseParser(limits.max_head_bytes)
+        self.begun = self.closed = self.used = False
+        self._reception = reception
+        self._heads = heads
+        self._limits = limits
+        self._busy = self._done = False
+        self._known: bytes | None = None
+        self._failure: McpmuxError | None = None
+        self._unsent = b""
+        self._then: Then = _nothing
+        self._task: trio.lowlevel.Task | None = None
+        reception.watch(opened.fileno(), self._receive)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "busy" if self._busy else "idle"
+        return f"<HttpLine {state}>"
+
+    def close(self) -> None:
+        """Give the socket back."""
+        if not self.closed:
+            self.closed = True
+            self._reception.forget(self.socket.fileno())
+            self.socket.close()
+
+    async def exchange(self, data: bytes, then: Then) -> bytes | None:
+        """Send a request and wait for its response: the body of a known one; others are in `parser`.
+
+        `then` is told the body of a known one and gives the request to send next on the same connection; when
+        it gives none, that response is the one waited for.
+        Raises TransportError, RemoteProtocolError. Cancelling it closes the connection.
+        """
+        self._then = then
+        self.begun = self._done = False
+        self._known = self._failure = None
+        self._busy = True
+        try:
+            await self._send(data)
+            while not self._done:
+                self._task = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._leave)
+                if self._unsent:
+                    unsent, self._unsent = self._unsent, b""
+                    await self._send(unsent)
+            if self._failure is not None:
+                raise self._failure
+        except BaseException:
+            self.close()
+            raise
+        self._busy = False
+        self.used = True
+        if self._known is None and not self.parser.keep_alive:
+            self.close()
+        return self._known
+
+    async def _send(self, data: bytes) -> None:
+        while data := self._send_nowait(data):
+            await trio.lowlevel.wait_writable(self.socket)
+
+    def _send_nowait(self, data: bytes) -> bytes:
+        """What is left to be sent. Raises TransportClosed."""
+        try:
+            return data[self.socket.send(data) :]
+        except BlockingIOError:
+            return data
+        except OSError as error:
+            raise _broken(error) from None
+
+    def _leave(self, _raise: object) -> trio.lowlevel.Abort:
+        """Whoever waits is cancelled; nothing may follow any more."""
+        self._task, self._done = None, True
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _receive(self) -> None:
+        """Receive once. Told by the reception, so it must not raise."""
+        try:
+            data = self.socket.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(_broken(error))
+            return
+        if not self._busy or self._done:
+            self.close()  # nobody asked: it is the end, or nothing that can be understood
+            return
+        if not self.begun:
+            if data:
+                self._known = self._heads.body_in(data)
+                self.begun = True
+            if self._known is not None:
+                self._go_on(self._known)
+                return
+            self.parser.begin()
+        try:
+            self._parse(data)
+        except McpmuxError as error:
+            self._end(error)
+
+    def _go_on(self, body: bytes) -> None:
+        """A known response is there: send what follows, or wake whoever waits."""
+        data = self._then(body)
+        if data is None:
+            self._end(None)
+            return
+        self.begun, self.used, self._known = False, True, None
+        try:
+            self._unsent = self._send_nowait(data)
+        except McpmuxError as error:
+            self._end(error)
+            return
+        if self._unsent and self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+            self._task = None
+
+    def _parse(self, data: bytes) -> None:
+        parser = self.parser
+        if not data:
+            parser.feed_eof()
+            self._end(None)
+            return
+        parser.feed(data)
+        if parser.wire_bytes > self._limits.max_message_bytes + self._limits.max_head_bytes:
+            raise MessageTooLarge(f"its answer is larger than {self._limits.max_message_bytes} bytes")
+        if parser.complete:
+            if parser.wire_bytes == len(data):
+                self._heads.learn(data, parser)
+            self._end(None)
+
+    def _end(self, failure: McpmuxError | None) -> None:
+        """The exchange is over; whoever waits goes on."""
+        if failure is not None and not self._busy:
+            self.close()
+            return
+        self._failure, self._done = failure, True
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+            self._task = None
+
+
+def _nothing(_body: bytes) -> None:
+    """Nothing follows."""
+
+
+def _broken(error: OSError) -> TransportClosed:
+    return TransportClosed(f"the connection broke: {error.strerror}")

@@ -1,0 +1,75 @@
+"""`mcpmux bench` beside wrk, an independent load generator: on the same server both see the same."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+from benchmarks.generator import (
+    AGREED_CONNECTIONS,
+    CONNECTIONS,
+    NO_WRK,
+    Pair,
+    cores,
+    measure_pairs,
+    serve_fast,
+    serve_slowly,
+)
+from benchmarks.wrk import Effort, find_wrk
+from tests.real.parts import program
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+AGREED = 0.1  # of wrk's number
+LEAST_SHARE = 0.25  # of the load that wrk makes in a second of CPU time
+PAIRS_AT_ONCE = 3
+ATTEMPTS = 4  # a machine that does other work disturbs some pairs; then more are measured
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _wrk() -> None:
+    program("wrk")
+
+
+def measured(url: str, connections: int, holds) -> list[Pair]:
+    """Pairs until the condition holds, or enough of them."""
+    effort = Effort(connections, 1, cores()[0])
+    pairs: list[Pair] = []
+    for _ in range(ATTEMPTS):
+        pairs += measure_pairs(url, effort, PAIRS_AT_ONCE)
+        if holds(pairs):
+            break
+    return pairs
+
+
+def middle(pairs: list[Pair], of) -> float:
+    """The median of what bench saw as a ratio to what wrk saw."""
+    return median(of(pair.bench) / of(pair.wrk) for pair in pairs)
+
+
+def agree(pairs: list[Pair]) -> bool:
+    ratios = middle(pairs, lambda seen: seen.rate), middle(pairs, lambda seen: seen.p50)
+    return all(abs(ratio - 1) <= AGREED for ratio in ratios)
+
+
+def generates_enough(pairs: list[Pair]) -> bool:
+    return middle(pairs, lambda seen: 1 / seen.cpu) >= LEAST_SHARE
+
+
+def test_throughput_and_median_latency_are_those_that_wrk_sees() -> None:
+    with serve_slowly(cores()[1]) as url:
+        pairs = measured(url, AGREED_CONNECTIONS, agree)
+    assert agree(pairs), pairs
+
+
+def test_one_core_generates_a_quarter_of_what_wrk_generates() -> None:
+    with serve_fast(cores()[1]) as (url, _):
+        pairs = measured(url, CONNECTIONS, generates_enough)
+    assert generates_enough(pairs), pairs
+
+
+def test_the_benchmark_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert find_wrk() is None
+    assert "apt-get install wrk" in NO_WRK
