@@ -4,6 +4,10 @@ Promises: nobody comes in without showing something that counts; a token that wa
 hash and a look-up. A token is kept nowhere, only its hash. Refuses to know what is asked for: scopes of a
 method are looked up by its name.
 
+Another configuration counts at once (`adopt`): whatever let somebody in must still be there as it was, else
+their streams end and their token is judged anew. Whether tokens are asked for at all is what it was at the
+start: with the last one taken back nobody comes in, rather than everybody.
+
     401  nothing was shown, or what was shown does not count: `invalid_token`
     403  `insufficient_scope`: the token is good, and does not reach so far
     503  the issuer's keys cannot be had
@@ -13,10 +17,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import structlog
+import trio
 
 from mcpmux.auth import jose
 from mcpmux.auth.bearer import BadToken, challenge, read_bearer
@@ -24,12 +30,13 @@ from mcpmux.auth.claims import check_type, principal_of
 from mcpmux.auth.issuer_keys import Fetch, IssuerKeys, KeysUnavailable
 from mcpmux.auth.resource import ProtectedResource
 from mcpmux.auth.static_token import StaticTokens
-from mcpmux.config.auth import Auth
+from mcpmux.config.auth import RESERVED, Auth, Issuer
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol.principal import Principal
 
 CACHE_SECONDS = 300.0  # a token is judged anew after this: its issuer may have taken back the key
 CACHE_LIMIT = 10_000  # tokens; about 2 MB
+CERTIFICATES = "certificates"
 
 Fields = tuple[tuple[str, str], ...]
 
@@ -46,41 +53,65 @@ class Turned(McpmuxError):
 
 
 class Admission(NamedTuple):
-    """Who it is, and until when that holds (seconds since 1970, or infinity)."""
+    """Who it is, until when that holds (seconds since 1970, or infinity), and what setting let it in."""
 
     principal: Principal
     expires: float = math.inf
+    ground: tuple[str, Any] = (CERTIFICATES, True)
 
 
 class Gate:
     """What one mcpmux asks of clients from the network. `clock`: seconds since 1970."""
 
     def __init__(self, config: Auth, name: str, fetch: Fetch, clock: Callable[[], float]) -> None:
-        self.resource = ProtectedResource(config, name) if config.issuers else None
-        self._config = config
+        self.asks_tokens = config.asks_tokens
+        """Whether tokens have to be shown, be there any or none."""
+        self._fetch = fetch
         self._clock = clock
+        self._issuers: dict[str, tuple[str, Issuer, IssuerKeys]] = {}
+        self._judged: dict[bytes, tuple[Admission, float]] = {}
+        self._stays: dict[trio.CancelScope, Admission] = {}
+        self._take(config, name)
+
+    def _take(self, config: Auth, name: str) -> None:
+        self._config = config
+        self.resource = ProtectedResource(config, name) if config.issuers and self.asks_tokens else None
         self._tokens = StaticTokens(config.tokens)
         self._required = frozenset(config.required_scopes)
+        known = {found[1]: found[2] for found in self._issuers.values()}
         self._issuers = {
-            issuer.issuer: (name, issuer, IssuerKeys(name, issuer, fetch))
-            for name, issuer in config.issuers.items()
+            issuer.issuer: (called, issuer, known.get(issuer) or IssuerKeys(called, issuer, self._fetch))
+            for called, issuer in config.issuers.items()
         }
-        self._judged: dict[bytes, tuple[Admission, float]] = {}
+        self._grounds: dict[str, Any] = {f"tokens.{called}": token for called, token in config.tokens.items()}
+        self._grounds |= {
+            f"issuers.{called}": (issuer, config.resource) for called, issuer in config.issuers.items()
+        }
+        if config.certificates or not self.asks_tokens:
+            self._grounds[CERTIFICATES] = True
 
     def __repr__(self) -> str:
         return f"<Gate {self._tokens!r}, {len(self._issuers)} issuers, {len(self._judged)} judged>"
 
-    @property
-    def asks_tokens(self) -> bool:
-        """Whether there are tokens that can be shown."""
-        return self._config.asks_tokens
+    def adopt(self, config: Auth, name: str) -> None:
+        """The configuration is another one now. Streams end of those whom it does not let in as they are."""
+        if config == self._config:
+            return
+        self._take(config, name)
+        self._judged.clear()
+        ended = [scope for scope, admission in self._stays.items() if not self.holds(admission)]
+        for scope in ended:
+            scope.cancel(reason="what let it in was taken back")
+        log.info("who may come in has changed", ended=len(ended))
+        if self.asks_tokens and not config.asks_tokens:
+            log.warning("nobody has a token that counts any more; from the next start on nobody is asked")
 
     async def admit(self, headers: Mapping[str, str], holder: str) -> Admission:
         """Who sends a request with these headers; `holder`: of the client's certificate, "" for none.
 
         Raises Turned.
         """
-        if not self._config.asks_tokens:
+        if not self.asks_tokens:
             return certified(holder)
         try:
             token = read_bearer(headers)
@@ -111,6 +142,8 @@ class Gate:
         if known is not None and now < known[1]:
             return known[0]
         admission = await self._verify(token, now)
+        if not self._is_granted(admission):  # taken back while its issuer was asked for keys
+            raise BadToken("this token does not count any more")
         missing = self._required - admission.principal.scopes
         if missing:
             raise self._insufficient(self._required)
@@ -126,7 +159,8 @@ class Gate:
     async def _verify(self, token: str, now: float) -> Admission:
         principal = self._tokens.find(token)
         if principal is not None:
-            return Admission(principal)
+            key = f"tokens.{principal.name}"
+            return Admission(principal, ground=(key, self._grounds[key]))
         if not self._issuers:
             raise BadToken("this token is not known here")
         header = jose.read_header(token)
@@ -135,19 +169,51 @@ class Gate:
         if found is None:
             raise BadToken("the token's issuer is not one that is trusted here")
         name, config, keys = found
+        ground = f"issuers.{name}", (config, self._config.resource)
         kid, algorithm = jose.key_wanted(header, config.algorithms)
+        resource = self._config.resource
+        assert resource is not None
         claims = jose.verify(token, await keys.find(kid, algorithm), algorithm)
-        assert self._config.resource is not None
-        audience = config.audience or _spellings(self._config.resource)
+        audience = config.audience or _spellings(resource)
         jose.check_claims(claims, config.issuer, audience, config.leeway, now)
-        return Admission(principal_of(claims, name, config.principal), claims["exp"] + config.leeway)
+        principal = principal_of(claims, name, config.principal)
+        return Admission(principal, claims["exp"] + config.leeway, ground)
+
+    def _is_granted(self, admission: Admission) -> bool:
+        """Whether what let somebody in is still there as it was."""
+        key, ground = admission.ground
+        return bool(self._grounds.get(key) == ground)
+
+    def holds(self, admission: Admission) -> bool:
+        """Whether an admission, expired or not, would be given again."""
+        is_certificate = admission.ground[0] == CERTIFICATES
+        return self._is_granted(admission) and (
+            is_certificate or self._required <= admission.principal.scopes
+        )
+
+    def knows(self, principal: Principal) -> bool:
+        """Whether there is still a way to come in as somebody of that name."""
+        kind, colon, _ = principal.name.partition(":")
+        if not colon:
+            return f"tokens.{kind}" in self._grounds
+        return (CERTIFICATES if kind == RESERVED else f"issuers.{kind}") in self._grounds
 
     def seconds_left(self, admission: Admission) -> float:
         """How long an admission still holds; infinity, or 0 when it does not."""
-        return max(0.0, admission.expires - self._clock())
+        return max(0.0, admission.expires - self._clock()) if self.holds(admission) else 0.0
+
+    @contextmanager
+    def stay(self, admission: Admission) -> Iterator[trio.CancelScope]:
+        """For something that stays open: cancelled when the admission expires or is taken back."""
+        with trio.move_on_after(self.seconds_left(admission)) as scope:
+            self._stays[scope] = admission
+            try:
+                yield scope
+            finally:
+                del self._stays[scope]
 
     def expired(self) -> Turned:
-        """What to answer when a token has expired meanwhile."""
+        """What to answer when a token has expired, or was taken back, meanwhile."""
         return self._unauthorized("invalid_token", "the token has expired")
 
     def scopes_missing(self, method: str, principal: Principal) -> Turned | None:

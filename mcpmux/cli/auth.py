@@ -1,4 +1,4 @@
-"""`mcpmux auth`: tokens for clients."""
+"""`mcpmux auth`: tokens for clients, and logins at upstreams."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import click
 
 from mcpmux.auth.static_token import LEAST_CHARACTERS, PREFIX, TOKEN_BYTES, hash_token
+from mcpmux.cli.auth_login import login, logout, status
 from mcpmux.errors import ConfigError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -16,12 +17,17 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 @click.group()
 def auth() -> None:
-    """Tokens for clients, of which mcpmux keeps only the hashes.
+    """Tokens for clients, of which mcpmux keeps only the hashes, and logins at upstreams.
 
     \b
-    Example:
+    Examples:
       mcpmux auth new-token alice --scope read      a token for alice, and what goes into the configuration
+      mcpmux auth login search -c mcpmux.toml       log in at the upstream `search`, in a browser
     """
+
+
+for command in (login, status, logout):
+    auth.add_command(command)
 
 
 @auth.command("new-token")

@@ -13,6 +13,7 @@ import attrs
 from attrs import field, frozen
 
 from mcpmux.config.model import Handling, Prefix, Stdio, Target, Transport, Upstream
+from mcpmux.config.oauth import OAuth
 from mcpmux.config.scalars import (
     HEADER_NAME,
     HEADER_VALUE,
@@ -62,6 +63,13 @@ class UpstreamSettings(Handling):
         default=None,
         metadata=about(
             'HTTP proxy on the way to the URL; "" is none. Default: as HTTPS_PROXY and the like say.'
+        ),
+    )
+
+    oauth: OAuth | None = field(
+        default=None,
+        metadata=about(
+            "Tokens for the server of a URL, from its authorization server; {} finds out all by itself."
         ),
     )
 
@@ -128,7 +136,7 @@ class UpstreamTable(TargetKeys, UpstreamSettings):
         if self.command is not None:
             return self.make_upstream(name, Stdio(self.command, self.args, self.env, self.cwd), enabled)
         assert self.url is not None
-        target = make_target(self.url, self.headers, self.tls, self.proxy, self.transport)
+        target = make_target(self.url, self.headers, self.tls, self.proxy, self.transport, self.oauth)
         return self.make_upstream(name, target, enabled)
 
 
@@ -137,7 +145,7 @@ def find_network_clashes(settings: Mapping[str, Any], url: object) -> Iterator[s
 
     A URL that only expansion completes is judged when it is used.
     """
-    for key in ("tls", "proxy"):
+    for key in ("tls", "proxy", "oauth"):
         if key in settings and url is None:
             yield f"`{key}` does not go with `command`"
     yield from find_url_clashes(settings, url)

@@ -1,17 +1,22 @@
-"""Environment variables in text: `${VAR}`, `${VAR:-default}`, and `${env:VAR}` as VS Code and Cursor have it.
+"""What text refers to: `${VAR}`, `${VAR:-default}`, `${env:VAR}` as in VS Code and Cursor, `${file:PATH}`.
 
 `$${` stands for a literal `${`. Every other `$` is left alone, so `$HOME` and `pa$$word` stay what they
 are. As in a shell the default also replaces an empty variable. A default ends at the first `}` and
-cannot hold another reference. What is put in is not expanded again.
+cannot hold another reference. What is put in is not expanded again. A file is read whenever the configuration
+is; line ends behind its text are left out, as editors and secret stores add one.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from mcpmux.config.report import Unfit
 
+FILE_BYTES = 64 * 1024  # of a secret in a file; more is the wrong file
+
+_FILE = "file:"
 _REFERENCE = re.compile(r"\$?\$\{([^}]*)(\}?)")
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 
@@ -44,9 +49,14 @@ def _resolve(inner: str, closed: bool, environ: Mapping[str, str]) -> str:
         raise Unfit("`${` has no closing `}`; a literal `${` is written `$${`")
     if inner.startswith("input:"):
         raise Unfit("`${input:…}` is asked for by the host app, which mcpmux cannot do; use `${VARIABLE}`")
+    if inner.startswith(_FILE):
+        return _read(inner.removeprefix(_FILE))
     match = _VARIABLE.fullmatch(inner)
     if match is None:
-        raise Unfit("expected `${VARIABLE}` or `${VARIABLE:-default}`; a literal `${` is written `$${`")
+        raise Unfit(
+            "expected `${VARIABLE}`, `${VARIABLE:-default}` or `${file:PATH}`; "
+            "a literal `${` is written `$${`"
+        )
     name, default = match.groups()
     if default is not None and "${" in default:
         raise Unfit(f"the default of `{name}` cannot hold another `${{…}}`")
@@ -57,3 +67,20 @@ def _resolve(inner: str, closed: bool, environ: Mapping[str, str]) -> str:
             f"the environment variable `{name}` is not set and has no default (`${{{name}:-default}}`)"
         )
     return environ[name]
+
+
+def _read(path: str) -> str:
+    """The text of a file, without the line ends behind it. The file's content is in no mistake."""
+    if "${" in path:
+        raise Unfit("the path in `${file:PATH}` cannot hold another `${…}`")
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(FILE_BYTES + 1)
+        text = data.decode("utf-8-sig").rstrip("\r\n")
+    except OSError as error:
+        raise Unfit(f"the file `{path}` cannot be read: {(error.strerror or 'error').lower()}") from None
+    except ValueError:  # no UTF-8; a NUL in the path
+        raise Unfit(f"the file `{path}` is no UTF-8 text") from None
+    if len(data) > FILE_BYTES:
+        raise Unfit(f"the file `{path}` is longer than {FILE_BYTES} bytes")
+    return text

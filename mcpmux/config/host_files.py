@@ -135,7 +135,9 @@ class HostEntry(TargetKeys):
         url = self.url or self.serverUrl or self.httpUrl
         if url is not None:
             transport = _SSE_WORD if _SSE_WORD in (self.type, self.transport) else "auto"
-            target = make_target(url, self.headers, self.mcpmux.tls, self.mcpmux.proxy, transport)
+            target = make_target(
+                url, self.headers, self.mcpmux.tls, self.mcpmux.proxy, transport, self.mcpmux.oauth
+            )
             return self.mcpmux.make_upstream(name, target, enabled)
         assert self.command is not None
         env = {**self.envFile, **self.env}

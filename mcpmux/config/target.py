@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from attrs import frozen
 
 from mcpmux.config.model import Http, Tcp, Unix, WebSocket
+from mcpmux.config.oauth import OAuth
 from mcpmux.config.report import Unfit
 from mcpmux.config.scalars import Text
 from mcpmux.config.secret import Secret
@@ -27,7 +28,7 @@ URL_STARTS = ("http://", "https://", "ws://", "wss://", "tcp://", "tls://", "uni
 _SECURE = ("https", "wss", "tls")
 _INSTEAD = {"http": "https://", "ws": "wss://", "tcp": "tls://"}
 _NOT_OVER_HTTP = ("proxy", "transport")
-_NOT_IN_LINES = ("headers", *_NOT_OVER_HTTP)
+_NOT_IN_LINES = ("headers", "oauth", *_NOT_OVER_HTTP)
 
 
 @frozen
@@ -62,6 +63,7 @@ def make_target(
     tls: ClientTls | None = None,
     proxy: Secret | None = None,
     transport: str = "auto",
+    oauth: OAuth | None = None,
 ) -> Http | WebSocket | Tcp | Unix:
     """The server at `url`, which a ServerUrl has read; settings that do not go with it are not looked at."""
     tls = tls or ClientTls()
@@ -72,8 +74,8 @@ def make_target(
         assert parts.hostname is not None and parts.port is not None
         return Tcp(parts.hostname, parts.port, tls if scheme == "tls" else None)
     if scheme in ("ws", "wss"):
-        return WebSocket(url, headers or {}, tls)
-    return Http(url, headers or {}, tls, proxy, transport)
+        return WebSocket(url, headers or {}, tls, oauth)
+    return Http(url, headers or {}, tls, proxy, transport, oauth)
 
 
 def find_url_clashes(settings: Mapping[str, Any], url: object) -> Iterator[str]:
@@ -87,9 +89,16 @@ def find_url_clashes(settings: Mapping[str, Any], url: object) -> Iterator[str]:
     for key in strangers:
         if key in settings:
             yield f"`{key}` does not go with {_article(scheme)} {_start(scheme)} URL"
+    if "oauth" in settings and any(key.lower() == "authorization" for key in _names(settings.get("headers"))):
+        yield "`oauth` and a header `Authorization` are given; remove one of them"
     if "tls" in settings and scheme and f"{scheme}:" in " ".join(URL_STARTS) and scheme not in _SECURE:
         better = f"; expected {_INSTEAD[scheme]}" if scheme in _INSTEAD else ""
         yield f"`tls` does not go with {_article(scheme)} {_start(scheme)} URL{better}"
+
+
+def _names(headers: object) -> Iterator[str]:
+    if isinstance(headers, Mapping):
+        yield from (key for key in headers if isinstance(key, str))
 
 
 def _start(scheme: str) -> str:

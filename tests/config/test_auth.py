@@ -64,6 +64,14 @@ def test_nobody_is_asked_by_default():
             {"issuers": {"c": {**ISSUER, "jwks_file": "k", "jwks_url": "https://a/k"}}, "resource": RESOURCE},
             "remove one of them",
         ),
+        (
+            {"tokens": {"ann": {"sha256": DIGEST}, "ben": {"sha256": DIGEST}}},
+            "`tokens` ann and ben have the same `sha256`",
+        ),
+        (
+            {"issuers": {"a": ISSUER, "b": {**ISSUER, "principal": "email"}}, "resource": RESOURCE},
+            "`issuers` a and b have the same `issuer`",
+        ),
         ({"resource": "mux.example.com"}, "auth.resource"),
         ({"resource": "https://mux.example.com/mcp?x=1"}, "auth.resource"),
         ({"required_scopes": ["a b"]}, "auth.required_scopes[0]"),

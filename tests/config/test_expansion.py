@@ -68,3 +68,28 @@ def test_text_without_reference_is_unchanged(text):
 def test_value_is_put_in_as_it_is(before, value, after):
     if "$" not in before + after:
         assert expand(f"{before}${{VAR}}{after}", {"VAR": value}) == before + value + after
+
+
+def test_a_file_is_read_without_the_line_end_behind_it(tmp_path):
+    path = tmp_path / "secret"
+    path.write_bytes(b"\xef\xbb\xbfline 1\n${HOME}\r\n\n")
+    assert expand(f"Bearer ${{file:{path}}}!", ENVIRON) == "Bearer line 1\n${HOME}!"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "no such file"), (b"SECRET\xff", "no UTF-8"), (b"SECRET" * 20_000, "longer than 65536 bytes")],
+)
+def test_a_file_that_cannot_be_used_is_told_without_its_content(tmp_path, content, said):
+    path = tmp_path / "secret"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(Unfit, match=said) as caught:
+        expand(f"${{file:{path}}}", ENVIRON)
+    assert str(path) in str(caught.value)
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_path_holds_no_reference():
+    with pytest.raises(Unfit, match="cannot hold another"):
+        expand("${file:${HOME}/x}", ENVIRON)

@@ -7,11 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.config import Admin, Config, Http, Identity, Limits, Logging, Merging, Redaction, Stdio, Upstream
+from mcpmux.config import (
+    Admin,
+    Auth,
+    Config,
+    Http,
+    Identity,
+    Limits,
+    Logging,
+    Merging,
+    Redaction,
+    StaticToken,
+    Stdio,
+    Upstream,
+)
 from mcpmux.config.listener import Listeners
 from mcpmux.config.model import Settings
 from mcpmux.config.plan import IN_PLACE, LIVE, Plan, plan_change
 
+TOKEN = StaticToken(sha256="0" * 64)
 NAMES = ["a", "b", "c", "d"]
 
 targets = st.sampled_from(
@@ -113,6 +127,9 @@ def test_an_upstream_is_restarted_unless_the_key_is_looked_up_at_each_use(key: s
         ({"redaction": Redaction(keys=("ssn",))}, ["redaction.keys"], []),
         ({"listeners": Listeners(stdio=True)}, [], ["listeners.stdio"]),
         ({"admin": Admin(port=1)}, [], ["admin.port"]),
+        ({"auth": Auth(method_scopes={"*": ("a",)})}, ["auth.method_scopes"], []),
+        ({"auth": Auth(allow_anyone=True)}, [], ["auth.allow_anyone"]),
+        ({"auth": Auth(tokens={"ann": TOKEN})}, [], ["auth.tokens"]),
         ({"limits": Limits(max_head_bytes=5000)}, [], ["limits.max_head_bytes"]),
     ],
 )
@@ -121,6 +138,15 @@ def test_a_setting_changes_in_place_or_is_told_to_be_pending(settings, live, pen
     plan = plan_change(config, attrs.evolve(config, **settings))
     assert (list(plan.settings), list(plan.pending)) == (live, pending)
     assert not plan.touches_upstreams
+
+
+def test_who_has_a_token_changes_in_place_but_whether_anybody_is_asked_does_not():
+    config = Config(
+        upstreams=(Upstream(name="a", target=Stdio(command="x")),), auth=Auth(tokens={"ann": TOKEN})
+    )
+    other = attrs.evolve(config, auth=Auth(tokens={"ben": TOKEN}))
+    assert plan_change(config, other) == Plan(settings=("auth.tokens",))
+    assert plan_change(config, attrs.evolve(config, auth=Auth())) == Plan(pending=("auth.tokens",))
 
 
 def test_what_changes_in_place_is_there():

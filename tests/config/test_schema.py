@@ -40,6 +40,7 @@ def test_examples_are_there():
         "claude_desktop_config.json",
         "full.toml",
         "minimal.toml",
+        "protected.toml",
         "several-servers.toml",
         "vscode-mcp.json",
     }
@@ -56,13 +57,19 @@ def test_full_example_has_every_setting(validator):
     """A setting that is not in full.toml is undocumented."""
     document = tomllib.loads((EXAMPLES[0].parent / "full.toml").read_text())
     definitions = validator.schema["$defs"]
-    for section in ("Listeners", "Merging", "Limits", "Identity", "Audit", "Tracing", "Logging"):
+    for section in ("Auth", "Listeners", "Merging", "Limits", "Identity", "Audit", "Tracing", "Logging"):
         assert set(document[section.lower()]) == set(definitions[section]["properties"])
     for kind, name in (("http", "Http"), ("websocket", "WebSocket"), ("tcp", "Tcp"), ("unix", "Unix")):
         assert set(document["listeners"][kind][0]) == set(definitions[f"{name}Listener"]["properties"])
     for section in ("Capture", "Redaction"):
         assert set(document[section.lower()]) == set(definitions[section]["properties"])
     assert set(document["capture"]["rules"][0]) == set(definitions["CaptureRule"]["properties"])
+    assert set(document["access"][0]) == set(definitions["AccessRule"]["properties"])
+    for kind, name in (("tokens", "StaticToken"), ("issuers", "Issuer")):
+        used = {key for table in document["auth"][kind].values() for key in table}
+        assert used == set(definitions[name]["properties"])
+    used = {key for table in document["upstreams"].values() for key in table.get("oauth", {})}
+    assert used == set(definitions["OAuth"]["properties"])
     used = {key for table in document["upstreams"].values() for key in table}
     assert used == set(definitions["UpstreamTable"]["properties"])
 

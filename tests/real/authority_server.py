@@ -1,10 +1,12 @@
 """An OAuth authorization server made of Authlib and Flask. Run by a Python that has them; prints its issuer.
 
-Codes with PKCE and client credentials, dynamic registration, metadata, JWTs after RFC 9068; everybody is the
-user `alice`, who agrees. The audience of a token is the `resource` that it was asked for (RFC 8707).
+Codes with PKCE, refresh tokens for one use, client credentials, dynamic registration, metadata, JWTs after
+RFC 9068; everybody is the user `alice`, who agrees. The audience of a token is the `resource` that it was
+asked for (RFC 8707).
 
     POST /rotate        a new key; the old one is not published any more
-    POST /next {…}      what tokens say from now on in place of what they should: claims, and "alg": "none"
+    POST /next {…}      what tokens say from now on in place of what they should: claims, and "alg": "none";
+                        "lifetime": of tokens in seconds, "deny": alice does not agree
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import secrets
 import time
 
 os.environ["AUTHLIB_INSECURE_TRANSPORT"] = "1"  # loopback only
@@ -22,6 +25,7 @@ from authlib.oauth2.rfc6749.models import AuthorizationCodeMixin, ClientMixin
 from authlib.oauth2.rfc7591 import ClientRegistrationEndpoint
 from authlib.oauth2.rfc7636 import CodeChallenge
 from authlib.oauth2.rfc9068 import JWTBearerTokenGenerator
+from authlib.oauth2.rfc9207 import IssuerParameter
 from flask import Flask, jsonify, request
 from joserfc.jwk import RSAKey
 from werkzeug.serving import make_server
@@ -31,6 +35,7 @@ clients: dict[str, Client] = {}
 codes: dict[str, Code] = {}
 changes: dict = {}
 keys: list[RSAKey] = []
+refreshable: dict[str, Refreshable] = {}
 issuer = ""
 
 
@@ -97,6 +102,36 @@ class CodeGrant(grants.AuthorizationCodeGrant):
         return User()
 
 
+class Refreshable:
+    def __init__(self, token, client_id):
+        self.token, self.client_id = token, client_id
+
+    def check_client(self, client):
+        return client.get_client_id() == self.client_id
+
+    def get_scope(self):
+        return self.token.get("scope", "")
+
+
+class RefreshGrant(grants.RefreshTokenGrant):
+    TOKEN_ENDPOINT_AUTH_METHODS = ("none", "client_secret_basic", "client_secret_post")
+    INCLUDE_NEW_REFRESH_TOKEN = True
+
+    def authenticate_refresh_token(self, refresh_token):
+        return refreshable.get(refresh_token)
+
+    def authenticate_user(self, refresh_token):
+        return User()
+
+    def revoke_old_credential(self, refresh_token):
+        del refreshable[refresh_token.token["refresh_token"]]
+
+
+class Issuer(IssuerParameter):
+    def get_issuer(self):
+        return issuer
+
+
 class CredentialsGrant(grants.ClientCredentialsGrant):
     TOKEN_ENDPOINT_AUTH_METHODS = ("client_secret_basic", "client_secret_post")
 
@@ -121,7 +156,7 @@ class Tokens(JWTBearerTokenGenerator):
         return request.form.get("resource", client.get_client_id())
 
     def get_extra_claims(self, client, grant_type, user, scope):
-        return {name: value for name, value in changes.items() if name != "alg"}
+        return {name: value for name, value in changes.items() if name not in ("alg", "lifetime", "deny")}
 
     def access_token_generator(self, client, grant_type, user, scope):
         token = super().access_token_generator(client, grant_type, user, scope)
@@ -143,10 +178,18 @@ def metadata():
         "code_challenge_methods_supported": ["S256"],
         "token_endpoint_auth_methods_supported": ["none", "client_secret_basic", "client_secret_post"],
         "scopes_supported": ["read", "tools", "offline_access"],
+        "authorization_response_iss_parameter_supported": True,
     }
 
 
-server = AuthorizationServer(app, query_client=clients.get, save_token=lambda token, request: None)
+def save_token(token, asked):
+    if "refresh_token" in token:
+        refreshable[token["refresh_token"]] = Refreshable(token, asked.client.get_client_id())
+
+
+server = AuthorizationServer(app, query_client=clients.get, save_token=save_token)
+server.register_extension(Issuer())
+server.register_grant(RefreshGrant)
 server.register_grant(CodeGrant, [CodeChallenge(required=True)])
 server.register_grant(CredentialsGrant)
 server.register_endpoint(Registration)
@@ -164,8 +207,9 @@ def tell_keys():
 
 @app.get("/authorize")
 def authorize():
+    user = None if changes.get("deny") else User()
     return server.create_authorization_response(
-        grant_user=User(), grant=server.get_consent_grant(end_user=User())
+        grant_user=user, grant=server.get_consent_grant(end_user=User())
     )
 
 
@@ -197,7 +241,12 @@ def main():
     keys.append(RSAKey.generate_key(2048, {"kid": "key-1"}))
     listening = make_server("127.0.0.1", 0, app, threaded=True)
     issuer = f"http://127.0.0.1:{listening.server_port}"
-    server.register_token_generator("default", Tokens(issuer=issuer))
+    tokens = Tokens(
+        issuer=issuer,
+        refresh_token_generator=lambda **_: secrets.token_urlsafe(32),
+        expires_generator=lambda client, grant: changes.get("lifetime", 3600),
+    )
+    server.register_token_generator("default", tokens)
     print(issuer, flush=True)
     listening.serve_forever()
 

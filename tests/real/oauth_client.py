@@ -49,7 +49,7 @@ async def main(url, mode, tool):
 
     async def call_back():
         said = answers[-1]
-        return AuthorizationCodeResult(code=said["code"][0], state=said["state"][0])
+        return AuthorizationCodeResult(code=said["code"][0], state=said["state"][0], iss=said["iss"][0])
 
     storage = Memory()
     wish = OAuthClientMetadata(

@@ -12,7 +12,9 @@ from pathlib import Path
 import structlog
 import trio
 
-from mcpmux.config import ClientTls, Http, Stdio, Upstream
+from mcpmux.auth.credential import Credential
+from mcpmux.auth.upstream_auth import make_credential
+from mcpmux.config import ClientTls, Http, Stdio, Upstream, WebSocket
 from mcpmux.errors import ConfigError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol.call import Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
@@ -65,6 +67,7 @@ class ChannelOpener:
         self._stop = stop
         self._guard = OrphanGuard()
         self._sse_urls: set[str] = set()  # of servers found out to speak HTTP+SSE
+        self._credentials: dict[str, tuple[Http | WebSocket, Credential | None]] = {}
         self._contexts: dict[ClientTls, ssl.SSLContext] = {}  # made once: a store of authorities is large
 
     @asynccontextmanager
@@ -76,14 +79,28 @@ class ChannelOpener:
             async with self._open_process(upstream.target, hear, watch) as link:
                 yield link
         elif isinstance(upstream.target, Http):
-            seconds, in_flight = upstream.connect_timeout, upstream.max_in_flight
-            async with self._open_http(upstream.target, hear, seconds, watch, in_flight) as channel:
+            async with self._open_http(upstream, upstream.target, hear, watch) as channel:
                 yield channel
         else:
+            limit, patience, credential = (
+                self._message_limit,
+                upstream.connect_timeout,
+                self._credential_of(upstream),
+            )
             async with open_stream_channel(
-                upstream.target, self._message_limit, upstream.connect_timeout, answer_server, hear, watch
+                upstream.target, limit, patience, answer_server, hear, watch, credential
             ) as link:
                 yield link
+
+    def _credential_of(self, upstream: Upstream) -> Credential | None:
+        """What gets tokens for the upstream: the same for all sessions with it. None: it needs none."""
+        target = upstream.target
+        if not isinstance(target, Http | WebSocket) or target.oauth is None:
+            return None
+        known = self._credentials.get(upstream.name)
+        if known is None or known[0] != target:
+            known = self._credentials[upstream.name] = target, make_credential(upstream.name, target)
+        return known[1]
 
     @asynccontextmanager
     async def _open_process(self, target: Stdio, hear: Hear, watch: Watch | None) -> AsyncIterator[Channel]:
@@ -116,21 +133,24 @@ class ChannelOpener:
 
     @asynccontextmanager
     async def _open_http(
-        self, target: Http, hear: Hear, patience: float, watch: Watch | None, in_flight: int
+        self, upstream: Upstream, target: Http, hear: Hear, watch: Watch | None
     ) -> AsyncIterator[Channel]:
         limits = PoolLimits(
             head_bytes=self._head_limit,
             head_fields=self._head_fields,
             body_bytes=self._message_limit,
-            connections=in_flight + STREAMS,
+            connections=upstream.max_in_flight + STREAMS,
         )
         if self._connections is not None:
             limits = replace(limits, connections=self._connections, idle=self._connections)
         headers = tuple((key, secret.reveal()) for key, secret in target.headers.items())
         route = await self._find_route(target)
         with HttpPool(route.origin, limits=limits, route=route) as pool:
-            limit = self._message_limit
-            place = HttpPlace(pool, target.url, headers, limit, answer_server, hear, patience, watch)
+            limit, patience = self._message_limit, upstream.connect_timeout
+            credential = self._credential_of(upstream)
+            place = HttpPlace(
+                pool, target.url, headers, limit, answer_server, hear, patience, watch, credential
+            )
             if target.transport == "auto":
                 opening: AbstractAsyncContextManager[Channel] = open_either(place, self._sse_urls)
             else:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 import structlog
 import trio
 
+from mcpmux.auth.credential import REFUSES_TOKEN, Credential
 from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import VERSION, Call
@@ -50,7 +51,7 @@ TOO_MANY, UNAVAILABLE = 429, 503  # of what a server is asked; RFC 6585 section 
 _CHECK_URL = "check that the URL is that of an MCP endpoint"
 _HINTS = {
     202: f"it took the request and gave no answer: {_CHECK_URL}",
-    401: "it asks for credentials: give them in the upstream's `headers`",
+    401: "it asks for credentials: give them in the upstream's `headers`, or set `oauth` and log in",
     403: "it refuses these credentials or this caller",
     404: "nothing there speaks MCP: check the URL's path",
     405: "nothing there accepts MCP messages: check the URL's path",
@@ -102,6 +103,11 @@ def nonsense(response: HttpResponse, body: bytes) -> RemoteProtocolError:
     )
 
 
+async def shown_by(credential: Credential) -> Headers:
+    """The Authorization header of now. Raises TransportError when there is none."""
+    return credential.header_now() or await credential.header()
+
+
 class HttpPeer:
     """The endpoint of one server. `session` is the id that a legacy server gave us.
 
@@ -115,8 +121,10 @@ class HttpPeer:
         headers: Headers,
         message_limit: int,
         watch: Watch | None = None,
+        credential: Credential | None = None,
     ) -> None:
         self._watch = watch
+        self._credential = credential
         self._pool = pool
         self._target = target
         self._fixed = (*headers, ("Content-Type", JSON_TYPE), ("Accept", f"{JSON_TYPE}, {EVENT_STREAM}"))
@@ -129,6 +137,7 @@ class HttpPeer:
         self.legacy = False
         self.batches = False
         self.doubtful = False
+        self.hearing = False  # whether its own stream is open
         self.tools = ToolHeaders()
         self.closed = trio.Event()
         self.close_reason: TransportError = TransportClosed("not reachable")
@@ -175,14 +184,25 @@ class HttpPeer:
         if self._watch is not None:
             self._watch.sent(body)
             more += TRACE_HEADERS.get()
+        said = more
         for hop in range(REDIRECTS + 1):
+            if self._credential is not None:
+                said = (*more, *await shown_by(self._credential))
             try:
                 response = await self._pool.send(
-                    "POST", self._target, headers, body, idempotent=idempotent, more=more
+                    "POST", self._target, headers, body, idempotent=idempotent, more=said
                 )
             except ConnectFailed as error:
                 self.lose(error)
                 raise
+            if self._credential is not None and response.status in REFUSES_TOKEN:
+                try:
+                    if await self._is_renewed(response, said[len(more) :], hop):
+                        response.release()
+                        continue
+                except BaseException:
+                    response.release()
+                    raise
             if response.status not in MOVES or not self._moves(response, hop):
                 break
             response.release()
@@ -200,12 +220,14 @@ class HttpPeer:
         """POST a message that is not answered. Raises TransportError."""
         if self._watch is not None:
             self._watch.sent(body)
-        headers = self._of_all
         try:
             for hop in range(REDIRECTS + 1):
+                shown = await shown_by(self._credential) if self._credential is not None else ()
                 async with self._pool.request(
-                    "POST", self._target, headers, body, idempotent=False
+                    "POST", self._target, (*self._of_all, *shown), body, idempotent=False
                 ) as response:
+                    if shown and await self._is_renewed(response, shown, hop):
+                        continue
                     if response.status in MOVES and self._moves(response, hop):
                         continue
                     if response.status >= 300:
@@ -226,7 +248,12 @@ class HttpPeer:
             headers = (*headers, ("Last-Event-ID", last_event_id))
         try:
             for hop in range(REDIRECTS + 1):
-                async with self._pool.request("GET", self._target, headers, b"", idempotent=True) as response:
+                shown = await shown_by(self._credential) if self._credential is not None else ()
+                async with self._pool.request(
+                    "GET", self._target, (*headers, *shown), b"", idempotent=True
+                ) as response:
+                    if shown and await self._is_renewed(response, shown, hop):
+                        continue
                     if response.status in MOVES and self._moves(response, hop):
                         continue
                     yield response
@@ -234,6 +261,22 @@ class HttpPeer:
         except (ConnectFailed, SessionExpired) as error:
             self.lose(error)
             raise
+
+    async def _is_renewed(self, response: HttpResponse, shown: Headers, hop: int) -> bool:
+        """Whether the token that was refused has been renewed, so that the request may be repeated.
+
+        Raises HttpStatusError, which says what to do, when a token was refused and there is no other.
+        """
+        said = response.headers.get("www-authenticate", "")
+        if self._credential is None or response.status not in REFUSES_TOKEN:
+            return False
+        if response.status == 403 and "insufficient_scope" not in said:
+            return False
+        body = await response.read()
+        self.note(body, response.status)
+        if hop < REDIRECTS and await self._credential.refused(shown, response.status, said):
+            return True
+        raise HttpStatusError(response.status, body, self._credential.advice)
 
     def _moves(self, response: HttpResponse, hop: int) -> bool:
         """Whether to repeat the request where a redirect leads: elsewhere at the same origin, from now on."""
@@ -279,6 +322,8 @@ class HttpPeer:
         if self.session is None or self.closed.is_set():
             return
         headers = self._of_all
+        if self._credential is not None:
+            headers += self._credential.header_now()
         with trio.move_on_after(FAREWELL_SECONDS, shield=True):
             try:
                 async with self._pool.request("DELETE", self._target, headers, b"", idempotent=True):

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import structlog
 import trio
 
+from mcpmux.auth.credential import REFUSES_TOKEN, Credential
 from mcpmux.errors import TransportError
 from mcpmux.protocol.headers import Headers
 from mcpmux.runtime.calls import Hear
@@ -42,26 +43,46 @@ class HttpPlace(NamedTuple):
     hear: Hear
     patience: float
     watch: Watch | None = None
+    credential: Credential | None = None
 
 
 @asynccontextmanager
 async def open_streamable(place: HttpPlace) -> AsyncIterator[Channel]:
     """A channel over Streamable HTTP; the server need not be there yet."""
-    pool, url, headers, limit, answer, hear, _, watch = place
-    async with open_http_channel(pool, target_of(url), headers, limit, answer, hear, watch=watch) as channel:
+    pool, url, headers, limit, answer, hear, _, watch, credential = place
+    async with open_http_channel(
+        pool, target_of(url), headers, limit, answer, hear, watch=watch, credential=credential
+    ) as channel:
         yield channel
 
 
 @asynccontextmanager
 async def open_sse(place: HttpPlace) -> AsyncIterator[Link]:
     """A link over HTTP+SSE. Raises NoEventStream, another RemoteProtocolError, TransportError."""
-    pool, url, headers, limit, answer, hear, patience, watch = place
-    async with (
-        open_sse_client_pipe(pool, url, headers, limit, patience) as pipe,
-        open_link(tapped(pipe, watch), answer, hear, objects=False) as link,
-    ):
+    pool, url, headers, limit, answer, hear, patience, watch, credential = place
+    shown = credential.header if credential is not None else None
+    async with AsyncExitStack() as stack:
+        opening = open_sse_client_pipe(pool, url, headers, limit, patience, shown)
+        try:
+            pipe = await stack.enter_async_context(opening)
+        except NoEventStream as error:
+            if credential is None or error.status not in REFUSES_TOKEN:
+                raise
+            await _renew(credential, error)
+            raise
+        link = await stack.enter_async_context(open_link(tapped(pipe, watch), answer, hear, objects=False))
         link.legacy_only = True
         yield link
+
+
+async def _renew(credential: Credential, refusal: NoEventStream) -> None:
+    """The next attempt to connect shows another token. Raises TransportError that says what to do if not."""
+    shown = credential.header_now()
+    if (
+        not await credential.refused(shown, refusal.status, refusal.challenge)
+        and credential.advice is not None
+    ):
+        raise TransportError(f"{refusal}: {credential.advice}")
 
 
 @asynccontextmanager
@@ -86,7 +107,7 @@ async def open_either(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Cha
 
 @asynccontextmanager
 async def _open_detecting(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Channel]:
-    pool, url, headers, limit, answer, hear, _, watch = place
+    pool, url, headers, limit, answer, hear, _, watch, credential = place
 
     async def hold(task_status: trio.TaskStatus[Link]) -> None:
         async with open_sse(place) as link:
@@ -104,7 +125,9 @@ async def _open_detecting(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator
 
     async with (
         trio.open_nursery() as nursery,
-        open_http_channel(pool, target_of(url), headers, limit, answer, hear, older, watch=watch) as channel,
+        open_http_channel(
+            pool, target_of(url), headers, limit, answer, hear, older, watch, credential
+        ) as channel,
     ):
         yield channel
         nursery.cancel_scope.cancel(reason="the channel is closed")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import structlog
 import trio
 
+from mcpmux.auth.credential import REFUSES_TOKEN, Credential
 from mcpmux.config import ClientTls, Tcp, Unix, WebSocket
 from mcpmux.errors import ConnectFailed
 from mcpmux.runtime.calls import Hear
@@ -15,7 +16,7 @@ from mcpmux.runtime.link import Answer, Link, open_link
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.transports.pipe import MessagePipe, open_line_pipe
 from mcpmux.transports.stream import PatientStream, open_tcp, open_unix
-from mcpmux.transports.websocket.client import open_websocket
+from mcpmux.transports.websocket.client import HandshakeRefused, open_websocket
 
 log = structlog.get_logger()
 
@@ -28,26 +29,42 @@ async def open_stream_channel(
     answer: Answer,
     hear: Hear,
     watch: Watch | None,
+    credential: Credential | None = None,
 ) -> AsyncIterator[Link]:
     """A link to the server at `target`, connected within `patience` seconds.
 
     Leaving closes the stream. Raises TransportError, and ConfigError for a file of the TLS settings.
     """
     if isinstance(target, WebSocket):
-        opening = _open_websocket(target, message_limit, patience)
+        opening: AbstractAsyncContextManager[MessagePipe] = _open_websocket(
+            target, message_limit, patience, credential
+        )
     else:
         opening = _open_lines(target, message_limit, patience)
     async with opening as pipe, open_link(tapped(pipe, watch), answer, hear, objects=False) as link:
         yield link
 
 
-def _open_websocket(
-    target: WebSocket, message_limit: int, patience: float
-) -> AbstractAsyncContextManager[MessagePipe]:
+@asynccontextmanager
+async def _open_websocket(
+    target: WebSocket, message_limit: int, patience: float, credential: Credential | None
+) -> AsyncIterator[MessagePipe]:
     headers = [(key, secret.reveal()) for key, secret in target.headers.items()]
     if target.url.startswith("wss"):
         _warn_of(target.tls, target.display)
-    return open_websocket(target.url, headers, target.tls, message_limit, patience)
+    shown = await credential.header() if credential is not None else ()
+    async with AsyncExitStack() as stack:
+        try:
+            opening = open_websocket(target.url, [*headers, *shown], target.tls, message_limit, patience)
+            pipe = await stack.enter_async_context(opening)
+        except HandshakeRefused as error:
+            if credential is None or error.status not in REFUSES_TOKEN:
+                raise
+            # The next attempt to connect shows the new token.
+            renewed = await credential.refused(shown, error.status, error.challenge)
+            advice = "" if renewed or credential.advice is None else f": {credential.advice}"
+            raise ConnectFailed(f"{error}{advice}") from None
+        yield pipe
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ Source: "HTTP with SSE" in "Transports", 2024-11-05.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
@@ -44,8 +44,17 @@ _FORGOTTEN = (404, 410)
 """What servers answer to a session that they do not have any more."""
 
 
+Shown = Callable[[], Awaitable[Fields]]
+"""Gives the headers that change while a stream is open. Raises TransportError."""
+
+
 class NoEventStream(RemoteProtocolError):
-    """What is at the URL does not speak HTTP+SSE."""
+    """What is at the URL does not speak HTTP+SSE. `status` and `challenge`: of its refusal."""
+
+    def __init__(self, text: str, status: int = 0, challenge: str = "") -> None:
+        super().__init__(text)
+        self.status = status
+        self.challenge = challenge
 
 
 class EventStream:
@@ -100,8 +109,15 @@ class SseClientPipe:
     """A MessagePipe to one server. Made by `open_sse_client_pipe`."""
 
     def __init__(
-        self, pool: HttpPool, target: str, headers: Fields, events: EventStream, nursery: trio.Nursery
+        self,
+        pool: HttpPool,
+        target: str,
+        headers: Fields,
+        events: EventStream,
+        nursery: trio.Nursery,
+        shown: Shown | None = None,
     ) -> None:
+        self._shown = shown
         self._pool = pool
         self._target = target
         self._headers = (*headers, ("Content-Type", "application/json"))
@@ -169,14 +185,17 @@ class SseClientPipe:
             self._slots.release()
 
     async def _deliver(self, post: _Post) -> None:
-        request = self._pool.request("POST", self._target, self._headers, post.message, idempotent=False)
+        headers = self._headers if self._shown is None else (*self._headers, *await self._shown())
+        request = self._pool.request("POST", self._target, headers, post.message, idempotent=False)
         async with request as response:
             if 200 <= response.status < 300:
                 post.answered.set()
                 await _drain(response)
                 return
-            if response.status in _FORGOTTEN:
-                reason = f"the server has forgotten the session (HTTP status {response.status})"
+            refused = response.status == 401 and self._shown is not None  # found out by connecting anew
+            if response.status in _FORGOTTEN or refused:
+                what = "refuses the token" if refused else "has forgotten the session"
+                reason = f"the server {what} (HTTP status {response.status})"
                 self._events.finish(reason)
                 raise TransportClosed(reason)
             raise TransportError(await _refusal_in(response))
@@ -202,7 +221,11 @@ async def _refusal_in(response: HttpResponse) -> str:
 def _check_stream(response: HttpResponse) -> None:
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if response.status != 200:
-        raise NoEventStream(f"no event stream there: GET was answered with HTTP status {response.status}")
+        raise NoEventStream(
+            f"no event stream there: GET was answered with HTTP status {response.status}",
+            response.status,
+            response.headers.get("www-authenticate", ""),
+        )
     if kind != "text/event-stream":
         raise NoEventStream(f"no event stream there: GET was answered with Content-Type {kind or 'none'!r}")
 
@@ -220,7 +243,12 @@ async def _endpoint_in(events: EventStream) -> bytes:
 
 @asynccontextmanager
 async def open_sse_client_pipe(
-    pool: HttpPool, url: str, headers: Fields, max_message_bytes: int, patience: float
+    pool: HttpPool,
+    url: str,
+    headers: Fields,
+    max_message_bytes: int,
+    patience: float,
+    shown: Shown | None = None,
 ) -> AsyncIterator[SseClientPipe]:
     """A pipe to the server at `url`, which is of the pool's origin. `patience`: seconds for its first event.
 
@@ -230,6 +258,8 @@ async def open_sse_client_pipe(
     wanted = (*headers, ("Accept", "text/event-stream"), ("Cache-Control", "no-store"))
     async with AsyncExitStack() as stack:
         with trio.move_on_after(patience) as waiting:
+            if shown is not None:
+                wanted += await shown()
             request = pool.request("GET", target_of(url), wanted, b"", idempotent=True)
             response = await stack.enter_async_context(request)
             _check_stream(response)
@@ -238,7 +268,7 @@ async def open_sse_client_pipe(
         if waiting.cancelled_caught:
             raise NoEventStream(f"GET brought no event stream with an `endpoint` event within {patience:g} s")
         async with trio.open_nursery() as nursery:
-            pipe = SseClientPipe(pool, target, headers, events, nursery)
+            pipe = SseClientPipe(pool, target, headers, events, nursery, shown)
             try:
                 yield pipe
             finally:

@@ -1,0 +1,156 @@
+"""What an upstream is shown: an access token, fetched before it is needed and again before it expires.
+
+Promises: however many requests wait, there is one token request at a time, and whoever waits may leave;
+a token that is good is used while a new one cannot be had. A token is in no log and no repr.
+
+Rules
+  * A token is renewed AHEAD_SECONDS before it expires, sooner in relation when it lives shortly.
+  * After a renewal that failed there is no other for RETRY_SECONDS.
+  * A refused token is renewed once: one that was made a moment ago and is refused tells that more of them do
+    not help.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+
+import structlog
+import trio
+
+from mcpmux.auth.challenge import Challenge, read_challenge
+from mcpmux.auth.tokens import Tokens
+from mcpmux.errors import McpmuxError, TransportError
+
+AHEAD_SECONDS = 60.0
+AHEAD_SHARE = 0.2  # of a token's life, when that is less
+RENEW_SECONDS = 45.0  # for all requests of one renewal: discovery and the token
+RETRY_SECONDS = 5.0
+NEW_SECONDS = 30.0  # so long a token counts as made a moment ago
+
+REFUSES_TOKEN = frozenset({401, 403})
+"""Statuses that say something of a token: no good, or not for this."""
+
+Header = tuple[tuple[str, str], ...]
+
+log = structlog.get_logger()
+
+
+class NoToken(TransportError):
+    """There is no token to show. The text says what a person has to do."""
+
+
+class Credential(ABC):
+    """One upstream's token. `clock`: seconds since 1970. `advice`: what to do about the last refusal."""
+
+    def __init__(self, name: str, clock: Callable[[], float]) -> None:
+        self.name = name
+        self.advice: str | None = None
+        self._clock = clock
+        self._header: Header = ()
+        self._due = -math.inf  # when it is to be renewed
+        self._until = -math.inf  # when it expires
+        self._made = -math.inf
+        self._trouble: TransportError | None = None
+        self._again = -math.inf  # no renewal before, after one that failed
+        self._turn = trio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}{'' if self._header else ', without a token'}>"
+
+    def header_now(self) -> Header:
+        """The Authorization header, () when it has to be waited for."""
+        return self._header if self._clock() < self._due else ()
+
+    async def header(self) -> Header:
+        """The Authorization header. Raises TransportError when there is none to be had."""
+        async with self._turn:
+            if not self.header_now():
+                await self._make_ready()
+            return self._header
+
+    async def _make_ready(self) -> None:
+        """Raises TransportError."""
+        now = self._clock()
+        if now >= self._again:
+            try:
+                await self._bounded(self._renew)
+                return
+            except McpmuxError as error:
+                self._fail(error)
+        assert self._trouble is not None
+        if not self._header or self._clock() >= self._until:
+            raise self._trouble
+        self._due = min(self._again, self._until)  # the old one is still good
+
+    async def refused(self, shown: Header, status: int, said: str) -> bool:
+        """A request that carried `shown` was refused with WWW-Authenticate `said`; whether to repeat it.
+
+        A request that is refused so was not carried out (RFC 9110, section 15.5.2), so any may be repeated.
+        """
+        challenge = read_challenge(said)
+        if status == 403 and challenge.error != "insufficient_scope":
+            return False
+        async with self._turn:
+            if self._header and self._header != shown:
+                return True  # somebody else has renewed it meanwhile
+            try:
+                renewed = await self._bounded(lambda: self._answer(challenge, status))
+            except McpmuxError as error:
+                self._fail(error)
+                self.advice = str(self._trouble)
+                return False
+            if renewed:
+                self.advice = None
+            return renewed
+
+    async def _answer(self, challenge: Challenge, status: int) -> bool:
+        """Raises McpmuxError."""
+        if status == 403:
+            return await self._step_up(challenge)
+        if self._clock() - self._made < NEW_SECONDS:
+            raise TransportError("it refuses a token that was made for it just now")
+        self._drop()
+        await self._renew(challenge)
+        return True
+
+    def _drop(self) -> None:
+        """The token does not count any more."""
+        self._header = ()
+        self._due = self._until = -math.inf
+
+    def _fail(self, error: McpmuxError) -> None:
+        trouble = error if isinstance(error, TransportError) else TransportError(str(error))
+        log.warning("no new token for an upstream", upstream=self.name, reason=str(error))
+        self._trouble, self._again = trouble, self._clock() + RETRY_SECONDS
+
+    def _adopt(self, tokens: Tokens, *, made_now: bool) -> None:
+        """Show this token from now on."""
+        now = self._clock()
+        left = tokens.until - now
+        self._header = (("Authorization", f"Bearer {tokens.access}"),)
+        self._until = tokens.until
+        self._due = tokens.until - min(AHEAD_SECONDS, AHEAD_SHARE * left) if left < math.inf else math.inf
+        self._trouble = None
+        if made_now:
+            self._made = now
+            log.info(
+                "new token for an upstream",
+                upstream=self.name,
+                seconds=round(left) if left < math.inf else None,
+            )
+
+    async def _bounded(self, work: Callable[[], Awaitable[bool | None]]) -> bool:
+        """Do it whole: a client that leaves must not take a refresh token along that was used up."""
+        with trio.move_on_after(RENEW_SECONDS, shield=True):
+            return bool(await work())
+        raise TransportError(f"no token came within {RENEW_SECONDS:g} s")
+
+    @abstractmethod
+    async def _renew(self, challenge: Challenge | None = None) -> None:
+        """Get another token; `challenge` when the one before was refused. Raises McpmuxError."""
+
+    @abstractmethod
+    async def _step_up(self, challenge: Challenge) -> bool:
+        """Get a token with more scopes. Raises McpmuxError that says what to do."""

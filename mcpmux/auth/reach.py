@@ -1,0 +1,123 @@
+"""Which servers may be asked on an upstream's word: its metadata names URLs, and it is not trusted.
+
+Rules
+  * Hosts that the configuration names may be asked, wherever they are.
+  * Others may be asked at public addresses; at private ones, or on this machine, only if a host of the
+    configuration is at such an address, too.
+  * Link-local addresses and the well-known ones of cloud metadata are never asked.
+  * https only; http on this machine, or to a host that the configuration itself names with http.
+
+A name is resolved once: what was judged is what is connected to. Behind a proxy, which resolves names itself,
+only addresses in URLs are judged. Redirects are not followed anywhere.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from urllib.parse import urlsplit
+
+import trio
+
+from mcpmux.errors import ConnectFailed, RemoteProtocolError
+from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.proxy import is_loopback
+from mcpmux.transports.wire import reason_of
+
+Address = IPv4Address | IPv6Address
+
+_METADATA = tuple(
+    ip_network(text) for text in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "100.100.100.200/32")
+)
+_NAT64 = ip_network("64:ff9b::/96")
+
+
+class Kind(enum.Enum):
+    """Where an address leads."""
+
+    PUBLIC = "public"
+    PRIVATE = "private"
+    LOOPBACK = "loopback"
+    METADATA = "link-local or cloud metadata"
+
+
+def kind_of(address: Address) -> Kind:
+    """Where an address leads; one that carries another address inside leads where that does."""
+    if isinstance(address, IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and address in _NAT64:
+            inner = IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return kind_of(inner)
+    if any(address in network for network in _METADATA if network.version == address.version):
+        return Kind.METADATA
+    if address.is_loopback or address.is_unspecified:
+        return Kind.LOOPBACK
+    return Kind.PUBLIC if address.is_global and not address.is_multicast else Kind.PRIVATE
+
+
+class Reach:
+    """What may be asked for one upstream. `trusted`: the URLs that the configuration names."""
+
+    def __init__(self, trusted: Iterable[str]) -> None:
+        parts = [urlsplit(url) for url in trusted]
+        self._hosts = frozenset(each.hostname or "" for each in parts)
+        self._plain = frozenset(each.hostname or "" for each in parts if each.scheme in ("http", "ws"))
+
+    def __repr__(self) -> str:
+        return f"<Reach {sorted(self._hosts)}>"
+
+    def origin_of(self, url: str) -> HttpOrigin:
+        """The origin of a URL that an upstream or its authorization server names.
+
+        Raises RemoteProtocolError when it is none that may be asked.
+        """
+        try:
+            origin = HttpOrigin.from_url(url)
+            parts = urlsplit(url)
+        except ValueError:
+            raise RemoteProtocolError("what should be a URL of its authorization is none") from None
+        if parts.username is not None or not url.isascii() or not url.isprintable() or " " in url:
+            raise RemoteProtocolError(f"a URL of its authorization at {origin.authority} is malformed")
+        if not origin.secure and not is_loopback(origin.host) and origin.host not in self._plain:
+            raise RemoteProtocolError(f"{origin.authority} is to be asked without TLS: tokens need https://")
+        return origin
+
+    async def addresses(self, origin: HttpOrigin) -> list[str]:
+        """Where to connect to for `origin`. Raises ConnectFailed, RemoteProtocolError."""
+        if origin.host in self._hosts:
+            return [origin.host]
+        found = await _resolve(origin.host, origin.port)
+        kinds = {kind_of(address) for address in found} - {Kind.PUBLIC}
+        if kinds:
+            kinds -= await self._kinds_of_trusted()
+        if kinds:
+            words = " and ".join(sorted(kind.value for kind in kinds))
+            raise RemoteProtocolError(
+                f"{origin.authority}, which it names for authorization, is at a {words} address: "
+                "if that is right, set it as `issuer` in the upstream's `oauth`"
+            )
+        return [str(address) for address in found]
+
+    async def _kinds_of_trusted(self) -> set[Kind]:
+        kinds: set[Kind] = set()
+        for host in self._hosts:
+            try:
+                kinds.update(kind_of(address) for address in await _resolve(host, 0))
+            except ConnectFailed:
+                continue
+        return kinds - {Kind.METADATA}
+
+
+async def _resolve(host: str, port: int) -> list[Address]:
+    try:
+        return [ip_address(host.partition("%")[0])]
+    except ValueError:
+        pass
+    try:
+        found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConnectFailed(f"cannot connect to {host}: {reason_of(error)}") from error
+    texts = dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found)
+    return [ip_address(text) for text in texts]

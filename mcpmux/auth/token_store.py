@@ -1,0 +1,100 @@
+"""Where logins are kept: one file for each upstream, for the user alone, written whole or not at all.
+
+Promises: the folder is 0700, a file 0600; one that others can read is not used. What is written is on the
+disk before the old one goes. Everything here blocks: call it in a thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from mcpmux.auth.tokens import Login
+from mcpmux.errors import TransportError
+
+OTHERS = 0o077
+DIGITS = 16  # of the URL's hash: one name may stand for different servers in different configurations
+FILE_BYTES = 1024 * 1024
+
+
+class StoreTrouble(TransportError):
+    """The file of a login cannot be used."""
+
+
+def state_folder(environ: Mapping[str, str]) -> Path:
+    """Where logins are by default: $XDG_STATE_HOME/mcpmux/logins, or ~/.local/state/mcpmux/logins."""
+    home = environ.get("XDG_STATE_HOME", "")
+    base = Path(home) if home.startswith("/") else Path.home() / ".local" / "state"
+    return base / "mcpmux" / "logins"
+
+
+class TokenStore:
+    """The logins below one folder, which is made when there is something to put into it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __repr__(self) -> str:
+        return f"<TokenStore {self._folder}>"
+
+    def path_of(self, upstream: str, url: str) -> Path:
+        """The file for the login to the server at `url`."""
+        return self._folder / f"{upstream}-{hashlib.sha256(url.encode()).hexdigest()[:DIGITS]}.json"
+
+    def load(self, upstream: str, url: str) -> Login | None:
+        """The login, None when there is none. Raises StoreTrouble."""
+        path = self.path_of(upstream, url)
+        try:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_mode & OTHERS:
+                    raise StoreTrouble(f"{path} can be read by others: `chmod 600` it, or log in anew")
+                data = file.read(FILE_BYTES)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreTrouble(f"{path}: {(error.strerror or 'cannot be read').lower()}") from None
+        try:
+            login = msgspec.json.decode(data, type=Login)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise StoreTrouble(f"{path} is damaged: log in anew") from None
+        return login if login.url == url else None
+
+    def save(self, login: Login) -> None:
+        """Keep a login in place of the one before it. Raises StoreTrouble."""
+        path = self.path_of(login.upstream, login.url)
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._folder.stat().st_mode & OTHERS:
+                self._folder.chmod(0o700)
+            _write(path, msgspec.json.format(msgspec.json.encode(login)))
+        except OSError as error:
+            raise StoreTrouble(f"{path}: {(error.strerror or 'cannot be written').lower()}") from None
+
+    def remove(self, upstream: str, url: str) -> bool:
+        """Forget a login; whether there was one. Raises StoreTrouble."""
+        path = self.path_of(upstream, url)
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StoreTrouble(f"{path}: {(error.strerror or 'cannot be removed').lower()}") from None
+        return True
+
+
+def _write(path: Path, data: bytes) -> None:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # with mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,237 @@
+"""An authorization server and an upstream that asks for its tokens, on one real socket, both scripted.
+
+The real ones are in tests/real; here every answer can be wrong.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import trio
+
+from mcpmux import app
+from mcpmux.auth.credential import Credential
+from mcpmux.auth.login import LoginFlow
+from mcpmux.auth.token_store import TokenStore
+from mcpmux.auth.tokens import Login
+from mcpmux.auth.upstream_auth import make_credential, make_login
+from mcpmux.config import Config, Http, OAuth, Secret, Upstream
+from mcpmux.runtime.downstreams.http_answer import refuse
+from mcpmux.transports.http.server import serve_http
+from tests.runtime.scripted_web import JSON, Web, initialize
+
+NOW = 1_800_000_000.0
+Json = dict[str, Any]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class World(Web):
+    """`metadata`, `resource`: changes of the documents; None takes one away. `answer_token`: what the token
+    endpoint answers, (status, body), None for a token. `lifetime`: of tokens, None for unsaid.
+    """
+
+    def __init__(self, url: str, store: TokenStore) -> None:
+        super().__init__(play)
+        self.url = f"{url}/mcp"
+        self.issuer = url
+        self.store = store
+        self.clock = Clock()
+        self.metadata: Json | None = {}
+        self.resource: Json | None = {}
+        self.lifetime: int | None = 3600
+        self.rotates = True
+        self.answer_token: Callable[[Json], tuple[int, bytes] | None] = lambda form: None
+        self.before_token: Callable[[], Any] | None = None
+        self.answer_browser: Callable[[Json], Json] = lambda said: said
+        self.good: dict[str, str] = {}  # access token → its scopes
+        self.refresh: dict[str, str] = {}
+        self.forms: list[Json] = []
+        self.asked: list[Json] = []  # of /authorize
+        self.registered: list[Json] = []
+        self.codes: dict[str, Json] = {}
+        self.shown: list[str] = []  # Authorization headers at /mcp
+        self.paths: list[str] = []
+        self.needs = ""  # scope for /mcp
+        self.challenges = True
+        self.moves = False  # documents are elsewhere
+        self.made = 0
+
+    async def handle(self, request: Any, reply: Any) -> None:
+        self.paths.append(request.path)
+        if request.path == "/mcp":
+            await self._guarded(request, reply)
+        elif request.path == "/token":
+            if self.before_token is not None:
+                await self.before_token()
+            await self._give_token(request, reply)
+        elif request.path == "/authorize":
+            await self._authorize(request, reply)
+        elif request.path == "/register":
+            self.registered.append(json.loads(request.body))
+            client = {"client_id": f"client-{len(self.registered)}", **self.registered[-1]}
+            await reply.send(201, JSON, json.dumps(client).encode())
+        elif self.moves and not request.path.startswith("/moved"):
+            await reply.send(302, (("Location", f"/moved{request.path}"),))
+        else:
+            document = self._document(request.path.removeprefix("/moved"))
+            await reply.send(404 if document is None else 200, JSON, json.dumps(document).encode())
+
+    def _document(self, path: str) -> Json | None:
+        if path == "/.well-known/oauth-protected-resource/mcp" and self.resource is not None:
+            return {
+                "resource": self.url,
+                "authorization_servers": [self.issuer],
+                "scopes_supported": ["read"],
+                **self.resource,
+            }
+        if path == "/.well-known/oauth-authorization-server" and self.metadata is not None:
+            start = self.url.removesuffix("/mcp")
+            return {
+                "issuer": start,
+                "authorization_endpoint": f"{start}/authorize",
+                "token_endpoint": f"{start}/token",
+                "registration_endpoint": f"{start}/register",
+                "code_challenge_methods_supported": ["S256"],
+                "token_endpoint_auth_methods_supported": ["none", "client_secret_basic"],
+                "authorization_response_iss_parameter_supported": True,
+                **self.metadata,
+            }
+        return None
+
+    async def _guarded(self, request: Any, reply: Any) -> None:
+        shown = request.headers.get("authorization", "")
+        self.shown.append(shown)
+        scope = self.good.get(shown.removeprefix("Bearer "))
+        place = f'resource_metadata="{self.issuer}/.well-known/oauth-protected-resource/mcp"'
+        if scope is None:
+            said = f"Bearer {place}" if self.challenges else "Bearer"
+            await reply.send(401, (("WWW-Authenticate", said),), b"who are you?")
+        elif self.needs and self.needs not in scope.split():
+            said = f'Bearer error="insufficient_scope", scope="{self.needs}", {place}'
+            await reply.send(403, (("WWW-Authenticate", said),))
+        else:
+            await super().handle(request, reply)
+
+    async def _authorize(self, request: Any, reply: Any) -> None:
+        asked = {key: values[0] for key, values in parse_qs(request.query).items()}
+        self.asked.append(asked)
+        code = f"code-{len(self.asked)}"
+        self.codes[code] = asked
+        said = self.answer_browser({"code": code, "state": asked["state"], "iss": self.issuer})
+        said = {key: value for key, value in said.items() if value is not None}
+        await reply.send(302, (("Location", f"{asked['redirect_uri']}?{urlencode(said)}"),))
+
+    async def _give_token(self, request: Any, reply: Any) -> None:
+        form = {key: values[0] for key, values in parse_qs(request.body.decode()).items()}
+        if "authorization" in request.headers:
+            form["basic"] = base64.b64decode(request.headers["authorization"].removeprefix("Basic ")).decode()
+        self.forms.append(form)
+        answer = self.answer_token(form) or self._token_for(form)
+        await reply.send(answer[0], JSON, answer[1])
+
+    def _token_for(self, form: Json) -> tuple[int, bytes]:
+        scope = form.get("scope", "read")
+        if form["grant_type"] == "authorization_code":
+            asked = self.codes.pop(form["code"])
+            digest = hashlib.sha256(form["code_verifier"].encode()).digest()
+            assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == asked["code_challenge"]
+            assert form["redirect_uri"] == asked["redirect_uri"]
+            scope = asked.get("scope", "")
+        elif form["grant_type"] == "refresh_token":
+            if form["refresh_token"] not in self.refresh:
+                return 400, b'{"error": "invalid_grant", "error_description": "gone"}'
+            scope = self.refresh[form["refresh_token"]]
+            if self.rotates:
+                del self.refresh[form["refresh_token"]]
+        assert form["resource"] == self.url
+        self.made += 1
+        access, refresh = f"SECRET-access-{self.made}", f"SECRET-refresh-{self.made}"
+        self.good = {access: scope}
+        said = {"access_token": access, "token_type": "Bearer", "scope": scope}
+        if self.lifetime is not None:
+            said["expires_in"] = self.lifetime
+        if form["grant_type"] != "client_credentials" and (self.rotates or not self.refresh):
+            self.refresh[refresh] = scope
+            said["refresh_token"] = refresh
+        return 200, json.dumps(said).encode()
+
+    def target(self, **oauth: Any) -> Http:
+        return Http(self.url, oauth=OAuth(**oauth))
+
+    def own_target(self, **more: Any) -> Http:
+        """With client credentials."""
+        pair = {"client_id": "me", "client_secret": Secret("SECRET-client"), "issuer": self.issuer}
+        return self.target(**({"grant": "client_credentials"} | pair | more))
+
+    def credential(self, target: Http) -> Credential:
+        made = make_credential("web", target, self.store, self.clock)
+        assert made is not None
+        return made
+
+    def flow(self, target: Http) -> LoginFlow:
+        return make_login("web", target, self.store, self.clock)
+
+    async def log_in(self, target: Http, *more: str) -> Login:
+        return await self.flow(target).run(browse, more, 5)
+
+    @property
+    def grants(self) -> list[str]:
+        return [form["grant_type"] for form in self.forms]
+
+
+async def play(web: Web, request: Any, message: Json, reply: Any) -> None:
+    if not await initialize(web, request, message, reply) and message.get("method") == "resources/read":
+        await web.answer(reply, message, {"contents": []})
+
+
+async def browse(url: str) -> None:
+    """A person's browser: goes where it is sent, redirects included. Errors are pages, too."""
+
+    def visit() -> None:
+        try:
+            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=10).close()
+        except urllib.error.HTTPError as error:
+            error.close()
+
+    await trio.to_thread.run_sync(visit, abandon_on_cancel=True)
+
+
+def query_of(url: str) -> Json:
+    return {key: values[0] for key, values in parse_qs(urlsplit(url).query).items()}
+
+
+@asynccontextmanager
+async def open_world(folder: Path) -> AsyncIterator[World]:
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+    world = World(url, TokenStore(folder / "mcpmux" / "logins"))
+    async with trio.open_nursery() as nursery:
+        serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
+        await nursery.start(serve, listeners, world.handle)
+        with trio.fail_after(20):
+            yield world
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_mux(target: Http) -> AsyncIterator[app.Mux]:
+    """mcpmux with the target as its only, unprefixed upstream."""
+    async with app.open_mux(Config(upstreams=(Upstream(name="web", target=target, prefix=""),))) as mux:
+        yield mux

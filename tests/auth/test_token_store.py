@@ -1,0 +1,105 @@
+"""Where logins are kept."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from mcpmux.auth.token_store import StoreTrouble, TokenStore, state_folder
+from mcpmux.auth.tokens import Login, OAuthClient, Tokens
+
+URL = "https://x.example/mcp"
+
+
+def make_login(access: str = "SECRET-1", url: str = URL) -> Login:
+    client = OAuthClient("me", "SECRET-2")
+    return Login("x", url, "https://as.example", url, client, Tokens(access, "SECRET-3", 7.0))
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_what_is_kept_comes_back_and_is_for_the_user_alone(tmp_path: Path) -> None:
+    store = TokenStore(tmp_path / "state" / "logins")
+    before = os.umask(0)
+    try:
+        store.save(make_login("old"))
+        store.save(make_login())
+    finally:
+        os.umask(before)
+    assert store.load("x", URL) == make_login()
+    assert mode(store.path_of("x", URL)) == 0o600
+    assert mode(tmp_path / "state" / "logins") == 0o700
+    assert [path.name for path in (tmp_path / "state" / "logins").iterdir()] == [store.path_of("x", URL).name]
+
+
+def test_a_folder_that_others_may_enter_is_closed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    TokenStore(tmp_path).save(make_login())
+    assert mode(tmp_path) == 0o700
+
+
+def test_the_same_name_for_another_server_is_another_login(tmp_path: Path) -> None:
+    store = TokenStore(tmp_path)
+    store.save(make_login())
+    assert store.load("x", "https://evil.example/mcp") is None
+    path = store.path_of("x", "https://evil.example/mcp")
+    store.path_of("x", URL).rename(path)
+    assert store.load("x", "https://evil.example/mcp") is None
+
+
+@pytest.mark.parametrize("bits", [0o640, 0o604, 0o666])
+def test_a_file_that_others_can_read_is_not_used(tmp_path: Path, bits: int) -> None:
+    store = TokenStore(tmp_path)
+    store.save(make_login())
+    store.path_of("x", URL).chmod(bits)
+    with pytest.raises(StoreTrouble, match="chmod 600"):
+        store.load("x", URL)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"upstream": "x"}', b"\xff"])
+def test_a_damaged_file_is_told(tmp_path: Path, data: bytes) -> None:
+    store = TokenStore(tmp_path)
+    store.save(make_login())
+    store.path_of("x", URL).write_bytes(data)
+    with pytest.raises(StoreTrouble, match="log in anew"):
+        store.load("x", URL)
+
+
+def test_a_failed_write_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = TokenStore(tmp_path)
+    store.save(make_login())
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StoreTrouble, match="no space left"):
+        store.save(make_login("new"))
+    assert store.load("x", URL) == make_login()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_login_is_forgotten_once(tmp_path: Path) -> None:
+    store = TokenStore(tmp_path / "none")
+    assert not store.remove("x", URL)
+    store.save(make_login())
+    assert store.remove("x", URL)
+    assert store.load("x", URL) is None
+
+
+def test_nothing_secret_is_in_a_repr() -> None:
+    login = make_login()
+    assert "SECRET" not in f"{login!r} {login.client!r} {login.tokens!r}"
+
+
+@pytest.mark.parametrize(
+    ("said", "folder"), [("/s", "/s"), ("", "/h/.local/state"), ("rel", "/h/.local/state")]
+)
+def test_state_is_where_the_environment_says(said: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/h")
+    assert state_folder({"XDG_STATE_HOME": said}) == Path(folder) / "mcpmux" / "logins"
