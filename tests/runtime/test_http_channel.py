@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import decode_any
+from mcpmux.runtime.upstreams import http_own_stream
 from tests.runtime.scripted import Json
 from tests.runtime.scripted_web import LEGACY, SSE, TOOLS, Web, event, exchange, initialize, open_web
 
@@ -163,3 +165,45 @@ async def test_updates_come_on_the_servers_own_stream_across_its_breaks():
         assert heard is not None
         assert heard.method == "notifications/tools/list_changed"
         mux.relay.leave(mailbox)
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+async def test_a_server_whose_own_stream_is_not_there_yet_is_asked_for_it_again(status, monkeypatch):
+    monkeypatch.setattr(http_own_stream, "REFUSED_SECONDS", 0.01)
+    refusals = 2
+
+    async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
+        nonlocal refusals
+        if await initialize(web, request, message, reply):
+            return
+        if message["method"] == "GET" and refusals:
+            refusals -= 1
+            await reply.send(status, ())
+        elif message["method"] == "GET":
+            await open_at_last.wait()
+            await reply.open(200, SSE, b": open\n\n")
+            await trio.sleep_forever()
+
+    open_at_last = trio.Event()
+    async with open_web(script) as (_, mux):
+        mailbox = mux.relay.join(frozenset({"notifications/tools/list_changed"}))
+        heard = [await mailbox.take()]  # it has come
+        open_at_last.set()
+        heard += [await mailbox.take()]  # what it said before may have been missed
+        assert [each and each.method for each in heard] == ["notifications/tools/list_changed"] * 2
+        assert refusals == 0
+        mux.relay.leave(mailbox)
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_a_server_without_a_stream_of_its_own_is_not_asked_again(status, monkeypatch):
+    monkeypatch.setattr(http_own_stream, "REFUSED_SECONDS", 0.0)
+
+    async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
+        if not await initialize(web, request, message, reply):
+            await reply.send(status if message["method"] == "GET" else 200, ())
+
+    async with open_web(script) as (web, mux):
+        await mux.upstreams["web"].settled()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert web.methods().count("GET") == 1

@@ -358,3 +358,46 @@ async def test_a_raw_uri_whose_owner_may_be_missing_is_told_apart_from_one_that_
         with pytest.raises(RpcFailure) as failure:
             await client.request("resources/read", {"uri": "b:2"})
         assert failure.value.error["code"] == -32602
+
+
+async def test_waiting_for_a_connection_takes_of_the_calls_own_time(autojump_clock):
+    silent = Moody(MODERN)
+    silent.dumb = None
+    async with open_world({"x": silent, "docs": other()}, settings=SHORT) as world:
+        error = await call_tool(world, 20)
+        assert error["code"] == -31002
+        assert "did not answer tools/call within 20 s" in error["message"]
+        assert error["data"]["upstream"] == "x"
+
+
+async def test_a_call_that_waited_for_its_connection_is_renewed_by_progress(autojump_clock):
+    class Late(Moody):
+        async def handle(self, method: str, params: Json, message: Json) -> Json:
+            if method == "server/discover":
+                await trio.sleep(4)
+            if method == "tools/call":
+                for step in range(3):
+                    await trio.sleep(15)
+                    progress = {"progressToken": params["_meta"]["progressToken"], "progress": step}
+                    await self.send({"method": "notifications/progress", "params": progress})
+            return await super().handle(method, params, message)
+
+    async with open_world({"x": Late(MODERN), "docs": other()}, settings=SHORT) as world:
+        client = world.client()
+        await client.start("tools/call", {"name": "x__t", "arguments": {}}, progressToken="p")
+        messages = [await client.receive() for _ in range(4)]
+        assert "content" in messages[-1]["result"]
+        assert trio.current_time() > 45
+
+
+async def test_a_subscription_does_not_wait_for_a_connection_that_does_not_come(autojump_clock):
+    silent = Moody(MODERN)
+    silent.dumb = None
+    async with open_world({"x": silent, "docs": other()}, settings={"x": {"list_timeout": 4.0}}) as world:
+        client = world.client()
+        await client.initialize(LEGACY)
+        began = trio.current_time()
+        with pytest.raises(RpcFailure) as failure:
+            await client.request("resources/subscribe", {"uri": "x+a:1"})
+        assert trio.current_time() - began < 5
+        assert failure.value.error["data"]["upstream"] == "x"

@@ -111,6 +111,15 @@ def test_malformed_response_is_an_error(parse, stream):
         parse(stream)
 
 
+def test_the_reason_is_the_parsers_own_whatever_else_is_being_handled():
+    with pytest.raises(RemoteProtocolError) as found:
+        try:
+            raise ValueError("something else")
+        except ValueError:
+            parse(b"nonsense\r\n\r\n")
+    assert str(found.value) == "malformed HTTP response: Expected HTTP/, RTSP/ or ICE/"
+
+
 @both
 @pytest.mark.parametrize("surplus", [b"x", OK, OK + b"Content-Length: 1\r\n\r\nb"])
 def test_bytes_behind_the_response_end_its_connection(parse, surplus):

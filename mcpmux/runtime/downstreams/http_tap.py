@@ -12,7 +12,7 @@ from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import SseDecoder
 
-CONNECTION_LIMIT = 4096  # legs that are remembered; no listener has so many connections at a time
+CONNECTION_LIMIT = 1024  # legs that are remembered, of which most are over: a listener serves 800 at a time
 EVENT_LIMIT = 2**40  # what mcpmux sends is bounded before it comes here
 
 
@@ -32,6 +32,8 @@ class ConnectionLegs:
             leg = self._legs[address] = tap.client("http")
             if len(self._legs) > CONNECTION_LIMIT:
                 tap.gone(self._legs.popitem(last=False)[1])
+        else:
+            self._legs.move_to_end(address)  # the first is the one that was silent for longest
         return leg
 
     def give_away(self, address: str) -> None:

@@ -14,10 +14,10 @@
 a task is optional is called plainly for a client that did not ask for one. A legacy client that asks for a
 task of a modern server's tool hears -32601: that server decides itself, and may well answer with the result.
 
-A task belongs to the client that made it. Another client is told that there is none. When its client has
-gone, or was never to be recognised (2026-07-28 over HTTP), the id is proof enough, as the specification has
-it. We never make tasks for servers (sampling, elicitation), so none is declared to them. Changes are not
-pushed in 2026-07-28: `taskIds` of a listen are not acknowledged, clients ask.
+A task belongs to the client that made it, and to its principal. Another is told that there is none. When its
+client has gone, or was never to be recognised (2026-07-28 over HTTP), the id is proof enough, as the
+specification has it. We never make tasks for servers (sampling, elicitation), so none is declared to them.
+Changes are not pushed in 2026-07-28: `taskIds` of a listen are not acknowledged, clients ask.
 
 Source: `basic/utilities/tasks`, 2025-11-25; the Tasks extension (SEP-2663).
 """
@@ -27,7 +27,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
+import trio
+
 from mcpmux.errors import RpcError
+from mcpmux.mux.holding import Holding
 from mcpmux.protocol import method as m
 from mcpmux.protocol import tasks
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, PROGRESS_TOKEN, Call, Notify
@@ -35,6 +38,7 @@ from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import EMPTY_OBJECT, Fields, decode_list, raw, text_of
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.calls import Client
+from mcpmux.runtime.guard import Guard
 from mcpmux.runtime.paging import walk
 from mcpmux.runtime.personal import Personal
 from mcpmux.runtime.tasks.view import TaskView
@@ -49,11 +53,13 @@ FindClient = Callable[[object], Client | None]
 class Tasks:
     """What can make a task or is about one, for one upstream at a time and in its own ids."""
 
-    def __init__(self, personal: Personal, find_client: FindClient) -> None:
+    def __init__(self, personal: Personal, find_client: FindClient, guard: Guard | None = None) -> None:
+        self._guard = guard if guard is not None else Guard()
         self._personal = personal
         self._find_client = find_client
         self._view = TaskView()
         self.waits = TaskWaits(self._view)
+        self._held = Holding()
         self._support: WeakKeyDictionary[Connection, dict[str, str]] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
@@ -61,10 +67,9 @@ class Tasks:
 
     async def exchange(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
         """Answer one call. Raises RpcError."""
-        if upstream.facts is None:
-            await upstream.settled()
+        waited = await _settle(upstream, call) if upstream.facts is None else 0.0
         if call.method == m.TOOLS_CALL:
-            return await self._call_tool(upstream, call, notify)
+            return await self._call_tool(upstream, call, notify, waited)
         if call.method == m.TASKS_LIST:
             return self._own_ones(upstream, call, await upstream.exchange(call, notify))
         return await self._about(upstream, call, notify)
@@ -86,12 +91,12 @@ class Tasks:
 
     # Calls that may make a task
 
-    async def _call_tool(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
+    async def _call_tool(self, upstream: Upstream, call: Call, notify: Notify, waited: float) -> Fields:
         if self.waits.knows(call):
             return await self.waits.resume(call, notify)
         facts = upstream.facts
         if facts is None or not tasks.offers_tasks(facts):
-            return await upstream.exchange(_plain(call), notify)
+            return await upstream.exchange(_plain(call), notify, waited)
         if is_modern(facts.revision):
             return await self._call_modern(upstream, call, notify)
         if call.legacy and self._knows_tasks(call):
@@ -132,7 +137,9 @@ class Tasks:
         made = tasks.made_task(result)
         task_id = text_of(made.get(tasks.TASK_ID)) if made is not None else None
         if task_id is not None:
+            self._guard.made_task(upstream.key, task_id, call.text("name"))
             token = call.meta.get(PROGRESS_TOKEN)
+            self._held.note(upstream.key, task_id, call.principal.name)
             self._personal.own_task(upstream.key, upstream.space, task_id, call.client, token)
         return result
 
@@ -161,7 +168,7 @@ class Tasks:
         if not call.legacy and not _knows_extension(call):
             raise tasks.extension_missing()
         modern = upstream.facts is not None and is_modern(upstream.facts.revision)
-        if (call.legacy and modern) or not self._personal.tasks.may_use(upstream.key, task_id, call.client):
+        if (call.legacy and modern) or not self._may_use(upstream, task_id, call):
             raise task_not_found()
         if call.legacy or modern:
             return await upstream.exchange(call, notify)
@@ -171,10 +178,29 @@ class Tasks:
             return await self._view.update(upstream, task_id, call)
         return await self._view.cancel(upstream, task_id, call)
 
+    def _may_use(self, upstream: Upstream, task_id: str, call: Call) -> bool:
+        """Whether a task is the client's and its principal's, as far as it is known whose it is."""
+        if not self._held.may_use(upstream.key, task_id, call.principal.name):
+            return False
+        return self._personal.tasks.may_use(upstream.key, task_id, call.client)
+
 
 def task_not_found() -> RpcError:
     """-32602: this client has no such task."""
     return RpcError(INVALID_PARAMS, "Task not found")
+
+
+async def _settle(upstream: Upstream, call: Call) -> float:
+    """Wait for an upstream that is about to be connected: how many seconds of the call's time that took.
+
+    Raises RpcError when it took all of them.
+    """
+    began, seconds = trio.current_time(), upstream.patience(call.method)
+    with trio.move_on_after(seconds) as scope:
+        await upstream.settled()
+    if scope.cancelled_caught:
+        raise upstream.late(call.method, seconds)
+    return min(trio.current_time() - began, seconds)
 
 
 def _plain(call: Call) -> Call:

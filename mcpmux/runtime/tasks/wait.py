@@ -42,6 +42,11 @@ class Wait:
         self.told = 0
         self.message: str | None = None
 
+    def is_resumed_by(self, call: Call) -> bool:
+        """Whether it is the same client, or somebody, that calls the same tool again."""
+        same_somebody = self.call.principal.name == call.principal.name
+        return self.client is call.client and same_somebody and self.name == call.text("name")
+
     def __repr__(self) -> str:
         return f"<Wait for {self.task_id} of {self.upstream.key}>"
 
@@ -76,7 +81,7 @@ class TaskWaits:
         """Go on after questions. Raises RpcError for a state that was not given to this client and tool."""
         state = call.text(STATE) or ""
         wait = self._parked.get(state)
-        if wait is None or wait.client is not call.client or wait.name != call.text("name"):
+        if wait is None or not wait.is_resumed_by(call):
             raise RpcError(INVALID_PARAMS, "Invalid requestState: unknown or expired; call again without it")
         del self._parked[state]
         wait.call = call

@@ -23,10 +23,12 @@ from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError
 from mcpmux.mux.breaker import Breaker
 from mcpmux.mux.comeback import Comeback
-from mcpmux.protocol.codes import UPSTREAM_UNAVAILABLE
+from mcpmux.protocol import method as m
+from mcpmux.protocol.codes import UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.runtime.upstreams.connection import Connection
 from mcpmux.runtime.upstreams.history import History
+from mcpmux.runtime.upstreams.memory import Memory
 from mcpmux.runtime.upstreams.turnstile import Turnstile
 
 log = structlog.get_logger()
@@ -54,6 +56,8 @@ class Condition:
         self.turnstile = Turnstile(config.name, config.max_in_flight, config.max_waiting)
         self.in_flight = 0  # exchanges that are given to it and not answered
         self.held: str | None = None  # why it is given no exchange any more
+        self.memory: Memory | None = None  # what it has said and may be used again; None: nothing
+        self._told_lists: frozenset[str] = frozenset()  # capabilities of which a modern server tells changes
         self.breaker = Breaker()
         self.silent = (
             True  # nothing was answered since somebody looked; always so while the breaker has doubts
@@ -108,11 +112,34 @@ class Condition:
         """Take no more exchanges; `reason` goes on from its name. Those in flight are not touched."""
         self.held = reason
         self.since = trio.current_time()
+        self.forget()
 
     def release(self) -> None:
         """Take exchanges again."""
         self.held = None
         self.since = trio.current_time()
+        self.forget()
+
+    def remember(self, memory: Memory | None) -> None:
+        """From now on what it says is kept there, or nowhere; what was kept so far is forgotten."""
+        self.forget()
+        self.memory = memory
+        self.announce()
+
+    def hear_of_lists(self, capabilities: frozenset[str]) -> None:
+        """A modern server tells when the lists of these change."""
+        self._told_lists = capabilities
+        self.announce()
+
+    def announce(self) -> None:
+        """Its memory learns of which lists changes can be heard now."""
+        if self.memory is not None and self.connection is not None:
+            self.memory.follow(self.connection.facts, self._told_lists, hearing=self.connection.hearing)
+
+    def forget(self) -> None:
+        """What it has said so far is not used any more, nor what is on its way."""
+        if self.memory is not None:
+            self.memory.drop()
 
     def heard(self) -> None:
         """The server has answered something."""
@@ -146,12 +173,23 @@ class Condition:
 
     def _tell_change(self) -> None:
         """Its part of the lists has come or gone."""
+        self.forget()
         if self.connection is not None:
             self._on_change(self.name, self.connection.facts)
 
     def turned(self, state: str, reason: str = "") -> None:
         self.since = trio.current_time()
         self.history.note(state, reason)
+
+    def patience(self, method: str) -> float:
+        """Seconds for a call of `method`."""
+        # The result of a task comes when the task is done, however long that takes.
+        seconds = math.inf if method == m.TASKS_RESULT else self.config.request_timeout
+        return self.config.timeouts.get(method, seconds) if self.config.timeouts else seconds
+
+    def late(self, method: str, seconds: float) -> RpcError:
+        """A call was not answered in time."""
+        return self.error(UPSTREAM_TIMEOUT, f"did not answer {method} within {seconds:g} s")
 
     def error(self, code: int, what: str, wish: float | None = None) -> RpcError:
         """An error that names this upstream. `wish`: seconds after which it wants to be asked again."""

@@ -86,6 +86,11 @@ class Channel(Protocol):
         ...
 
     @property
+    def hearing(self) -> bool:
+        """Whether what a legacy server says of its own accord is heard; `HEARING` says when that changes."""
+        ...
+
+    @property
     def doubtful(self) -> bool:
         """Whether the server has refused something as one of another era would, since `believe`."""
         ...
@@ -116,6 +121,11 @@ class Connection:
     def channel(self) -> Channel:
         """What carries it; another one than was tried first when the server was found to be older."""
         return self._channel
+
+    @property
+    def hearing(self) -> bool:
+        """Whether what a legacy server says of its own accord is heard at the moment."""
+        return self._channel.hearing
 
     @property
     def close_reason(self) -> TransportError:

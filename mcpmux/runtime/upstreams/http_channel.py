@@ -16,6 +16,7 @@ import structlog
 import trio
 from msgspec import Raw
 
+from mcpmux.auth.credential import Credential
 from mcpmux.errors import LocalProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import PROGRESS_TOKEN, VERSION, Call, Event, Notify, with_meta
@@ -110,6 +111,11 @@ class HttpChannel:
     def doubtful(self) -> bool:
         """Whether the server has refused something as one of another era would, since it was last asked."""
         return self._peer.doubtful
+
+    @property
+    def hearing(self) -> bool:
+        """Whether what a legacy server says of its own accord is heard at the moment."""
+        return self._peer.hearing
 
     def believe(self) -> None:
         """Forget the doubts so far."""
@@ -327,9 +333,10 @@ async def open_http_channel(
     hear: Hear,
     older: OpenOlder | None = None,
     watch: Watch | None = None,
+    credential: Credential | None = None,
 ) -> AsyncIterator[HttpChannel]:
     """A channel to `target` (path and query) over `pool`; leaving ends the session at the server."""
-    peer = HttpPeer(pool, target, tuple(headers), message_limit, watch)
+    peer = HttpPeer(pool, target, tuple(headers), message_limit, watch, credential)
     async with trio.open_nursery() as nursery:
         channel = HttpChannel(peer, answer, hear, nursery, older)
         try:

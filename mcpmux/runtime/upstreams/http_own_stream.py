@@ -14,7 +14,7 @@ from mcpmux.protocol.envelope import Notification
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.upstreams.http_events import continued, is_event_stream, retry_seconds
 from mcpmux.runtime.upstreams.http_intake import Intake
-from mcpmux.runtime.upstreams.http_peer import HttpPeer, SessionExpired
+from mcpmux.runtime.upstreams.http_peer import TOO_MANY, HttpPeer, HttpStatusError, SessionExpired
 from mcpmux.transports.sse import SseDecoder
 
 log = structlog.get_logger()
@@ -23,22 +23,34 @@ _FORGOTTEN = (404, 400, 405)
 """What servers answer to a session of their former life; 404 by the specification, 405 when now modern."""
 
 
+REFUSED_SECONDS = 5.0  # before a server is asked again that had too much to do, or failed by itself
+
+_NOT_IMPLEMENTED = 501
+
+
 async def hear_own_stream(peer: HttpPeer, intake: Intake, hear: Hear, listening: trio.Event) -> None:
     """Read the stream, and open it again whenever it breaks off, until the server does not offer one.
 
-    `listening` is set once the first is open. What may have been missed in between is told as `MISSED`.
+    `listening` is set once there was an answer. What may have been missed while there was no stream is told
+    as `MISSED`, and `HEARING` whenever `peer.hearing` has changed.
     """
     decoder = SseDecoder(peer.message_limit)
+    missed = False
     while not peer.closed.is_set():
+        pause = None
         try:
             async with peer.stream(decoder.last_event_id) as response:
                 again = listening.is_set()
                 listening.set()
                 if again and response.status in _FORGOTTEN:
                     raise SessionExpired("the server has forgotten the session")
+                if _will_do_later(response.status):
+                    raise peer.status_error(response, b"")
                 if not is_event_stream(response):
                     return
-                if again and not decoder.last_event_id:
+                peer.hearing = True
+                hear(Notification(m.HEARING))
+                if missed and not decoder.last_event_id:
                     hear(Notification(m.MISSED))
                 decoder = continued(decoder, peer.message_limit)
                 async for chunk in response:
@@ -46,4 +58,16 @@ async def hear_own_stream(peer: HttpPeer, intake: Intake, hear: Hear, listening:
                         await intake.take_unasked(message)
         except TransportError as error:
             log.debug("the server's stream broke off", reason=str(error))
-        await trio.sleep(retry_seconds(decoder))
+            if isinstance(error, HttpStatusError):
+                pause = max(REFUSED_SECONDS, error.retry_after or 0.0)
+        finally:
+            if peer.hearing:
+                peer.hearing = False
+                hear(Notification(m.HEARING))
+        missed = True
+        await trio.sleep(retry_seconds(decoder) if pause is None else pause)
+
+
+def _will_do_later(status: int) -> bool:
+    """Whether a status says that there is no stream now, not that there never is."""
+    return status == TOO_MANY or (status >= 500 and status != _NOT_IMPLEMENTED)

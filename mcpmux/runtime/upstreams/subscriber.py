@@ -50,6 +50,9 @@ Tell = Callable[[str], None]
 TellLists = Callable[[ServerFacts], None]
 """Says that the lists of the upstream with these facts may have changed."""
 
+OnLists = Callable[[frozenset[str]], None]
+"""Told the capabilities whose lists a modern upstream tells of from now on, or does not any more."""
+
 
 class Subscriber:
     """One upstream's subscriptions. `run` has to run while a connection lasts."""
@@ -61,6 +64,7 @@ class Subscriber:
         self._tell_update = tell_update
         self._tell_lists = tell_lists
         self._deaf = False  # a listen broke off and no other has taken over
+        self.on_lists: OnLists = _untold
         self._asked: set[str] = set()
         self._refused: dict[str, RpcError] = {}
         self._missed: frozenset[str] = frozenset()  # whose changes may have passed unheard
@@ -241,6 +245,7 @@ class Subscriber:
                     self._deaf = False
                     self._tell_lists(connection.facts)
                 self._take_over(scope, wanted, _honoured(event.params))
+                self.on_lists(_honoured_lists(event.params))
                 task_status.started()
 
         with trio.CancelScope() as scope:
@@ -254,6 +259,7 @@ class Subscriber:
             if self._listen is scope:
                 self._deaf = True
                 self._lose()
+                self.on_lists(frozenset())
             elif not acknowledged:
                 self._refuse(wanted - self._asked, METHOD_NOT_FOUND, "the upstream does not tell about")
                 task_status.started()
@@ -285,3 +291,16 @@ def _honoured(params: Fields) -> frozenset[str]:
     except (KeyError, ValueError):
         return frozenset()
     return frozenset(uri for uri in uris if isinstance(uri, str)) if isinstance(uris, list) else frozenset()
+
+
+def _honoured_lists(params: Fields) -> frozenset[str]:
+    """The capabilities whose list changes an acknowledgement agrees to tell."""
+    try:
+        agreed = decode_fields(params["notifications"])
+    except (KeyError, ValueError):
+        return frozenset()
+    return frozenset(name for wish, name in _LISTS if bytes(agreed.get(wish, b"")) == b"true")
+
+
+def _untold(_lists: frozenset[str]) -> None:
+    """For a subscriber whose owner keeps nothing."""

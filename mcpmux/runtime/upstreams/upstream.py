@@ -101,6 +101,7 @@ class Upstream(Condition):
         self._news = News()
         self._eras = eras
         self._ended = False
+        subscriber.on_lists = self.hear_of_lists
 
     def __repr__(self) -> str:
         return f"<Upstream {self.name} {self.state}>"
@@ -109,24 +110,22 @@ class Upstream(Condition):
         """Wait for the first attempt to connect, or the one soon after a loss; later ones hold up nobody."""
         await self._settled.wait()
 
-    async def exchange(self, call: Call, notify: Notify) -> Fields:
+    async def exchange(self, call: Call, notify: Notify, waited: float = 0.0) -> Fields:
         """One call to this upstream, within its deadline, which progress renews up to a maximum.
 
-        Raises RpcError: the upstream's own, or one that says why there is no answer.
+        `waited`: seconds of it that are over. Raises RpcError: the upstream's own, or one that says why there
+        is no answer.
         """
         if self.held is not None:
             raise self.error(UPSTREAM_UNAVAILABLE, self.held)
         if self.silent:
             self.check_breaker()
         latest: float | None = None  # with all progress
-        # The result of a task comes when the task is done, however long that takes.
-        seconds = math.inf if call.method == m.TASKS_RESULT else self.config.request_timeout
-        if self.config.timeouts:
-            seconds = self.config.timeouts.get(call.method, seconds)
+        seconds = self.patience(call.method)
         self.in_flight += 1
         entered = False
         try:
-            with trio.move_on_after(seconds) as scope:
+            with trio.move_on_after(seconds - waited) as scope:
                 if seconds < math.inf:  # what has no end would keep its slot from everybody
                     entered = self.turnstile.enter() or await self.turnstile.wait(call)
 
@@ -155,7 +154,7 @@ class Upstream(Condition):
             raise self.error(
                 UPSTREAM_TIMEOUT, f"did not finish {call.method} within {seconds:g} s, progress or not"
             )
-        raise self.error(UPSTREAM_TIMEOUT, f"did not answer {call.method} within {seconds:g} s")
+        raise self.late(call.method, seconds)
 
     async def idle(self) -> None:
         """Wait until no exchange is in flight, nor begun right after the last one."""
@@ -169,10 +168,12 @@ class Upstream(Condition):
     def retire(self) -> None:
         """Another session takes over, or none: this one tells nobody any more that lists may have changed."""
         self._on_change = _untold
+        self.remember(None)
 
     def end(self, reason: str) -> None:
         """`run` was cancelled for good: whoever waits for a connection hears `reason`."""
         self.trouble = reason
+        self.remember(None)
         self._ended = True
         self._settled.set()
 
@@ -240,6 +241,8 @@ class Upstream(Condition):
             if not self._ended:
                 self._settled = trio.Event()
             self.connection = None
+            self.forget()
+            self.hear_of_lists(frozenset())
             self.breaker, self.silent = Breaker(), True
             self.turned("connecting", str(connection.close_reason))
             self._on_change(self.name, connection.facts)
@@ -250,7 +253,11 @@ class Upstream(Condition):
         A legacy server that has the capability is to be asked itself: the Python SDK 1.x says
         `subscribe: false` whatever the server can do.
         """
-        connection = await self._connected()
+        connection = None
+        with trio.move_on_after(self.config.list_timeout):
+            connection = await self._connected()
+        if connection is None:
+            raise self.error(UPSTREAM_UNAVAILABLE, f"is not available yet: {self.trouble}")
         offered = connection.facts.capabilities.get(capability)
         says_all = is_modern(connection.facts.revision)
         if not isinstance(offered, dict) or (says_all and offered.get(option) is not True):
@@ -352,6 +359,8 @@ class Upstream(Condition):
     def _greet(self, connection: Connection) -> None:
         log.info("upstream ready", revision=connection.facts.revision)
         self.connection = connection
+        self.forget()
+        self.announce()
         self.connects += 1
         self.speaks_up = self.speaks_up or is_modern(
             connection.facts.revision
@@ -363,9 +372,15 @@ class Upstream(Condition):
         self._on_change(self.name, connection.facts)
 
     def _heard(self, notification: Notification) -> None:
+        if notification.method == m.HEARING:
+            self.announce()
+            return
+        if self.memory is not None:
+            self.memory.hear(notification)
         if notification.method != m.MISSED:
             self._on_notification(self.key, notification)
         elif self.facts is not None:
+            self.forget()
             self.subscriber.catch_up()
             self._on_change(self.name, self.facts)
 

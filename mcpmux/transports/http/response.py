@@ -135,4 +135,6 @@ class ResponseParser:
 def _reason(error: Exception) -> str:
     if isinstance(error, httptools.HttpParserUpgrade):
         return "it switches to a protocol that was not asked for"
-    return str(error.__context__ or error)
+    if isinstance(error, httptools.HttpParserCallbackError):  # what one of our own callbacks has raised
+        return str(error.__context__ or error)
+    return str(error)

@@ -1,0 +1,330 @@
+"""What sessions with upstreams have said and may be used again: when it may be kept, for whom, how long.
+
+Kept are: reads that the server marks `public` with a `ttlMs`; pages of lists with a `ttlMs`; pages of lists
+whose changes the server announces, while it can be heard. A page that is not `public` is for the same
+principal with the same client only, unless all clients share a legacy session, which cannot tell them apart.
+
+Promises: nothing is kept of what asked for input, made a task, said anything on its way, or was asked with
+more than a URI or cursor; what a notification is about, and everything of a session that ends, is forgotten
+before anybody hears of it. Refuses to know what is merged and who may use what.
+
+Source: `server/utilities/caching`, 2026-07-28.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Collection
+from typing import NamedTuple
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpmux.config import Caching
+from mcpmux.config import Upstream as UpstreamConfig
+from mcpmux.errors import RpcError
+from mcpmux.mux.cache import CHANGES, Audience, Cache, Entry, Key
+from mcpmux.mux.hints import hears, is_own_answer, is_plain, is_public, like, related, size_of, ttl_of
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.envelope import Fields, Notification, decode_fields, raw, text_of
+from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.revisions import is_modern
+from mcpmux.runtime.upstreams.flight import Flights, share
+
+DOUBTS = 32  # reads in a row that nobody else may have, until a server's reads are not looked at for a while
+PASSED = 256  # reads that go by then
+
+ITEM_OVERHEAD = 150  # bytes that an item costs besides its texts, about
+HINTS = ("ttlMs", "cacheScope")
+"""Members of a result that say how long it may be used, and for whom."""
+
+Ask = Callable[[Notify], Awaitable[Fields]]
+"""Does the exchange; its notifications are handed on."""
+
+
+class Counts(msgspec.Struct):
+    """How often something was served from memory, had to be asked for, or was another's answer."""
+
+    hits: int = 0
+    misses: int = 0
+    shared: int = 0
+
+
+class Page(NamedTuple):
+    """One page of a list as clients see it, and the upstream's cursor after it (None: the last).
+
+    `texts`: the upstream's own names or URIs of the items, None for one that has none. `result`: at least the
+    caching hints. `size`: bytes of items and texts, about.
+    """
+
+    texts: list[str | None]
+    items: list[Raw]
+    following: str | None
+    result: Fields
+    size: int = 0
+
+
+class Found(NamedTuple):
+    """A page. `until`: how long it is kept (None: it is not); `personal`: only for clients like this one.
+
+    `again`: it was not asked for now.
+    """
+
+    page: Page
+    until: float | None
+    personal: bool
+    again: bool = False
+
+
+class _Brought(NamedTuple):
+    """What a read has brought. `public`: it is for everybody, and nothing was said on its way."""
+
+    result: Fields
+    public: bool
+
+
+class Store:
+    """What is kept of all sessions. `counts`: by upstream, and for MERGED lists."""
+
+    def __init__(self, config: Caching | None = None) -> None:
+        self.config = config if config is not None else Caching()
+        self.cache = Cache(self.config.max_bytes, self.config.max_entries)
+        self.counts: dict[str, Counts] = {}
+
+    def __repr__(self) -> str:
+        return f"<Store {self.cache!r}>"
+
+    def follow(self, config: Caching) -> None:
+        """This holds from now on; what was kept is forgotten."""
+        self.config = config
+        self.cache.clear()
+        self.cache.resize(config.max_bytes, config.max_entries)
+
+    def memory_of(self, config: UpstreamConfig, key: str) -> Memory | None:
+        """The memory of a session; None when nothing of it is to be kept."""
+        return Memory(self, key, config) if self.config.enabled and config.caching else None
+
+    def count(self, name: str) -> Counts:
+        """The counts of an upstream, or of MERGED."""
+        return self.counts.setdefault(name, Counts())
+
+
+class Memory:
+    """One session's part of the store. `announced`: the lists whose changes are heard at the moment."""
+
+    def __init__(self, store: Store, key: str, config: UpstreamConfig) -> None:
+        self._store = store
+        self._cache = store.cache
+        self.key = key
+        self.counts = store.count(config.name)
+        self.announced: frozenset[str] = frozenset()
+        self.modern = True
+        self._is_shared = config.session == "shared"
+        self._doubts = 0
+        self._passing = 0
+        self._public: set[str] = set()  # lists that are the same for everybody, as far as is known
+        self._reads: Flights[Key, _Brought] = {}
+        self._pages: Flights[tuple[Key, Audience], Found] = {}
+
+    def __repr__(self) -> str:
+        return f"<Memory of {self.key}, {len(self._reads) + len(self._pages)} on their way>"
+
+    # What the session tells
+
+    def hear(self, notification: Notification) -> None:
+        """The server says that something has changed."""
+        method = notification.method
+        if method in CHANGES:
+            self.lists_changed(CHANGES[method])
+        elif method == m.RESOURCE_UPDATED and self._cache.knows(self.key):
+            try:
+                uri = text_of(decode_fields(notification.params).get("uri"))
+            except ValueError:
+                return
+            if uri is not None:
+                self.updated(uri)
+
+    def updated(self, uri: str) -> None:
+        """A resource has changed, or may have."""
+        self._cache.update(self.key, uri)
+        for key in [key for key in self._reads if related(uri, key.target or "")]:
+            del self._reads[key]
+
+    def lists_changed(self, lists: Collection[str]) -> None:
+        """Lists have changed, or may have."""
+        self._cache.change(self.key, lists)
+        for flight in [flight for flight in self._pages if flight[0].method in lists]:
+            del self._pages[flight]
+
+    def follow(self, facts: ServerFacts, told: Collection[str], *, hearing: bool) -> None:
+        """What the server is, and what of its lists can be heard.
+
+        `told`: the capabilities that a modern one has agreed to tell of; `hearing`: whether what a legacy one
+        says of its own accord arrives.
+        """
+        self.modern = is_modern(facts.revision)
+        if not self.modern:
+            told = [name for name in facts.capabilities if hearing and facts.announces(name)]
+        self.announces(frozenset(method for method, kind in m.LISTS.items() if kind.capability in told))
+
+    def announces(self, lists: frozenset[str]) -> None:
+        """The changes of exactly these are heard from now on; what was kept of others may be wrong."""
+        if lists != self.announced:
+            changed, self.announced = lists ^ self.announced, lists
+            self.lists_changed(changed)
+
+    def acted(self) -> None:
+        """A client has done something: whoever asks from now on gets nothing that was asked before."""
+        self._reads.clear()
+        self._pages.clear()
+
+    def drop(self) -> None:
+        """The session has begun or ended, or is given no exchange any more."""
+        self._cache.drop(self.key)
+        self._public.clear()
+        self.acted()
+
+    # What it is asked
+
+    @property
+    def passes(self) -> bool:
+        """Whether a read is not worth a look, as this server's were for nobody else for a while."""
+        if self._passing:
+            self._passing -= 1
+            return True
+        return not self.modern  # no older revision has a word for it
+
+    async def read(self, call: Call, ask: Ask, notify: Notify, seconds: float) -> Fields | None:
+        """A resource, kept or shared where that may be; None when another's exchange took `seconds`.
+
+        The result may be changed. Raises RpcError.
+        """
+        uri = call.text("uri")
+        if uri is None or len(call.params) != 1 or not is_plain(call):
+            return await ask(notify)
+        key = Key(self.key, m.RESOURCES_READ, uri)
+        entry = self._cache.find(key, None, trio.current_time())
+        if entry is not None:
+            self.counts.hits += 1
+            return aged(entry)
+        self.counts.misses += 1
+        if hears(call):
+            return await ask(notify)
+
+        async def lead() -> _Brought:
+            return await self._lead_read(key, ask, notify)
+
+        with trio.move_on_after(seconds if key in self._reads else math.inf):
+            who = self._audience(call)
+            brought, shared = await share(self._reads, key, who, lead, _is_for_others, is_own_answer)
+            if shared:
+                self.counts.misses -= 1
+                self.counts.shared += 1
+            return dict(brought.result)
+        return None
+
+    async def _lead_read(self, key: Key, ask: Ask, notify: Notify) -> _Brought:
+        silent = True
+
+        async def pass_on(event: Event) -> None:
+            nonlocal silent
+            silent = False
+            await notify(event)
+
+        fetch = self._cache.begin(key)
+        try:
+            result = await ask(pass_on)
+            public = silent and is_public(result)
+            if public and (ttl := ttl_of(result)):
+                until = trio.current_time() + ttl / 1000
+                self._cache.keep(fetch, None, result, size_of(result.values()), until, until)
+        finally:
+            self._cache.end(fetch)
+        self._doubts = 0 if public else self._doubts + 1
+        if self._doubts >= DOUBTS:
+            self._doubts, self._passing = DOUBTS - 1, PASSED
+        return _Brought(result, public)
+
+    async def page(self, call: Call, cursor: str | None, ask: Callable[[], Awaitable[Page]]) -> Found:
+        """A page of the list that `call` asks for, kept or shared where that may be. Raises RpcError.
+
+        Nothing in it may be changed.
+        """
+        method = call.method
+        who = self._audience(call)
+        if not is_plain(call):
+            return Found(await ask(), None, True)
+        key = Key(self.key, method, cursor, call.legacy and method == m.TOOLS_LIST)
+        now = trio.current_time()
+        if (entry := self._cache.find(key, None, now)) is not None:
+            return self._again(entry, personal=False)
+        if who is not None and (entry := self._cache.find(key, who, now)) is not None:
+            return self._again(entry, personal=True)
+
+        async def lead() -> Found:
+            return await self._lead_page(key, who, ask)
+
+        flight = (key, None if method in self._public else who)
+        found, shared = await share(self._pages, flight, who, lead, _is_for_like, is_own_answer)
+        if shared:
+            self.counts.shared += 1
+        else:
+            self.counts.misses += 1
+        return found
+
+    def _again(self, entry: Entry, *, personal: bool) -> Found:
+        self.counts.hits += 1
+        page: Page = entry.value
+        return Found(page._replace(result=aged(entry, page.result)), entry.until, personal, again=True)
+
+    async def _lead_page(self, key: Key, who: Audience, ask: Callable[[], Awaitable[Page]]) -> Found:
+        announced = key.method in self.announced
+        fetch = self._cache.begin(key)
+        try:
+            try:
+                page = await ask()
+            except RpcError:
+                if key.target is not None:  # the cursor may be one of a list that is not there any more
+                    self.lists_changed((key.method,))
+                raise
+            ttl, public, now = ttl_of(page.result), is_public(page.result), trio.current_time()
+            (self._public.add if public else self._public.discard)(key.method)
+            personal = who is not None and not public
+            if ttl:
+                until = now + ttl / 1000
+            elif announced and page.result:
+                until = now + self._store.config.max_list_age
+            else:
+                return Found(page, None, personal)
+            size = page.size + size_of(page.result.values()) + ITEM_OVERHEAD * len(page.items)
+            kept = self._cache.keep(
+                fetch, None, page, size, until, until if ttl else 0.0
+            )
+            return Found(page, until if kept else None, personal)
+        finally:
+            self._cache.end(fetch)
+
+    def _audience(self, call: Call) -> Audience:
+        """For whom an answer is that is not public; None: for all, as the server cannot tell them apart."""
+        if not self.modern and self._is_shared:
+            return None
+        return like(call)
+
+
+def aged(entry: Entry, result: Fields | None = None) -> Fields:
+    """A copy of a kept result with what remains of its time to live."""
+    result = dict(entry.value if result is None else result)
+    if entry.fresh_until:
+        left = int((entry.fresh_until - trio.current_time()) * 1000)
+        result["ttlMs"] = raw(max(0, left))
+    return result
+
+
+def _is_for_others(outcome: _Brought | RpcError, same: bool) -> bool:
+    return same if isinstance(outcome, RpcError) else outcome.public
+
+
+def _is_for_like(outcome: Found | RpcError, same: bool) -> bool:
+    return same or (isinstance(outcome, Found) and not outcome.personal)

@@ -1,0 +1,266 @@
+"""Clients that load mcpmux: over HTTP in both eras, with a parser that is not mcpmux's, and on a stream."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any
+
+import h11
+import trio
+
+Json = dict[str, Any]
+
+MODERN, LEGACY = "2026-07-28", "2025-11-25"
+CLIENT = {"name": "chaos", "version": "1"}
+META = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientInfo": CLIENT,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+RECEIVE_BYTES = 65536
+
+
+class ClientError(Exception):
+    """mcpmux itself has failed: no MCP answer came."""
+
+
+class LoadClient(ABC):
+    """`heard` counts the updates of each URI."""
+
+    def __init__(self) -> None:
+        self.heard: Counter[str] = Counter()
+        self._ids = count(1)
+
+    @abstractmethod
+    async def ask(self, method: str, params: Json) -> Json:
+        """The answer to one request, a whole message. Raises ClientError."""
+
+    @abstractmethod
+    async def subscribe(self, uris: list[str]) -> None:
+        """Hear of changes from now on."""
+
+    def _take(self, message: Json) -> None:
+        if message["method"] == "notifications/resources/updated":
+            self.heard[message["params"]["uri"]] += 1
+
+
+class HttpClient(LoadClient):
+    """Of either era; exchanges take idle connections, as those of real clients do."""
+
+    def __init__(self, port: int, revision: str, nursery: trio.Nursery) -> None:
+        super().__init__()
+        self._port, self._revision, self._nursery = port, revision, nursery
+        self._idle: list[_Connection] = []
+        self._session: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<HttpClient {self._revision}>"
+
+    async def ask(self, method: str, params: Json) -> Json:
+        answer: Json | None = None
+        async with self._sent("POST", self._request(method, params)) as connection:
+            async for message in connection.messages():
+                if "method" in message:
+                    self._take(message)
+                else:
+                    answer = message
+        if answer is None:
+            raise ClientError(f"no answer to {method}")
+        return answer
+
+    async def subscribe(self, uris: list[str]) -> None:
+        if self._revision == MODERN:
+            wish = self._request("subscriptions/listen", {"notifications": {"resourceSubscriptions": uris}})
+            await self._nursery.start(self._hear, "POST", wish)
+            return
+        await self._nursery.start(self._hear, "GET", None)
+        for uri in uris:
+            answer = await self.ask("resources/subscribe", {"uri": uri})
+            assert "result" in answer, answer
+
+    async def open(self) -> None:
+        """Open a session, where the era has one."""
+        if self._revision == MODERN:
+            return
+        params = {"protocolVersion": self._revision, "capabilities": {}, "clientInfo": CLIENT}
+        async with self._sent("POST", self._request("initialize", params)) as connection:
+            async for message in connection.messages():
+                assert "result" in message, message
+            self._session = connection.headers["mcp-session-id"]
+        initialized = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        async with self._sent("POST", initialized) as connection:
+            assert connection.status == 202
+
+    async def close(self) -> None:
+        """End the session and every idle connection."""
+        if self._session is not None:
+            async with self._sent("DELETE", None) as connection:
+                assert connection.status == 204
+        await self.vanish()
+
+    async def vanish(self) -> None:
+        """Say nothing more to anybody."""
+        for connection in self._idle:
+            await connection.stream.aclose()
+        self._idle.clear()
+
+    def _request(self, method: str, params: Json) -> Json:
+        if self._revision == MODERN:
+            params = {**params, "_meta": META}
+        return {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
+
+    async def _hear(self, verb: str, message: Json | None, task_status: trio.TaskStatus[None]) -> None:
+        async with self._sent(verb, message) as connection:
+            if verb == "GET":
+                assert connection.status == 200
+                task_status.started()
+            async for heard in connection.messages():
+                if heard.get("method") == "notifications/subscriptions/acknowledged":
+                    task_status.started()
+                assert "method" in heard, f"a stream that is to stay has ended: {heard}"
+                self._take(heard)
+
+    @asynccontextmanager
+    async def _sent(self, verb: str, message: Json | None) -> AsyncIterator[_Connection]:
+        """A connection on which a request was sent and the head of its answer has come."""
+        connection = self._idle.pop() if self._idle else await _connect(self._port)
+        try:
+            await connection.send(verb, self._headers(message), message)
+            yield connection
+            if connection.is_reusable():
+                self._idle.append(connection)
+                return
+        except (h11.RemoteProtocolError, trio.BrokenResourceError) as error:
+            raise ClientError(f"HTTP broke: {error!r}") from error
+        finally:
+            if connection not in self._idle:
+                with trio.CancelScope(shield=True):
+                    await connection.stream.aclose()
+
+    def _headers(self, message: Json | None) -> dict[str, str]:
+        headers = {"Host": f"127.0.0.1:{self._port}", "Accept": "application/json, text/event-stream"}
+        if message is None:
+            headers["Accept"] = "text/event-stream"
+        else:
+            headers["Content-Type"] = "application/json"
+        if self._session is not None:
+            headers["Mcp-Session-Id"] = self._session
+        if message is None or message["method"] != "initialize":
+            headers["MCP-Protocol-Version"] = self._revision
+        if self._revision == MODERN and message is not None:
+            headers["Mcp-Method"] = message["method"]
+            if (named_by := NAMED_BY.get(message["method"])) is not None:
+                headers["Mcp-Name"] = message["params"][named_by]
+        return headers
+
+
+async def _connect(port: int) -> _Connection:
+    return _Connection(await trio.open_tcp_stream("127.0.0.1", port))
+
+
+class _Connection:
+    """One connection to mcpmux: one exchange at a time. `status` and `headers` are of the last answer."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self._http = h11.Connection(h11.CLIENT)
+
+    async def send(self, verb: str, headers: dict[str, str], message: Json | None) -> None:
+        body = b"" if message is None else json.dumps(message).encode()
+        fields = [*headers.items(), ("Content-Length", str(len(body)))]
+        request = h11.Request(method=verb, target="/mcp", headers=fields)
+        events = (request, h11.Data(data=body), h11.EndOfMessage())
+        await self.stream.send_all(b"".join(self._http.send(event) or b"" for event in events))
+        head = await self._next()
+        assert isinstance(head, h11.Response), head
+        self.status = head.status_code
+        self.headers = {key.decode(): value.decode() for key, value in head.headers}
+
+    async def messages(self) -> AsyncIterator[Json]:
+        """What the answer says, as it comes."""
+        is_stream = self.headers.get("content-type", "").startswith("text/event-stream")
+        data = b""
+        while not isinstance(event := await self._next(), h11.EndOfMessage):
+            data += event.data
+            while is_stream and b"\n\n" in data:
+                text, _, data = data.partition(b"\n\n")
+                lines = [line[5:] for line in text.split(b"\n") if line.startswith(b"data:")]
+                if any(line.strip() for line in lines):
+                    yield json.loads(b"".join(lines))
+        if not is_stream and data:
+            yield json.loads(data)
+
+    def is_reusable(self) -> bool:
+        """Whether another exchange may follow; makes ready for it."""
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        return True
+
+    async def _next(self) -> Any:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._http.receive_data(bytes(await self.stream.receive_some(RECEIVE_BYTES)))
+        return event
+
+
+class LineClient(LoadClient):
+    """A legacy client on a stream, as on standard input and output. `run` has to run."""
+
+    def __init__(self, stream: trio.abc.HalfCloseableStream) -> None:
+        super().__init__()
+        self._stream = stream
+        self._sending = trio.Lock()
+        self._waiting: dict[int, trio.MemorySendChannel[Json]] = {}
+
+    def __repr__(self) -> str:
+        return "<LineClient>"
+
+    async def run(self) -> None:
+        """Take what comes until the stream ends."""
+        data = b""
+        while chunk := await self._stream.receive_some(RECEIVE_BYTES):
+            *lines, data = (data + chunk).split(b"\n")
+            for message in map(json.loads, lines):
+                if "method" in message:
+                    self._take(message)
+                elif message["id"] in self._waiting:
+                    self._waiting.pop(message["id"]).send_nowait(message)
+
+    async def ask(self, method: str, params: Json) -> Json:
+        number = next(self._ids)
+        self._waiting[number], answer = trio.open_memory_channel[Json](1)
+        await self._send({"id": number, "method": method, "params": params})
+        try:
+            return await answer.receive()
+        finally:
+            if self._waiting.pop(number, None) is not None:
+                with trio.CancelScope(shield=True):
+                    await self._send({"method": "notifications/cancelled", "params": {"requestId": number}})
+
+    async def open(self) -> None:
+        """Open the stream's session."""
+        params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIENT}
+        answer = await self.ask("initialize", params)
+        assert "result" in answer, answer
+        await self._send({"method": "notifications/initialized"})
+
+    async def subscribe(self, uris: list[str]) -> None:
+        for uri in uris:
+            answer = await self.ask("resources/subscribe", {"uri": uri})
+            assert "result" in answer, answer
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._stream.send_eof()
+
+    async def _send(self, message: Json) -> None:
+        async with self._sending:
+            await self._stream.send_all(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")

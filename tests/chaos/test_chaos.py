@@ -1,0 +1,166 @@
+"""Eight servers harmed at random under load; afterwards everything is as it was before.
+
+The seed is printed, and `MCPMUX_CHAOS_SEED` sets another one: what is done to whom, and what is asked,
+follows from it, though not at which moment of each other.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.chaos.clients import LoadClient
+from tests.chaos.fleet import DEADLINES, LONGEST, SHORTEST, Victim, Web, Wrapped, is_alive
+from tests.chaos.load import SHARED, Load
+from tests.chaos.waiting import until
+from tests.chaos.world import Held, World, open_world
+from tests.real.mux import descendants
+
+SEED = os.environ.get("MCPMUX_CHAOS_SEED", "7")
+CALM = ("calm-stdio", "calm-http")
+GRACE_SECONDS = 1.0  # beyond the deadline, for who carries the answer
+LANES = 4  # exchanges of one client at a time
+WARM_SECONDS = 3.0  # of load on healthy servers, before anything is measured
+QUIET_SECONDS = 1.5  # after which no update comes late
+END_SECONDS = 15.0  # for processes and tables to go
+LOSING = ("kill", "restart", "refuse", "ids", "cut", "garbage")  # faults that may end a connection
+
+CONNECTIONS = 32  # idle or streams, to one server: no more than were ever in use at a time
+STREAMS = 2  # to one server that nobody asks anything: its own stream, and what carried the handshake
+OBJECTS_PER_EXCHANGE = 0.5  # that may stay; any leak leaves more
+
+
+def make_victims(pids: Path, chance: random.Random) -> list[Victim]:
+    return [
+        Victim("stdio-legacy", "legacy", pids),
+        Victim("stdio-modern", "modern", pids),
+        Wrapped("wrapped-legacy", "legacy", pids),
+        Wrapped("wrapped-modern", "modern", pids),
+        Web("http-legacy", "legacy", pids, chance),
+        Web("http-modern", "modern", pids, chance),
+        Web("http-both", "both", pids, chance),
+        Web("http-late", "legacy", pids, chance),
+    ]
+
+
+class Chaos:
+    """Harms the victims, each for itself, at most so often that each loses `losses` connections."""
+
+    def __init__(self, victims: list[Victim], losses: int) -> None:
+        self._victims, self._losses = victims, losses
+        self.done: list[str] = []
+
+    async def run(self, world: World) -> None:
+        """Harm until cancelled; then everybody is left in peace."""
+        async with trio.open_nursery() as nursery:
+            for victim in self._victims:
+                chance = random.Random(f"{SEED} {victim.name}")
+                nursery.start_soon(self._harm, victim, chance, world)
+
+    async def _harm(self, victim: Victim, chance: random.Random, world: World) -> None:
+        faults = {**victim.faults, "restart": lambda: world.mux.restart(victim.name)}
+        losses = 0
+        try:
+            while True:
+                await trio.sleep(chance.uniform(SHORTEST, LONGEST))
+                fault = chance.choice(list(faults))
+                if fault in LOSING and losses >= self._losses:
+                    continue
+                losses += fault in LOSING
+                faults[fault]()
+                self.done.append(f"{victim.name}: {fault}")
+                await trio.sleep(chance.uniform(SHORTEST, LONGEST))
+                victim.heal()
+        finally:
+            victim.heal()
+
+
+@asynccontextmanager
+async def serving(tmp_path: Path) -> AsyncIterator[tuple[World, list[Victim]]]:
+    """mcpmux in front of the victims and of two servers that nobody harms. No process outlives it."""
+    victims = make_victims(tmp_path, random.Random(SEED))
+    calm = [Victim(CALM[0], "legacy", tmp_path), Web(CALM[1], "both", tmp_path, random.Random(SEED))]
+    before = descendants(os.getpid())
+    async with trio.open_nursery() as nursery:
+        for victim in (*victims, *calm):
+            if isinstance(victim, Web):
+                await nursery.start(victim.run)
+        async with open_world([victim.upstream() for victim in (*victims, *calm)]) as world:
+            yield world, victims
+        nursery.cancel_scope.cancel()
+    pids = [pid for victim in (*victims, *calm) for pid in victim.pids()]
+    assert await until(lambda: not any(map(is_alive, pids)), END_SECONDS)
+    assert descendants(os.getpid()) - before == set()
+
+
+async def touch_everything(clients: list[LoadClient], names: list[str]) -> None:
+    """Change a resource of each server: every client has to hear of all of them."""
+    await trio.sleep(QUIET_SECONDS)
+    for client in clients:
+        client.heard.clear()
+    for number, name in enumerate(names):
+        call = {"name": f"{name}__touch", "arguments": {"uri": SHARED}}
+        answer = await clients[number % len(clients)].ask("tools/call", call)
+        assert "result" in answer, answer
+    await trio.sleep(QUIET_SECONDS)
+    for client in clients:
+        assert set(client.heard) == {f"{name}+{SHARED}" for name in names}, client
+
+
+async def held_by_nobody(world: World, webs: list[Web], recovery: float) -> Held:
+    """What mcpmux holds without clients; all sessions are new, so that idle connections do not count."""
+    await world.is_empty(END_SECONDS)
+    assert max(web.connections for web in webs) < CONNECTIONS
+    for name in world.mux.upstreams:
+        world.mux.restart(name)
+    await world.is_well(recovery)
+    await until(lambda: sum(web.connections for web in webs) <= STREAMS * len(webs), END_SECONDS)
+    return Held.now()
+
+
+async def run_chaos(tmp_path: Path, seconds: float, losses: int, recovery: float) -> None:
+    async with serving(tmp_path) as (world, victims):
+        names = list(world.mux.upstreams)
+        webs = [victim for victim in victims if isinstance(victim, Web)]
+        load = Load(names, set(CALM), DEADLINES["request_timeout"] + GRACE_SECONDS, SEED)
+        chaos = Chaos(victims, losses)
+        async with world.clients() as clients:
+            await load.run_for(clients, WARM_SECONDS, LANES)
+        assert not load.verdicts.errors, f"of healthy servers: {load.verdicts}"
+        before = await held_by_nobody(world, webs, recovery)
+        async with world.clients() as clients:
+            for client in clients:
+                await client.subscribe([f"{name}+{SHARED}" for name in names])
+            await touch_everything(clients, names)
+            async with trio.open_nursery() as harming:
+                harming.start_soon(chaos.run, world)
+                await load.run_for(clients, seconds, LANES)
+                harming.cancel_scope.cancel()
+            print(f"seed {SEED}: {len(chaos.done)} faults\n{load.verdicts}\n{load.clock.late:.2f} s late")
+            assert not load.verdicts.wrong, "\n".join(load.verdicts.wrong[:20])
+            assert load.verdicts.errors, "nobody was harmed"
+            await world.is_well(recovery)
+            await touch_everything(clients, names)
+        after, exchanges = await held_by_nobody(world, webs, recovery), sum(load.verdicts.outcomes.values())
+        print(
+            f"{after.descriptors - before.descriptors:+} descriptors, "
+            f"{after.objects - before.objects:+} objects after {exchanges} exchanges"
+        )
+        assert after.tasks == before.tasks
+        assert after.descriptors == before.descriptors
+        assert after.objects - before.objects < OBJECTS_PER_EXCHANGE * exchanges
+
+
+async def test_servers_harmed_at_random_leave_no_wrong_answer_and_no_trace(tmp_path: Path) -> None:
+    await run_chaos(tmp_path, seconds=12, losses=3, recovery=40)
+
+
+@pytest.mark.slow
+async def test_servers_harmed_for_minutes_leave_no_wrong_answer_and_no_trace(tmp_path: Path) -> None:
+    await run_chaos(tmp_path, seconds=120, losses=1000, recovery=150)

@@ -1,0 +1,151 @@
+"""mcpmux as it is served, in this very process, so that a test can look into its tables."""
+
+from __future__ import annotations
+
+import gc
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from mcpmux import app
+from mcpmux.app.listeners import Serving, serve_http_listener
+from mcpmux.config import Config, HttpListener, Upstream
+from mcpmux.protocol.inflight import Ticket
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
+from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.runtime.mailbox import Mailbox
+from mcpmux.transports.pipe import open_line_pipe
+from tests.chaos.clients import LEGACY, MODERN, HttpClient, LineClient, LoadClient
+from tests.chaos.waiting import count_descriptors, until
+
+MESSAGE_BYTES = 2**20
+REVISIONS = (MODERN, LEGACY, MODERN, LEGACY)  # of the clients over HTTP
+
+
+@dataclass(frozen=True)
+class Held:
+    """What is held at one moment, to be compared with another."""
+
+    tasks: Counter[str]
+    descriptors: int
+    objects: int
+
+    @classmethod
+    def now(cls) -> Held:
+        gc.collect()
+        return cls(Counter(_tasks()), count_descriptors(), len(gc.get_objects()))
+
+
+def _tasks() -> list[str]:
+    """The names of all tasks of this loop."""
+    root = trio.lowlevel.current_root_task()
+    waiting, names = [root], []
+    while waiting:
+        task = waiting.pop()
+        if task is not None:
+            names.append(task.name)
+            waiting += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    return names
+
+
+class World:
+    """A running mcpmux with one HTTP listener at `port`."""
+
+    def __init__(self, mux: app.Mux, port: int, nursery: trio.Nursery) -> None:
+        self.mux, self._port, self._nursery = mux, port, nursery
+
+    @asynccontextmanager
+    async def clients(self) -> AsyncIterator[list[LoadClient]]:
+        """Some clients of both eras over HTTP, and one on a stream; all gone afterwards."""
+        async with trio.open_nursery() as nursery:
+            over_http = [HttpClient(self._port, revision, nursery) for revision in REVISIONS]
+            ours, theirs = (trio.SocketStream(_trio(side)) for side in socket.socketpair())
+            self._nursery.start_soon(self._serve_stream, theirs, name="stream client")
+            on_stream = LineClient(ours)
+            nursery.start_soon(on_stream.run)
+            for client in (*over_http, on_stream):
+                await client.open()
+            yield [*over_http, on_stream]
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                for client in (*over_http, on_stream):
+                    await client.close()
+                await ours.aclose()
+
+    async def _serve_stream(self, stream: trio.SocketStream) -> None:
+        async with stream, open_line_pipe(stream, MESSAGE_BYTES) as pipe:
+            await serve_pipe(pipe, self.mux.front)
+
+    def faults(self) -> dict[str, str]:
+        """What is not as it should be, of every session that is to be there: why."""
+        found = {}
+        for session in self.mux.upstreams.sessions():
+            wanted = self.mux.relay.subscriptions.wanted(session.key)
+            if session.state != "ready":
+                found[session.key] = f"{session.state}: {session.trouble}"
+            elif session.subscriber.asked != wanted:
+                found[session.key] = f"subscribed to {session.subscriber.asked}, wanted are {wanted}"
+        return found
+
+    async def is_well(self, seconds: float) -> None:
+        """Wait until everything is connected and subscribed."""
+        await until(lambda: not self.faults(), seconds)
+        assert not self.faults()
+
+    def leftovers(self) -> dict[str, object]:
+        """What is in the tables though no client is there."""
+        mux = self.mux
+        counts: dict[str, object] = {
+            "clients": mux.upstreams.clients,
+            "listeners": mux.relay.listening,
+            "private sessions": len(mux.upstreams._private),
+            "questions": len(mux.relay.questions),
+            "mailboxes": _alive(Mailbox),
+            "tickets": _alive(Ticket),
+            "http sessions": sum(len(each.sessions) for each in _found(HttpEndpoint)),
+        }
+        for session in mux.upstreams.sessions():
+            counts[f"{session.key} wanted"] = len(mux.relay.subscriptions.wanted(session.key))
+            counts[f"{session.key} asked"] = len(session.subscriber.asked)
+            counts[f"{session.key} in flight"] = session.in_flight
+            counts[f"{session.key} running"] = session.running
+            counts[f"{session.key} waiting"] = session.turnstile.waiting
+        return {what: count for what, count in counts.items() if count}
+
+    async def is_empty(self, seconds: float) -> None:
+        """Wait until nothing of any client is left."""
+        await until(lambda: not self.leftovers(), seconds)
+        assert not self.leftovers()
+
+
+def _trio(side: socket.socket) -> trio.socket.SocketType:
+    return trio.socket.from_stdlib_socket(side)
+
+
+def _found(kind: type) -> list[object]:
+    return [each for each in gc.get_objects() if type(each) is kind]
+
+
+def _alive(kind: type) -> int:
+    gc.collect()
+    return len(_found(kind))
+
+
+@asynccontextmanager
+async def open_world(upstreams: list[Upstream]) -> AsyncIterator[World]:
+    """mcpmux in front of these."""
+    config = Config(upstreams=tuple(upstreams))
+    urls: list[str] = []
+    stopping = trio.Event()
+    async with app.open_mux(config) as mux, trio.open_nursery() as nursery:
+        serving = Serving(config.limits, mux.front, stopping, urls.append)
+        await nursery.start(serve_http_listener, HttpListener(host="127.0.0.1", port=0), serving)
+        for upstream in mux.upstreams.values():
+            await upstream.settled()
+        yield World(mux, int(urls[0].rpartition(":")[2].partition("/")[0]), nursery)
+        stopping.set()
+        nursery.cancel_scope.cancel()
