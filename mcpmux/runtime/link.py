@@ -17,6 +17,7 @@ from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed, TransportE
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import ASKS
 from mcpmux.protocol.batch import BatchAnswer, read_batch
+from mcpmux.protocol.busy import IN_FLIGHT, Busy
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, Call, Event, Notify, with_meta
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_REQUEST
 from mcpmux.protocol.envelope import (
@@ -49,7 +50,7 @@ Answer = Callable[[Request, Notify], Awaitable[Fields]]
 """Answers one request of the peer, or raises RpcError."""
 
 INCOMING_LIMIT = 1024  # exchanges of one peer at a time; more than any host opens, less than hurts
-OBJECTION_LIMIT = 16  # refusals of one peer's messages that wait to be sent; more are not worth an answer
+OBJECTION_LIMIT = 16  # refusals of one peer's messages that wait to be sent, after which it is not read on
 EXPIRE_SECONDS = 10.0  # how often parked calls are looked after
 FAREWELL_SECONDS = 2.0  # for telling a peer that an exchange is cancelled, or what was wrong with a message
 
@@ -65,12 +66,14 @@ class Link:
     def __init__(self, pipe: MessagePipe, answer: Answer, hear: Hear, *, objects: bool) -> None:
         self._pipe = pipe
         self.batches = False  # whether the peer may send them: set when the revision is agreed
+        self.incoming_limit = INCOMING_LIMIT
         self._answer = answer
         self._hear = hear
         self._objects = objects
         self._watching = False
         self._refused = 0
         self._objections = 0
+        self._objected = trio.lowlevel.ParkingLot()
         self.calls = Calls(pipe.send, hear)
         self._incoming: dict[Id, trio.CancelScope] = {}
         self._reading = trio.CancelScope()
@@ -161,6 +164,11 @@ class Link:
         self.batches = allows_batch(facts.revision)
 
     @property
+    def hearing(self) -> bool:
+        """Always: it says everything on this stream."""
+        return True
+
+    @property
     def doubtful(self) -> bool:
         """Never: a peer that changes its era has ended its stream before."""
         return False
@@ -169,7 +177,9 @@ class Link:
         """There are no doubts."""
 
     def give_up(self, reason: TransportError) -> None:
-        """Nothing to do: the stream ends by itself."""
+        """Read nothing more: everybody who waits hears the reason, and the owner closes the stream."""
+        self.close_reason = reason
+        self._reading.cancel(reason="given up")
 
     async def notify(self, method: str, params: Fields | None = None) -> None:
         """Send a notification. Raises TransportClosed."""
@@ -220,6 +230,8 @@ class Link:
                 self._object_to(bad)
             except MessageTooLarge as error:
                 self._object_to(BadMessage(INVALID_REQUEST, f"Invalid request: {error}"))
+            while self._objections >= OBJECTION_LIMIT:  # until the peer reads, or the pipe gives it up
+                await self._objected.park()
 
     def _take_batch(self, data: bytes) -> None:
         """Take every message in a batch; what it asks is answered together. Raises BadMessage."""
@@ -250,7 +262,7 @@ class Link:
             self._say_soon(encode_error(bad.id, bad))
 
     def _say_soon(self, objection: bytes | None) -> None:
-        if objection is not None and self._objections < OBJECTION_LIMIT:
+        if objection is not None:
             self._objections += 1
             self._nursery.start_soon(self._send_objection, objection)
 
@@ -271,9 +283,9 @@ class Link:
             self._object_to(BadMessage(refusal.code, refusal.message), batch)
         elif self._draining:
             self._object_to(BadMessage(BUSY, "Busy: mcpmux is stopping; try again later", request.id), batch)
-        elif len(self._incoming) >= INCOMING_LIMIT:
-            refusal = RpcError(BUSY, f"Busy: more than {INCOMING_LIMIT} requests in flight; try again later")
-            self._object_to(BadMessage(refusal.code, refusal.message, request.id), batch)
+        elif len(self._incoming) >= self.incoming_limit:
+            busy = Busy(f"more than {self.incoming_limit} requests in flight", IN_FLIGHT, own=True)
+            self._object_to(BadMessage(busy.code, busy.message, request.id, busy.data), batch)
         else:
             if batch is not None:
                 batch.expect()
@@ -336,6 +348,7 @@ class Link:
             await _quietly(self._pipe.send(data))
         finally:
             self._objections -= 1
+            self._objected.unpark()
 
 
 async def _quietly(sending: Awaitable[None]) -> None:

@@ -17,7 +17,7 @@ from tests.real.web_server import find_free_port, run_web_server
 pytestmark = pytest.mark.real
 
 PROGRAM = Path(__file__).parent / "websocket_sdk1.py"
-VISIT_SECONDS = 90
+VISIT_SECONDS = 150
 
 
 @pytest.fixture(scope="module")

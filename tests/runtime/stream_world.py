@@ -49,7 +49,8 @@ class Lines:
     async def send(self, message: bytes) -> None:
         async with self._lock:
             try:
-                await self._stream.send_all(message + b"\n")
+                with trio.CancelScope(shield=True):  # never half a line
+                    await self._stream.send_all(message + b"\n")
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 raise TransportClosed(str(error)) from None
 
@@ -78,7 +79,10 @@ class Messages:
 
     async def send(self, message: bytes) -> None:
         try:
-            await self.connection.send_message(message.decode())
+            with trio.CancelScope(
+                shield=True
+            ):  # the library would send the next frame behind half of this one
+                await self.connection.send_message(message.decode())
         except ConnectionClosed as error:
             raise TransportClosed(str(error)) from None
 

@@ -232,7 +232,7 @@ async def test_a_line_past_the_limit_is_refused_and_the_stream_goes_on(kind: str
         assert (await call(client, "who", me="on"))["content"][0]["text"] == "on"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["tcp", "ws", pytest.param("unix", marks=pytest.mark.slow)])
 async def test_a_client_that_reads_nothing_is_closed_and_others_are_served(kind: str, tmp_path: Path):
     server = Server(MODERN)
     async with open_stream_world(kind, server, tmp_path, Limits(client_stall=0.3)) as world:

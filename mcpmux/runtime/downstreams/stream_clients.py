@@ -7,8 +7,8 @@ could make its browser send an HTTP request there, with a message of its own in 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import trio
@@ -29,7 +29,7 @@ from mcpmux.transports.pipe import MessagePipe, open_line_pipe
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.tls.certificate import holder_of
 from mcpmux.transports.tls.handshake import HANDSHAKE_SECONDS
-from mcpmux.transports.websocket.pipe import GOING_AWAY, POLICY_VIOLATION, allowance
+from mcpmux.transports.websocket.pipe import GOING_AWAY, POLICY_VIOLATION
 from mcpmux.transports.websocket.server import Door, open_websocket_client
 
 FIRST_SECONDS = 60.0  # for the first message of a client; whoever says nothing only holds a connection
@@ -77,7 +77,7 @@ class StreamClients:
 
     async def _serve_websocket(self, door: Door, stream: Stream, crowded: bool) -> None:
         limit = self._limits.message_bytes
-        patient = PatientStream(stream, self._limits.stall, allowance(limit))
+        patient = PatientStream(stream, self._limits.stall)
 
         def busy() -> str | None:
             return CROWDED if crowded else STOPPING if self._stopping.is_set() else None
@@ -88,7 +88,8 @@ class StreamClients:
             if pipe is None:
                 return
             principal = asking.admission.principal if asking is not None else ANYONE
-            with trio.move_on_after(asking.seconds_left if asking is not None else math.inf) as scope:
+            pipe.close_code = GOING_AWAY
+            with asking.stay() if asking is not None else trio.CancelScope():
                 await serve_pipe(
                     pipe,
                     self._front,
@@ -100,10 +101,8 @@ class StreamClients:
                     principal=principal,
                     gate=self._gate,
                 )
-            if self._stopping.is_set():
-                pipe.close_code = GOING_AWAY
-            elif scope.cancelled_caught:
-                pipe.close_code = POLICY_VIOLATION  # its token has expired
+            if not self._stopping.is_set():  # its token has expired or was taken back, or it does not read
+                pipe.close_code = POLICY_VIOLATION
 
     async def _serve_lines(self, stream: Stream, crowded: bool) -> None:
         patient = PatientStream(stream, self._limits.stall)
@@ -147,10 +146,9 @@ class _Asking:
             return turned.status, str(turned), turned.fields
         return None
 
-    @property
-    def seconds_left(self) -> float:
-        """For which the client may stay."""
-        return self._gate.seconds_left(self.admission)
+    def stay(self) -> AbstractContextManager[trio.CancelScope]:
+        """As long as the client may stay."""
+        return self._gate.stay(self.admission)
 
 
 async def _holder_of(stream: Stream) -> str:

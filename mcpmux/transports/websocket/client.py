@@ -8,29 +8,34 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import trio
-from trio_websocket import ConnectionRejected, WebSocketConnection, wrap_client_stream
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, Event, RejectConnection, RejectData, Request
+from wsproto.utilities import ProtocolError
 
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConnectFailed
 from mcpmux.transports.pipe import RECEIVE_BYTES
 from mcpmux.transports.stream import PatientStream, open_tcp
-from mcpmux.transports.websocket.pipe import (
-    SUBPROTOCOL,
-    ReaderNursery,
-    WebSocketPipe,
-    allowance,
-    open_websocket_pipe,
-)
+from mcpmux.transports.websocket.frame_writer import BROKEN
+from mcpmux.transports.websocket.pipe import SUBPROTOCOL, WebSocketPipe, open_websocket_pipe
 
 BODY_BYTES = 200  # of a refusal that are worth telling
 DEFAULT_PORTS = {"ws": 80, "wss": 443}
 
 Headers = Sequence[tuple[str, str]]
+
+
+class HandshakeRefused(ConnectFailed):
+    """The server answered the handshake with an HTTP status. `challenge`: its WWW-Authenticate."""
+
+    def __init__(self, text: str, status: int, challenge: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.challenge = challenge
 
 
 @asynccontextmanager
@@ -46,19 +51,17 @@ async def open_websocket(
     stream: PatientStream | None = None
     with trio.move_on_after(patience):
         plain = await open_tcp(place.host, place.port, tls if place.secure else None)
-        stream = PatientStream(plain, allowance=allowance(max_message_bytes))
+        stream = PatientStream(plain)
     if stream is None:
         raise ConnectFailed(f"cannot connect to {place.host}:{place.port}: not within {patience:g} s")
     try:
-        async with trio.open_nursery() as nursery:
-            reader = ReaderNursery(nursery)
-            with trio.move_on_at(began + patience) as scope:
-                connection = await _shake_hands(reader, stream, place, headers, max_message_bytes)
-            if scope.cancelled_caught:
-                raise ConnectFailed(f"no WebSocket at {place}: no answer within {patience:g} s")
-            async with open_websocket_pipe(connection, reader, stream, max_message_bytes) as pipe:
-                yield pipe
-            nursery.cancel_scope.cancel()
+        protocol = None
+        with trio.move_on_at(began + patience):
+            protocol = await _shake_hands(stream, place, headers)
+        if protocol is None:
+            raise ConnectFailed(f"no WebSocket at {place}: no answer within {patience:g} s")
+        async with open_websocket_pipe(protocol, stream, max_message_bytes) as pipe:
+            yield pipe
     finally:
         await trio.aclose_forcefully(stream)
 
@@ -84,33 +87,58 @@ class _Place(NamedTuple):
         return self.name + self.target.partition("?")[0]  # a query may hold secrets
 
 
-async def _shake_hands(
-    reader: ReaderNursery, stream: PatientStream, place: _Place, headers: Headers, limit: int
-) -> WebSocketConnection:
-    """The open connection. Raises ConnectFailed."""
-    connection = await reader.unless_ended(
-        partial(
-            wrap_client_stream,
-            reader.as_nursery,
-            # The library only sends, receives and closes; its annotation names two kinds of stream too few.
-            cast(trio.SocketStream, stream),
-            place.name,
-            place.target,
-            subprotocols=[SUBPROTOCOL],
-            extra_headers=[(key.encode("latin-1"), value.encode("latin-1")) for key, value in headers],
-            max_message_size=limit,
-            receive_buffer_size=RECEIVE_BYTES,
-        )
-    )
-    if connection is None:
-        raise ConnectFailed(f"no WebSocket at {place}: {_explain(reader.failure)}")
-    return connection
+async def _shake_hands(stream: PatientStream, place: _Place, headers: Headers) -> WSConnection:
+    """What goes on with the frames. Raises ConnectFailed."""
+    protocol = WSConnection(ConnectionType.CLIENT)
+    extra = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in headers]
+    request = Request(place.name, place.target, extra_headers=extra, subprotocols=[SUBPROTOCOL])
+    answer = _Answer()
+    try:
+        await stream.send_all(protocol.send(request))
+        while not answer.is_whole and (data := await stream.receive_some(RECEIVE_BYTES)):
+            protocol.receive_data(bytes(data))
+            while not answer.is_whole and (event := next(protocol.events(), None)) is not None:
+                answer.take(event)
+    except BROKEN:
+        pass
+    except (ProtocolError, UnicodeError) as error:  # the latter of a header that should be ASCII
+        raise ConnectFailed(
+            f"no WebSocket at {place}: the server's handshake makes no sense: {error}"
+        ) from None
+    if answer.status:
+        raise HandshakeRefused(f"no WebSocket at {place}: {answer.refusal}", answer.status, answer.challenge)
+    if not answer.accepted:
+        raise ConnectFailed(f"no WebSocket at {place}: {answer.refusal}")
+    return protocol
 
 
-def _explain(failure: Exception | None) -> str:
-    if isinstance(failure, ConnectionRejected):
-        body = (failure.body or b"")[:BODY_BYTES].decode(errors="replace").strip()
-        return f"the server answered {failure.status_code}" + (f": {body}" if body else "")
-    if failure is None:
-        return "the server closed the connection within the handshake"
-    return f"the server's handshake makes no sense: {failure}"
+class _Answer:
+    """What a server says to the request."""
+
+    def __init__(self) -> None:
+        self.accepted = False
+        self.is_whole = False  # or so much of it as is worth telling
+        self.status = 0  # of a refusal
+        self.challenge = ""
+        self._body = b""
+
+    def take(self, event: Event) -> None:
+        """One more part of it."""
+        if isinstance(event, AcceptConnection):
+            self.accepted = self.is_whole = True
+        elif isinstance(event, RejectConnection):
+            self.status = event.status_code
+            said = [bytes(value) for name, value in event.headers if bytes(name) == b"www-authenticate"]
+            self.challenge = b", ".join(said).decode("latin-1")
+            self.is_whole = not event.has_body
+        elif isinstance(event, RejectData):
+            self._body += event.data
+            self.is_whole = event.body_finished or len(self._body) >= BODY_BYTES
+
+    @property
+    def refusal(self) -> str:
+        """Why there is no WebSocket, in words."""
+        if not self.status:
+            return "the server closed the connection within the handshake"
+        body = self._body[:BODY_BYTES].decode(errors="replace").strip()
+        return f"the server answered {self.status}" + (f": {body}" if body else "")

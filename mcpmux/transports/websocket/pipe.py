@@ -1,39 +1,40 @@
 """A message pipe over WebSocket (RFC 6455): one message per text frame, subprotocol `mcp`.
 
-Promises: a message past the limit, in bytes, closes the connection with 1009 and a binary message with 1003;
-pings are answered; closing says goodbye and is bounded. Refuses to know who the peer is and what a message
-says. Both ends are alike here; the handshakes are in `websocket_client` and `websocket_server`.
+Promises: a message past the limit, in bytes, closes the connection with 1009, a binary message with 1003,
+much without any message with 1008, and what is no WebSocket with 1002 or 1007, as its parser says; a peer's
+goodbye and its pings are answered; closing says goodbye and is bounded. Refuses to know who the peer is and
+what a message says. Both ends are alike here; the handshakes are in `client` and `server`.
 
-The library's reader runs in a task of its own. Whatever it dies of ends the connection and nothing else: it
-does not expect some peers, such as one that pings after we have said goodbye.
+The parser does no I/O. Whoever receives reads the stream for it; all that is sent goes through one writer.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import math
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TypeVar, cast
 
 import trio
-from trio_websocket import CloseReason, ConnectionClosed, WebSocketConnection
-from wsproto.utilities import ProtocolError
+from wsproto import WSConnection
+from wsproto.connection import ConnectionState
+from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, TextMessage
 
 from mcpmux.errors import TransportClosed
+from mcpmux.transports.pipe import LAST_WORDS_SECONDS, RECEIVE_BYTES
 from mcpmux.transports.stream import PatientStream
+from mcpmux.transports.websocket.frame_writer import BROKEN, FrameWriter
 
 SUBPROTOCOL = "mcp"  # what the SDKs' own WebSocket transports say; MCP itself specifies none
 
 NORMAL, GOING_AWAY, UNSUPPORTED_DATA, TOO_BIG = 1000, 1001, 1003, 1009  # RFC 6455 section 7.4.1
 POLICY_VIOLATION = 1008
 
-CLOSE_SECONDS = 2.0  # for each of: the last messages, the goodbyes, and a peer that still sends
+CLOSE_SECONDS = 2.0  # for each of: the last messages, and the goodbyes of both sides
 LINGER_RECEIVES = 64  # receives of what a peer still sends, so that it reads our goodbye, not a reset
 ALLOWANCE_SHARES = 4  # messages' worth of bytes without a message, which only frames without end need
 ALLOWANCE_BYTES = 2**20  # and pings
-
-T = TypeVar("T")
-
-_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+EVENTS_IN_A_ROW = 256  # without a message, after which other tasks get their turn: frames may be tiny
+LOST = "the connection was lost"
 
 
 def allowance(max_message_bytes: int) -> int:
@@ -41,170 +42,181 @@ def allowance(max_message_bytes: int) -> int:
     return ALLOWANCE_SHARES * max_message_bytes + ALLOWANCE_BYTES
 
 
-class ReaderNursery:
-    """Stands in for the nursery that the library starts its reader in; notices the reader's end."""
-
-    def __init__(self, nursery: trio.Nursery) -> None:
-        self._nursery = nursery
-        self.ended = trio.Event()
-        self.failure: Exception | None = None
-
-    def __repr__(self) -> str:
-        return f"<ReaderNursery ended={self.ended.is_set()} failure={self.failure!r}>"
-
-    @property
-    def as_nursery(self) -> trio.Nursery:
-        """For the library, which only calls `start_soon`."""
-        return cast(trio.Nursery, self)
-
-    def start_soon(self, function: Callable[[], Awaitable[None]]) -> None:
-        """Run the library's reader."""
-        self._nursery.start_soon(self._run, function, name="websocket reader")
-
-    async def unless_ended(self, shake_hands: Callable[[], Awaitable[T]]) -> T | None:
-        """What the handshake gives; None when the reader ends first, as the library would wait for ever."""
-        result = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._cancel_at_end, nursery.cancel_scope)
-            result = await shake_hands()
-            nursery.cancel_scope.cancel()
-        return result
-
-    async def _cancel_at_end(self, scope: trio.CancelScope) -> None:
-        await self.ended.wait()
-        scope.cancel(reason="the connection ended within the handshake")
-
-    async def _run(self, function: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await function()
-        except Exception as error:  # the wall around foreign code: of its parser and that of HTTP below
-            self.failure = error
-        finally:
-            self.ended.set()
-
-
 class WebSocketPipe:
     """A MessagePipe over an open WebSocket. Made by `open_websocket_pipe`.
 
-    `close_code` is what it is closed with when this side closes it.
+    `close_code` is what it is closed with when this side closes it. `send` and `receive` are checkpoints only
+    when they have to wait.
     """
 
-    def __init__(
-        self,
-        connection: WebSocketConnection,
-        reader: ReaderNursery,
-        stream: PatientStream,
-        max_message_bytes: int,
-    ) -> None:
+    def __init__(self, protocol: WSConnection, stream: PatientStream, max_message_bytes: int) -> None:
         self.close_code = NORMAL
-        self._connection = connection
-        self._reader = reader
+        self._protocol = protocol
         self._stream = stream
         self._limit = max_message_bytes
-        self._outbox, self._unsent = trio.open_memory_channel[str](0)
-        self._writer_done = trio.Event()
-        self._end: str | None = None
+        self._writer = FrameWriter(stream)
+        self._partial = bytearray()
+        self._received = 0  # since the last message was whole
+        self._garbled = False  # the parser has given up
+        self._reading = trio.CancelScope()
+        self._read_deadline = math.inf
+        self._end: str | None = None  # why nothing more is received, nor taken to be sent
 
     def __repr__(self) -> str:
         return f"<WebSocketPipe {self._end or 'open'}>"
 
     async def send(self, message: bytes) -> None:
-        """Hand `message` to the writer, waiting while it sends another one. Raises TransportClosed."""
-        if self._end is not None or self._connection.closed is not None:
-            raise TransportClosed(self._why())
-        try:
-            await self._outbox.send(message.decode(errors="replace"))
-        except _GONE:
-            raise TransportClosed(self._why()) from None
+        """See MessagePipe."""
+        await self._writer.room()
+        if self._end is not None or self._writer.done.is_set():
+            raise TransportClosed(self._end or LOST)
+        self._writer.put(self._protocol.send(TextMessage(message.decode(errors="replace"))))
 
     async def receive(self) -> bytes:
         """The next message. Raises TransportClosed at the end, every time from then on."""
-        if self._end is not None:
-            raise TransportClosed(self._end)
-        try:
-            message = await self._connection.get_message()
-        except ConnectionClosed:
-            self._end = self._why()
-            raise TransportClosed(self._end) from None
-        self._stream.pardon()
-        if isinstance(message, str):
-            data = message.encode()
-            if len(data) <= self._limit:
-                return data
-            await self._refuse(TOO_BIG, f"a message of {len(data)} bytes is over the limit of {self._limit}")
-        await self._refuse(UNSUPPORTED_DATA, "a binary message came; MCP messages are text")
-        raise AssertionError("unreachable")
+        while self._end is None:
+            for number, event in enumerate(
+                self._protocol.events(), 1
+            ):  # the parser goes on where it was left
+                message = self._take(event)
+                if message is not None:
+                    self._received = 0
+                    return message
+                if number % EVENTS_IN_A_ROW == 0:
+                    await trio.lowlevel.checkpoint()
+                if self._end is not None:
+                    break
+            else:
+                await self._read_more()
+        raise TransportClosed(self._end)
 
-    async def _refuse(self, code: int, reason: str) -> None:
+    async def _read_more(self) -> None:
+        data: bytes | bytearray = b""
+        with trio.CancelScope(deadline=self._read_deadline) as self._reading, suppress(*BROKEN):
+            data = await self._stream.receive_some(RECEIVE_BYTES)
+        if not data:
+            self._end = self._end or LOST
+            self._writer.stop()
+        elif self._end is None:
+            self._received += len(data)
+            if self._received > allowance(self._limit):
+                self._refuse(POLICY_VIOLATION, "much comes, and no message")
+            else:
+                self._protocol.receive_data(bytes(data))
+
+    def _take(self, event: Event) -> bytes | None:
+        """A whole message, when the event makes one whole."""
+        if isinstance(event, TextMessage):
+            return self._take_text(event)
+        if isinstance(event, BytesMessage):
+            self._refuse(UNSUPPORTED_DATA, "a binary message came; MCP messages are text")
+        elif isinstance(event, Ping):
+            self._writer.put_pong(self._protocol.send(event.response()))
+        elif isinstance(event, CloseConnection):
+            self._take_close(event)
+        return None
+
+    def _take_text(self, event: Message[str]) -> bytes | None:
+        part = event.data.encode()
+        if len(self._partial) + len(part) > self._limit:
+            self._refuse(TOO_BIG, f"a message is over the limit of {self._limit} bytes")
+            return None
+        if event.message_finished and not self._partial:
+            return part
+        self._partial += part
+        if not event.message_finished:
+            return None
+        message = bytes(self._partial)
+        self._partial.clear()
+        return message
+
+    def _take_close(self, event: CloseConnection) -> None:
+        """The peer says goodbye, or the parser that what came is no WebSocket, and with which code to go."""
+        if self._protocol.state is ConnectionState.REMOTE_CLOSING:
+            self._end = describe_close(event)
+            self._writer.finish(self._protocol.send(event.response()))
+        else:
+            self._garbled = True
+            self._refuse(event.code, f"the peer breaks the rules of WebSocket: {event.reason}")
+
+    def _refuse(self, code: int, reason: str) -> None:
+        """End the connection from this side: nothing more is received, nor taken to be sent."""
         self._end = reason
-        await self._say_goodbye(code, reason)
-        raise TransportClosed(reason)
-
-    def _why(self) -> str:
-        if self._end is not None:
-            return self._end
-        reason = self._connection.closed
-        return "the connection was lost" if reason is None else describe_close(reason)
+        self._partial.clear()
+        self._writer.finish(self._protocol.send(CloseConnection(code, reason)))
 
     async def aclose(self) -> None:
         """Send what is queued and say goodbye, each within bounds. May be called again."""
+        if self._end is None:
+            self._end = "the pipe is closed"
+            self._writer.finish(self._protocol.send(CloseConnection(self.close_code)))
         try:
-            self._outbox.close()
             with trio.move_on_after(CLOSE_SECONDS):
-                await self._writer_done.wait()
+                await self._writer.done.wait()
         finally:
-            self._unsent.close()
-            await self._say_goodbye(self.close_code, "")
+            self._writer.drop()
+            with trio.move_on_after(CLOSE_SECONDS, shield=True):
+                await self._writer.done.wait()
+                await self._await_goodbye()
+            self._writer.stop()
 
-    async def _say_goodbye(self, code: int, reason: str) -> None:
-        with trio.move_on_after(CLOSE_SECONDS, shield=True):
-            with suppress(ProtocolError):
-                await self._connection.aclose(code, reason or None)
-            await linger(self._stream, self._reader)
+    async def _await_goodbye(self) -> None:
+        """Let the peer read our last words: closing on bytes that nobody received would reset them away."""
+        with suppress(*BROKEN, trio.BusyResourceError):  # busy: somebody still receives
+            if self._garbled:
+                await self._stream.send_eof()
+            for _ in range(LINGER_RECEIVES):
+                if self._protocol.state is not ConnectionState.LOCAL_CLOSING:
+                    return
+                data = await self._stream.receive_some(RECEIVE_BYTES)
+                if not data or self._ends_with(data):
+                    return
+
+    def _ends_with(self, data: bytes | bytearray) -> bool:
+        """Whether what came after our goodbye has the one of the peer."""
+        if self._garbled:
+            return False
+        self._protocol.receive_data(bytes(data))
+        return any(isinstance(event, CloseConnection) for event in self._protocol.events())
 
     async def run_writer(self) -> None:
-        """Send what is handed over until pipe or connection is closed. Cancelling it loses a message."""
-        try:
-            with self._unsent:
-                async for text in self._unsent:
-                    await self._connection.send_message(text)
-        except (ConnectionClosed, ProtocolError):  # whoever receives hears why
-            pass
-        finally:
-            self._writer_done.set()
+        """Send what is queued until the pipe is closed; a broken stream ends it too. The pipe's own task."""
+        await self._writer.run()
+        if self._end is None:  # the stream broke: what the peer has said before that is still taken
+            self._read_deadline = trio.current_time() + LAST_WORDS_SECONDS
+            self._reading.deadline = self._read_deadline
 
 
-def describe_close(reason: CloseReason) -> str:
-    """Why a connection ended, in words."""
-    if reason.code == 1006:  # RFC 6455 section 7.1.5: no close frame at all
-        return "the connection was lost"
-    said = f": {reason.reason}" if reason.reason else ""
-    return f"the connection was closed with {reason.code}{said}"
+def describe_close(event: CloseConnection) -> str:
+    """Why the peer closed the connection, in words."""
+    said = f": {event.reason}" if event.reason else ""
+    return f"the connection was closed with {int(event.code)}{said}"
 
 
-async def linger(stream: PatientStream, reader: ReaderNursery) -> None:
+async def linger(stream: PatientStream) -> None:
     """Let the peer read our last words: say that nothing more comes, then receive a bounded rest.
 
-    Closing on bytes that nobody has received would reset those words away. The caller bounds the time.
+    The caller bounds the time.
     """
-    with suppress(*_GONE):
+    with suppress(*BROKEN):
         await stream.send_eof()
-        await reader.ended.wait()  # until then it receives
         for _ in range(LINGER_RECEIVES):
-            if not await stream.receive_some():
+            if not await stream.receive_some(RECEIVE_BYTES):
                 return
 
 
 @asynccontextmanager
 async def open_websocket_pipe(
-    connection: WebSocketConnection, reader: ReaderNursery, stream: PatientStream, max_message_bytes: int
+    protocol: WSConnection, stream: PatientStream, max_message_bytes: int
 ) -> AsyncIterator[WebSocketPipe]:
-    """A pipe over `connection`, which it owns from now on and closes at the end."""
+    """A pipe over `stream`, where the handshake of `protocol` is done. At the end it says goodbye.
+
+    The stream stays the caller's to close. Cancelling drops what is queued; the goodbye is still said.
+    """
     async with trio.open_nursery() as nursery:
-        pipe = WebSocketPipe(connection, reader, stream, max_message_bytes)
+        pipe = WebSocketPipe(protocol, stream, max_message_bytes)
         nursery.start_soon(pipe.run_writer, name="websocket writer")
         try:
             yield pipe
         finally:
             await pipe.aclose()
-            nursery.cancel_scope.cancel()

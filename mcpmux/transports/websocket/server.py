@@ -2,7 +2,7 @@
 
 Promises: only a client that may connect, asks for the right path and speaks our subprotocol gets through; any
 other hears why, in a status and a sentence. The handshake is bounded in time (HANDSHAKE_SECONDS) and in size
-(80 KiB: 16 that the library waits with, and one receive).
+(80 KiB: 16 that the parser waits with, and one receive).
 
     404  another path                  403  a Host or Origin that the listener does not accept
     401  and 403 as the guard says, who finds out who a client is
@@ -15,21 +15,21 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 
 import structlog
 import trio
-from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, wrap_server_stream
-from wsproto.utilities import ProtocolError
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, RejectConnection, RejectData, Request
+from wsproto.utilities import RemoteProtocolError
 
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.pipe import RECEIVE_BYTES
 from mcpmux.transports.stream import PatientStream
+from mcpmux.transports.websocket.frame_writer import BROKEN
 from mcpmux.transports.websocket.pipe import (
     CLOSE_SECONDS,
     SUBPROTOCOL,
-    ReaderNursery,
     WebSocketPipe,
     linger,
     open_websocket_pipe,
@@ -39,7 +39,7 @@ log = structlog.get_logger()
 
 HANDSHAKE_SECONDS = 10.0  # from the connection to the end of its request's head, TLS included
 
-TEXT = [(b"Content-Type", b"text/plain; charset=utf-8"), (b"Connection", b"close")]
+END_OF_HEAD = b"\r\n\r\n"
 
 Busy = Callable[[], str | None]
 """Why nobody new is served at the moment, None when somebody is."""
@@ -55,28 +55,28 @@ class Door:
     path: str
     policy: OriginPolicy
 
-    def refuses(self, request: WebSocketRequest) -> tuple[int, str] | None:
+    def refuses(self, request: Request) -> tuple[int, str] | None:
         """Status and sentence for a request that does not get through."""
-        headers = _headers(request)
-        if request.path.partition("?")[0] != self.path:
+        if request.target.partition("?")[0] != self.path:
             return 404, f"the WebSocket endpoint is at {self.path}"
+        headers = _headers(request)
         reason = self.policy.refuses(headers)
         if reason is not None:
             return 403, reason
-        offered = request.proposed_subprotocols
-        if offered and SUBPROTOCOL not in offered:
+        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+            return 400, "a WebSocket handshake has no body"  # behind it come the frames
+        if request.subprotocols and SUBPROTOCOL not in request.subprotocols:
             return 400, f"the subprotocol here is {SUBPROTOCOL!r}; offer it, or none"
         return None
 
 
-def _headers(request: WebSocketRequest) -> dict[str, str]:
+def _headers(request: Request) -> dict[str, str]:
     """Lower-case names; of several Origins all, which no policy accepts."""
     headers: dict[str, str] = {}
-    for raw_name, raw_value in request.headers:
+    for raw_name, raw_value in request.extra_headers:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    # The library keeps Host apart from the other headers and has no public name for it.
-    headers["host"] = request._event.host
+    headers["host"] = request.host  # which the library keeps apart
     return headers
 
 
@@ -86,77 +86,89 @@ async def open_websocket_client(
 ) -> AsyncIterator[WebSocketPipe | None]:
     """The pipe to a client that got through the door, None when there is none. Closes `stream`.
 
-    `stream` should have an `allowance`. `guard` is asked last.
+    `guard` is asked last.
     """
     try:
-        async with trio.open_nursery() as nursery:
-            reader = ReaderNursery(nursery)
-            connection = await _admit(reader, stream, door, busy, max_message_bytes, guard)
-            if connection is None:
-                yield None
-            else:
-                async with open_websocket_pipe(connection, reader, stream, max_message_bytes) as pipe:
-                    yield pipe
-            nursery.cancel_scope.cancel()
+        protocol = None
+        with suppress(*BROKEN):
+            protocol = await _Handshake(stream).admit(door, busy, guard)
+        if protocol is None:
+            yield None
+        else:
+            async with open_websocket_pipe(protocol, stream, max_message_bytes) as pipe:
+                yield pipe
     finally:
         await trio.aclose_forcefully(stream)
 
 
-async def _admit(
-    reader: ReaderNursery,
-    stream: PatientStream,
-    door: Door,
-    busy: Busy,
-    limit: int,
-    guard: Guard | None,
-) -> WebSocketConnection | None:
-    request = await _await_request(reader, stream, limit)
-    if request is None:
-        log.debug("no websocket handshake", reason=repr(reader.failure))
+class _Handshake:
+    """The handshake of one client. What a broken stream raises leaves it."""
+
+    def __init__(self, stream: PatientStream) -> None:
+        self._stream = stream
+        self._protocol = WSConnection(ConnectionType.SERVER)
+        self._early = b""  # what the client has sent behind its request
+
+    async def admit(self, door: Door, busy: Busy, guard: Guard | None) -> WSConnection | None:
+        """What goes on with the frames; None for a client that does not get through, and was told why."""
+        request = None
+        with trio.move_on_after(HANDSHAKE_SECONDS):
+            request = await self._await_request()
+        if request is None:
+            return None
+        refusal = door.refuses(request) or _is_busy(busy)
+        if refusal is not None:
+            await self._reject(*refusal)
+            return None
+        turned = await guard(_headers(request)) if guard is not None else None
+        if turned is not None:
+            await self._reject(*turned)
+            return None
+        chosen = SUBPROTOCOL if request.subprotocols else None
+        await self._stream.send_all(self._protocol.send(AcceptConnection(chosen)))
+        self._protocol.receive_data(self._early)
+        return self._protocol
+
+    async def _await_request(self) -> Request | None:
+        """None when the client leaves, or makes no sense and was told so."""
+        head = b""
+        while data := await self._stream.receive_some(RECEIVE_BYTES):
+            head += data
+            try:
+                self._protocol.receive_data(bytes(data))
+            except RemoteProtocolError as error:
+                hint = error.event_hint
+                wrong = hint if isinstance(hint, RejectConnection) else RejectConnection()
+                fields = tuple((name.decode(), value.decode()) for name, value in wrong.headers)
+                await self._reject(wrong.status_code, str(error), fields)
+                return None
+            except UnicodeError:  # in a header that should be ASCII
+                await self._reject(400, "the request's head makes no sense")
+                return None
+            for event in self._protocol.events():
+                if isinstance(event, Request):
+                    self._early = head.partition(END_OF_HEAD)[2]
+                    return event
+        log.debug("no websocket handshake")
         return None
-    refusal = door.refuses(request) or _is_busy(busy)
-    if refusal is not None:
-        await _reject(request, reader, stream, *refusal)
-        return None
-    turned = await guard(_headers(request)) if guard is not None else None
-    if turned is not None:
-        await _reject(request, reader, stream, *turned)
-        return None
-    with suppress(ConnectionClosed, ProtocolError):
-        return await request.accept(subprotocol=SUBPROTOCOL if request.proposed_subprotocols else None)
-    return None
+
+    async def _reject(self, status: int, sentence: str, fields: Fields = ()) -> None:
+        log.debug("websocket refused", status=status, reason=sentence)
+        body = sentence.encode()
+        said = [
+            ("Content-Type", "text/plain; charset=utf-8"),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+            *fields,
+        ]
+        headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in said]
+        answer = self._protocol.send(RejectConnection(status, headers, has_body=True))
+        answer += self._protocol.send(RejectData(body))
+        with trio.move_on_after(CLOSE_SECONDS):
+            await self._stream.send_all(answer)
+            await linger(self._stream)
 
 
 def _is_busy(busy: Busy) -> tuple[int, str] | None:
     reason = busy()
     return None if reason is None else (503, reason)
-
-
-async def _await_request(reader: ReaderNursery, stream: PatientStream, limit: int) -> WebSocketRequest | None:
-    """The client's handshake; None when it does not come in time, or makes no sense and was answered."""
-    with trio.move_on_after(HANDSHAKE_SECONDS):
-        return await reader.unless_ended(
-            partial(
-                wrap_server_stream,
-                reader.as_nursery,
-                stream,
-                max_message_size=limit,
-                receive_buffer_size=RECEIVE_BYTES,
-            )
-        )
-    return None
-
-
-async def _reject(
-    request: WebSocketRequest,
-    reader: ReaderNursery,
-    stream: PatientStream,
-    status: int,
-    sentence: str,
-    fields: Fields = (),
-) -> None:
-    said = [(name.encode(), value.encode("latin-1", "replace")) for name, value in fields]
-    log.debug("websocket refused", status=status, reason=sentence)
-    with trio.move_on_after(CLOSE_SECONDS), suppress(ConnectionClosed, ProtocolError):
-        await request.reject(status, extra_headers=[*TEXT, *said], body=sentence.encode())
-        await linger(stream, reader)
