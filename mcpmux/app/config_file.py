@@ -13,6 +13,7 @@ from pathlib import Path
 import trio
 
 from mcpmux.config import Config
+from mcpmux.errors import ConfigError
 
 LOOK_SECONDS = 0.5  # between two looks; each is one stat in a thread
 
@@ -54,6 +55,8 @@ class ConfigFile:
     def load(self) -> Config:
         """What the file says now. Raises ConfigError. Looked at first, so that no change is missed."""
         self._sightings.known = look_at(self.path)
+        if Path(self.path).is_fifo():  # reading it would wait for a writer, and everybody for us
+            raise ConfigError([f"{self.path}: expected a file, this is a pipe"])
         return self._read()
 
     async def changed(self) -> None:

@@ -16,6 +16,7 @@ import structlog
 import trio
 
 from mcpmux.app.config_file import ConfigFile
+from mcpmux.app.gates import check_doors
 from mcpmux.app.mux import Mux
 from mcpmux.config import Config, Upstream
 from mcpmux.config.plan import plan_change
@@ -25,6 +26,13 @@ from mcpmux.traffic.admin.control import NoSuchUpstream, NotPossible
 log = structlog.get_logger()
 
 NO_FILE = "there is no configuration file to read again: mcpmux was started without one"
+
+
+def _load(file: ConfigFile) -> Config:
+    """What the file says, if mcpmux could be started with it. Raises ConfigError."""
+    config = file.load()
+    check_doors(config)
+    return config
 
 
 class Control:
@@ -51,7 +59,7 @@ class Control:
             if self._file is None:
                 raise ConfigError([NO_FILE])
             before = self.pending
-            filed = await trio.to_thread.run_sync(self._file.load, abandon_on_cancel=True)
+            filed = await trio.to_thread.run_sync(_load, self._file, abandon_on_cancel=True)
             plan = self._mux.apply(self._with_choices(filed))
             self._filed = filed
         log.info(

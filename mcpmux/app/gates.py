@@ -20,10 +20,10 @@ log = structlog.get_logger()
 AnyListener = HttpListener | WebSocketListener | TcpListener | UnixListener
 
 
-async def make_gate(config: Config) -> Gate | None:
-    """What asks clients who they are; None when nobody is asked anywhere.
+def check_doors(config: Config) -> None:
+    """Raises ConfigError for listeners that would let strangers in unasked, and for keys that cannot be used.
 
-    Raises ConfigError for listeners that would let strangers in unasked, and for keys that cannot be used.
+    Reads files: call it in a thread.
     """
     problems = [f"{where}: {text}" for where, text in find_open_doors(config.listeners, config.auth)]
     if problems:
@@ -31,13 +31,27 @@ async def make_gate(config: Config) -> Gate | None:
     if config.auth.issuers:
         require_library()
         for name, issuer in config.auth.issuers.items():
-            await trio.to_thread.run_sync(check_key_file, name, issuer)
+            check_key_file(name, issuer)
+
+
+async def make_gate(config: Config) -> Gate | None:
+    """What asks clients who they are; None when nobody is asked anywhere. Raises as `check_doors`."""
+    await trio.to_thread.run_sync(check_doors, config)
     listeners: tuple[AnyListener, ...] = (*config.listeners.http, *config.listeners.streams)
     if not config.auth.asks_tokens and not any(asks_certificate(each) for each in listeners):
         return None
     if config.auth.asks_tokens:
         _warn_of_plain_text(config)
-    return Gate(config.auth, config.identity.title or config.identity.name, fetch_json, time.time)
+    return Gate(config.auth, _name_of(config), fetch_json, time.time)
+
+
+def adopt(gate: Gate, config: Config) -> None:
+    """Let the gate ask what another configuration says."""
+    gate.adopt(config.auth, _name_of(config))
+
+
+def _name_of(config: Config) -> str:
+    return config.identity.title or config.identity.name
 
 
 def gate_of(listener: AnyListener, gate: Gate | None) -> Gate | None:

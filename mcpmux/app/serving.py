@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import signal
 from collections.abc import Sequence
+from functools import partial
 
 import structlog
 import trio
@@ -16,7 +17,7 @@ import trio
 from mcpmux.app.assembly import open_mux
 from mcpmux.app.config_file import ConfigFile
 from mcpmux.app.control import Control
-from mcpmux.app.gates import make_gate
+from mcpmux.app.gates import adopt, make_gate
 from mcpmux.app.listeners import Announce, Serving, serve_http_listener, serve_stdio, serve_stream_listener
 from mcpmux.app.mux import Follower
 from mcpmux.app.reloading import keep_reloading
@@ -56,6 +57,8 @@ async def serve(
         ):
             control = Control(mux, file)
             mux.followers += [watching.follow, *followers]
+            if gate is not None:
+                mux.followers.append(partial(adopt, gate))
             if file is not None:
                 await clients.start(keep_reloading, control, file if watch else None, stopping, reloading)
             serving = Serving(config.limits, mux.front, stopping, announce, gate)

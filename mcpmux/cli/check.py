@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
 import click
 import trio
 from attrs import field, frozen
@@ -12,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mcpmux.app import open_mux
+from mcpmux.app.gates import check_doors
 from mcpmux.cli.console import make_table, show_activity, show_json, show_table
 from mcpmux.cli.listing import KINDS
 from mcpmux.cli.options import quiet_option, upstream_option
@@ -77,12 +79,14 @@ class Finding:
 @click.argument("config", required=False)
 @upstream_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line and upstream.")
+@click.option("--allow-anyone", is_flag=True, help="Find nothing in letting clients in who show nothing.")
 @quiet_option
-def check(config: str | None, upstreams: tuple[str, ...], as_json: bool) -> None:
+def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_anyone: bool) -> None:
     """Connect to every upstream and say how each one is.
 
     CONFIG is a TOML or JSON file, - for standard input, or one server by its URL or its command line in
-    quotes. Exit code 0 when all upstreams that are not disabled are ready and answer their lists.
+    quotes. Exit code 0 when all upstreams that are not disabled are ready and answer their lists, and 2 when
+    mcpmux would not start with CONFIG: it is broken, or lets strangers in.
 
     \b
     Examples:
@@ -90,12 +94,15 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool) -> None
       mcpmux check --upstream web=https://example.com/mcp
       mcpmux check mcpmux.toml --json | jq -r 'select(.error) | .name'
     """
-    findings = trio.run(examine_all, load_config(config, upstreams))
+    loaded = load_config(config, upstreams)
+    findings = trio.run(examine_all, loaded)
     if as_json:
         for finding in findings:
             show_json(raw(finding.as_json()))
     else:
         show_table(fill_table(findings))
+    auth = attrs.evolve(loaded.auth, allow_anyone=allow_anyone or loaded.auth.allow_anyone)
+    check_doors(attrs.evolve(loaded, auth=auth))
     bad = [finding.name for finding in findings if not finding.is_good]
     if bad:
         raise click.ClickException(f"{len(bad)} of {len(findings)} upstreams not in order: {', '.join(bad)}")

@@ -160,11 +160,27 @@ class Auth:
             raise Unfit("`issuers` need `resource`, the URL that their tokens must be made for")
         if RESERVED in self.issuers:
             raise Unfit(f'an issuer cannot be called "{RESERVED}": so begin principals out of certificates')
+        for key, group, what in (
+            ("tokens", self.tokens, "sha256"),
+            ("issuers", self.issuers, "issuer"),
+        ):
+            for names in _same(group, what):
+                raise Unfit(
+                    f"`{key}` {' and '.join(names)} have the same `{what}`, so it is not known who comes"
+                )
 
     @property
     def asks_tokens(self) -> bool:
         """Whether there are tokens that can be shown."""
         return bool(self.tokens or self.issuers)
+
+
+def _same(group: Mapping[str, StaticToken | Issuer], what: str) -> Iterator[list[str]]:
+    """Names whose `what` is the same."""
+    names: dict[str, list[str]] = {}
+    for name, each in group.items():
+        names.setdefault(getattr(each, what), []).append(name)
+    return (same for same in names.values() if len(same) > 1)
 
 
 def find_open_doors(listeners: Listeners, auth: Auth) -> Iterator[tuple[str, str]]:

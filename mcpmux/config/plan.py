@@ -5,7 +5,7 @@ Rules
   * An upstream is restarted when something changed that its session was opened with. What is looked up at
     each use (IN_PLACE) changes in place; so does what no one has said anything about yet: nothing.
   * A setting is changed in place (LIVE), or it is told that it takes effect when mcpmux is started again.
-    What is not known here is told, never passed over.
+    What is not known here is told, never passed over. Listeners begin and end to ask for tokens at a start.
 
 Laws: the plan from a configuration to itself is empty; no upstream is in two parts of a plan; taking away
 what is removed and adding what is added makes the old names the new ones; the plan back removes what this
@@ -30,11 +30,16 @@ IN_PLACE = frozenset(
         "max_request_timeout",
         "health_interval",
         "list_timeout",
+        "caching",
     }
 )
 """Of an upstream: looked up at each use."""
 
-LIVE = frozenset({"access", "merging", "identity", "logging.level", "logging.format", "redaction"})
+TOKENS = frozenset({"auth.tokens", "auth.issuers"})
+LIVE = TOKENS | {
+    *("access", "caching", "merging", "identity", "logging.level", "logging.format", "redaction"),
+    *("auth.resource", "auth.required_scopes", "auth.method_scopes", "auth.certificates"),
+}
 """Settings, whole sections or single keys, that change in place."""
 
 
@@ -77,14 +82,15 @@ def plan_change(old: Config, new: Config) -> Plan:
     before, after = _enabled(old), _enabled(new)
     differing = {name: _differences(before[name], after[name]) for name in after if name in before}
     settings = tuple(_changed_settings(old, new))
+    live = LIVE if old.auth.asks_tokens is new.auth.asks_tokens else LIVE - TOKENS
     return Plan(
         added=tuple(name for name in after if name not in before),
         removed=tuple(name for name in before if name not in after),
         restarted=tuple(name for name, keys in differing.items() if keys - IN_PLACE),
         adjusted=tuple(name for name, keys in differing.items() if keys and not keys - IN_PLACE),
         reordered=[name for name in before if name in after] != list(differing),
-        settings=tuple(key for key in settings if _is_live(key)),
-        pending=tuple(key for key in settings if not _is_live(key)),
+        settings=tuple(key for key in settings if _is_among(live, key)),
+        pending=tuple(key for key in settings if not _is_among(live, key)),
     )
 
 
@@ -110,5 +116,5 @@ def _changed_settings(old: Config, new: Config) -> Iterator[str]:
                 yield f"{section.name}.{key.name}"
 
 
-def _is_live(key: str) -> bool:
-    return key in LIVE or key.partition(".")[0] in LIVE
+def _is_among(live: frozenset[str], key: str) -> bool:
+    return key in live or key.partition(".")[0] in live

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mcpmux.mux.policy import NAMES_URIS, Decision, Policy
-from mcpmux.mux.rule import Rule, Target, template_glob
+from mcpmux.mux.rule import Rule, Target, Template
 from mcpmux.protocol.principal import Principal
 
 
@@ -54,6 +54,6 @@ def explain(
 
 def _fits_target(rule: Rule, target: Target, is_template: bool) -> bool:
     if is_template:
-        glob = template_glob(target.text)
-        return rule.covers(glob) if rule.allow else rule.may_deny(glob)
+        template = Template(target.text)
+        return rule.allows_all(template) if rule.allow else rule.may_deny(template)
     return rule.allows(target) if rule.allow else rule.denies(target)

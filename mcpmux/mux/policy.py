@@ -27,7 +27,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from mcpmux.config import AccessRule
-from mcpmux.mux.rule import Rule, Target, template_glob
+from mcpmux.mux.rule import Rule, Target, Template, template_glob
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import Principal
 
@@ -140,12 +140,12 @@ class Policy:
     def may_complete(self, principal: Principal, upstream: str, template: str) -> Decision:
         """Whether everything that a template can stand for is allowed to be told."""
         relevant = self._relevant(principal, upstream, m.COMPLETE)
-        glob = template_glob(template)
+        meant = Template(template)
         for rule in relevant.denies:
-            if rule.may_deny(glob):
+            if rule.may_deny(meant):
                 return Decision(False, rule.name)
         for rule in relevant.allows:
-            if rule.covers(glob):
+            if rule.allows_all(meant):
                 return Decision(True, rule.name)
         return Decision(False, NO_RULE)
 

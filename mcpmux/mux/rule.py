@@ -49,6 +49,19 @@ class Target:
         return not self.is_uri or is_clear(self.text)
 
 
+class Template:
+    """A URI template that is to be completed, read in the same ways as URIs."""
+
+    def __init__(self, text: str) -> None:
+        self._marked = STAR.join(template_glob(text))
+        self.is_clear = is_clear(self._marked)
+
+    @cached_property
+    def readings(self) -> list[tuple[Way | None, Glob]]:
+        """Every way to read it, with what it then stands for."""
+        return [(way, tuple(text.split(STAR))) for way, text in dict.fromkeys(readings_of(self._marked))]
+
+
 class TargetGlob:
     """A glob for targets, read in the same ways as the URIs that it is held against."""
 
@@ -75,6 +88,16 @@ class TargetGlob:
     def is_every(self, target: Target) -> bool:
         """Whether it fits every reading of a target."""
         return target.is_clear and all(matches(self._read(way), text) for way, text in target.readings)
+
+    def covers(self, template: Template) -> bool:
+        """Whether it stands for everything that a template stands for, in every reading of both."""
+        return template.is_clear and all(_contains(self._read(way), glob) for way, glob in template.readings)
+
+    def meets(self, template: Template) -> bool:
+        """Whether it may stand for something that a template stands for, in some reading of either."""
+        return not template.is_clear or any(
+            may_meet(ours, glob) for _, glob in template.readings for ours in self._broadly
+        )
 
     def is_any(self, target: Target) -> bool:
         """Whether it fits, or may fit, something that the target can be taken for."""
@@ -146,7 +169,13 @@ class Rule:
         """Whether it may allow something that `glob` stands for."""
         return not self._targets or any(may_meet(each.glob, glob) for each in self._targets)
 
-    may_deny = may_allow
+    def may_deny(self, template: Template) -> bool:
+        """Whether it may deny something that a template stands for."""
+        return not self._targets or any(each.meets(template) for each in self._targets)
+
+    def allows_all(self, template: Template) -> bool:
+        """Whether it allows everything that a template stands for."""
+        return not self._targets or any(each.covers(template) for each in self._targets)
 
     def covers(self, glob: Glob) -> bool:
         """Whether it fits everything that `glob` stands for, as that is written."""

@@ -9,7 +9,7 @@ that was forgotten is one of an unknown tool.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -31,6 +31,10 @@ _NAMED_BY = {
     m.TOOLS_LIST: "name",
     m.PROMPTS_LIST: "name",
 }
+_JUDGED = {key.casefold(): key for key in ("uri", "name", "ref", TASK_ID)}
+_JUDGED_OF_REF = {key: key for key in ("type", "uri", "name")}
+"""Members that rules are about. Some servers read them in any case of letters, and take the last one."""
+
 _CAPABILITY_OF_CHANGE = {
     m.RESOURCES_CHANGED: "resources",
     m.TOOLS_CHANGED: "tools",
@@ -84,6 +88,13 @@ class Guard:
             return text_of(item.get(_NAMED_BY[method]))
 
         return [item for item in items if policy.shows(call.principal, upstream, method, name_of(item))]
+
+    def shown(self, call: Call, upstream: str, names: list[str | None]) -> list[bool]:
+        """Which items of an upstream's list are shown, by their names. Not for tasks."""
+        policy, method, principal = self.policy, call.method, call.principal
+        if policy is None:
+            return [True] * len(names)
+        return [policy.shows(principal, upstream, method, name) for name in names]
 
     def sift_result(self, call: Call, upstream: str, key: str, result: Fields) -> Fields:
         """An upstream's own answer to a list (changed in place), or to anything else."""
@@ -145,6 +156,16 @@ class Guard:
         """Whether a use is allowed."""
         return self.policy is None or self.policy.allows(principal, upstream, method, target)
 
+    def check_spelling(self, call: Call) -> None:
+        """Raises RpcError for a member that some server may take for another one, which is the one judged."""
+        if self.policy is not None:
+            _check_keys(call.params, _JUDGED)
+
+    def check_ref(self, ref: Fields) -> None:
+        """The same in what a completion is about."""
+        if self.policy is not None:
+            _check_keys(ref, _JUDGED_OF_REF)
+
     def admit(self, call: Call, upstream: str, key: str) -> Fields | None:
         """Judge a call to the only upstream there is, in its own words.
 
@@ -176,8 +197,11 @@ class Guard:
             ref = decode_fields(call.params["ref"])
         except (KeyError, ValueError):
             raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be an object') from None
-        uri, name = text_of(ref.get("uri")), text_of(ref.get("name"))
-        if text_of(ref.get("type")) == "ref/resource":
+        self.check_ref(ref)
+        kind, uri, name = (text_of(ref.get(key)) for key in _JUDGED_OF_REF)
+        if kind not in ("ref/resource", "ref/prompt"):
+            raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be a ref/prompt or a ref/resource')
+        if kind == "ref/resource":
             self.check_uri(call.principal, upstream, call.method, uri or "", no_resource(uri or ""))
         else:
             self.check(call.principal, upstream, call.method, name or "", no_item("prompt", name or ""))
@@ -244,6 +268,15 @@ def no_resource(uri: str) -> RpcError:
     return RpcError(INVALID_PARAMS, f"Resource not found: no upstream owns {uri}", {"uri": uri})
 
 
+def one_of(uri: str, exposed: list[str]) -> RpcError:
+    """-32602: several upstreams have that resource; `exposed`: how each of theirs is asked for."""
+    return RpcError(
+        INVALID_PARAMS,
+        f"Resource not found: {uri} belongs to several upstreams: ask for {' or '.join(exposed)}",
+        {"uri": uri, "candidates": exposed},
+    )
+
+
 def no_item(kind: str, name: str) -> RpcError:
     """-32602: there is no tool or prompt of that name, as far as its user may know."""
     return RpcError(INVALID_PARAMS, f"Unknown {kind}: {name}", {"name": name})
@@ -257,3 +290,10 @@ def no_task() -> RpcError:
 def no_method(method: str) -> RpcError:
     """-32601: nobody knows that method, as far as its user may know."""
     return RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
+
+
+def _check_keys(members: Fields, judged: Mapping[str, str]) -> None:
+    for key in members:
+        meant = judged.get(key.casefold(), key)
+        if key != meant:
+            raise RpcError(INVALID_PARAMS, f'Invalid params: {key!r} is not known; is "{meant}" meant?')

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.app.config_file import ConfigFile, Look, Sightings, look_at
 from mcpmux.config import Config, Stdio, Upstream
+from mcpmux.errors import ConfigError
 
 looks = st.none() | st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 2))
 KNOWN: Look = (1, 1, 1)
@@ -64,5 +66,16 @@ async def test_a_change_between_reading_and_watching_is_noticed(tmp_path: Path):
 
     file = ConfigFile(str(path), read)
     file.load()
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         await file.changed()
+
+
+def test_a_pipe_in_the_place_of_the_file_is_not_waited_for(tmp_path: Path):
+    path = tmp_path / "config"
+    os.mkfifo(path)
+
+    def read() -> Config:
+        raise AssertionError("nobody writes")
+
+    with pytest.raises(ConfigError, match="this is a pipe"):
+        ConfigFile(str(path), read).load()

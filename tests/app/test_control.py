@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from mcpmux.app.control import NO_FILE, Control
-from mcpmux.config import Config, Limits, Logging, Upstream
+from mcpmux.config import Config, HttpListener, Limits, Listeners, Logging, Upstream
 from mcpmux.errors import ConfigError
 from mcpmux.traffic.admin.control import NoSuchUpstream, NotPossible
 from tests.app.test_applying import uris
@@ -48,6 +48,17 @@ async def test_a_broken_file_changes_nothing_and_says_why(autojump_clock):
         assert caught.value.problems == ["x.toml:3:1: invalid TOML: no", "upstreams.b: expected `command`"]
         assert world.mux.config is before
         assert len(await uris(world.client())) == 2
+
+
+async def test_a_file_that_mcpmux_would_not_start_with_changes_nothing(autojump_clock):
+    """Listeners take effect at the next start; that there would be none is told now."""
+    async with open_world({"docs": docs()}) as world:
+        control, written = control_of(world)
+        before = world.mux.config
+        written.change(listeners=Listeners(http=(HttpListener(host="0.0.0.0", port=1),)))
+        with pytest.raises(ConfigError, match="allow_anyone"):
+            await control.reload()
+        assert world.mux.config is before
 
 
 async def test_without_a_file_there_is_nothing_to_read_again(autojump_clock):

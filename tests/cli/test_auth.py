@@ -39,6 +39,34 @@ def test_a_new_token_opens_the_mux_that_has_its_hash(tmp_path: Path) -> None:
         assert mux.stop() == 0
 
 
+def test_a_token_that_is_taken_out_of_the_file_opens_nothing_any_more(tmp_path: Path) -> None:
+    head = "[upstreams.clock]\ncommand = 'true'\n[listeners]\nhttp = ['127.0.0.1:0']\n"
+    (_, ann, anns), (_, ben, bens) = run("new-token", "ann"), run("new-token", "ben")
+    tables = [table[table.index("[auth") :] for table in (anns, bens)]
+    config = tmp_path / "mcpmux.toml"
+    config.write_text(head + "".join(tables))
+    with Running("serve", str(config)) as mux:
+        url = mux.line().strip()
+
+        def status(shown: str) -> int:
+            headers = {"Authorization": f"Bearer {shown.strip()}"}
+            with pytest.raises(urllib.error.HTTPError) as answer:
+                urllib.request.urlopen(
+                    urllib.request.Request(f"{url}/nothing", headers=headers), timeout=WAIT_SECONDS
+                )
+            answer.value.close()
+            return answer.value.code
+
+        assert [status(ann), status(ben)] == [404, 404]
+        config.write_text(head + tables[1])
+        mux.line("stderr", containing="settings=['auth.tokens']")
+        assert [status(ann), status(ben)] == [401, 404]
+        config.write_text(head)
+        mux.line("stderr", containing="nobody has a token that counts any more")
+        assert [status(ann), status(ben), status("")] == [401, 401, 401]
+        assert mux.stop() == 0
+
+
 def test_the_hash_is_that_of_the_new_token() -> None:
     _, token, table = run("new-token", "ann")
     code, hashed, _ = run("hash-token", stdin=token.encode())

@@ -59,3 +59,17 @@ def test_configuration_comes_from_stdin(invoke: Invoke) -> None:
     result = invoke("check", "-", stdin=text.encode())
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines()[1].startswith("clock  ready")
+
+
+def test_a_door_that_is_open_to_strangers_is_told(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "mcpmux.toml"
+    clock = f'[upstreams.clock]\ncommand = "{sys.executable}"\nargs = ["-m", "mcpmux.demo.clock"]\n'
+    file.write_text(clock + '[listeners]\nhttp = ["0.0.0.0:8484"]\n')
+    result = invoke("check", str(file))
+    assert result.exit_code == 2
+    assert "ready" in result.stdout
+    assert (
+        "listeners.http 0.0.0.0:8484: it is reached from the network and nothing asks who comes"
+        in " ".join(result.stderr.split())
+    )
+    assert invoke("check", str(file), "--allow-anyone").exit_code == 0

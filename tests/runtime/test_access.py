@@ -215,6 +215,42 @@ async def test_completions_are_given_only_where_they_tell_of_nothing_hidden(down
         assert error["message"] == "Unknown prompt: docs__secret-prompt"
 
 
+DODGES: list[tuple[str, Json]] = [
+    ("resources/read", {"uri": "docs+file:///open/0", "URI": "file:///secret/0"}),
+    ("tools/call", {"name": "docs__open-tool", "Name": "secret-tool"}),
+    ("prompts/get", {"name": "docs__open-prompt", "NAME": "secret-prompt"}),
+    ("completion/complete", {"ref": {"type": "ref/prompt", "name": "docs__open-prompt", "Name": "x"}}),
+    ("completion/complete", {"ref": {"type": "ref/prompt", "name": "docs__open-prompt"}, "Ref": {}}),
+    ("tasks/get", {"taskId": "docs+1", "ta\u017fk\u0049d": "2"}),
+]
+
+
+@pytest.mark.parametrize(("method", "params"), DODGES, ids=lambda value: str(list(value)))
+@pytest.mark.parametrize("prefix", ["docs", ""])
+async def test_no_member_is_passed_on_that_a_server_may_take_for_the_judged_one(
+    method, params, prefix, autojump_clock
+):
+    """Servers that do not look at the case of letters, such as those in Go, take the last one."""
+    server = Store(MODERN)
+    async with open_world({"docs": server}, access=RULES, settings={"docs": {"prefix": prefix}}) as world:
+        alice = await client_of(world, ALICE, MODERN)
+        error = await refusal(alice, method, params)
+        assert (error["code"], "is not known; is" in error["message"]) == (-32602, True)
+        assert not server.asked(method)
+
+
+@pytest.mark.parametrize("template", ["open/../secret/{name}", "%73ecret/{name}", "open/..%2fsecret/{name}"])
+async def test_no_spelling_of_a_denied_template_is_completed(template, autojump_clock):
+    servers = stores()
+    async with open_world(servers, access=RULES) as world:
+        alice = await client_of(world, ALICE, MODERN)
+        ref = {"type": "ref/resource", "uri": f"docs+file:///{template}"}
+        argument = {"name": "name", "value": ""}
+        error = await refusal(alice, "completion/complete", {"ref": ref, "argument": argument})
+        assert error["message"] == f"Resource not found: no upstream owns docs+file:///{template}"
+        assert not servers["docs"].asked("completion/complete")
+
+
 @pytest.mark.parametrize("down", REVISIONS)
 async def test_pages_are_walked_whole_and_count_right(down, autojump_clock):
     servers = {"docs": Store(MODERN, page_size=3, count=25), "vault": Store(MODERN, page_size=3, count=25)}
@@ -302,6 +338,11 @@ async def test_the_rules_hold_for_an_upstream_that_is_passed_through(up, down, a
         await refusal(alice, "prompts/get", {"name": "secret-prompt"})
         ref = {"type": "ref/resource", "uri": "file:///{+path}"}
         await refusal(alice, "completion/complete", {"ref": ref, "argument": {"name": "path", "value": ""}})
+        for kind in ("ref/Resource", "", None):
+            unknown = {"type": kind, "uri": "file:///secret/{name}", "name": "open-prompt"}
+            argument = {"name": "name", "value": ""}
+            error = await refusal(alice, "completion/complete", {"ref": unknown, "argument": argument})
+            assert error["code"] == -32602
         error = await refusal(alice, "vendor/anything", {})
         assert error["code"] == -32601
         stranger = await client_of(world, Principal(""), down)

@@ -13,7 +13,7 @@ import trio
 
 from mcpmux.auth.gate import Gate
 from mcpmux.auth.static_token import hash_token
-from mcpmux.config import StaticToken
+from mcpmux.config import Auth, StaticToken
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
@@ -333,6 +333,51 @@ async def test_a_stream_ends_when_its_token_expires(era: str):
             assert [message["method"] for message in answer.messages] == [
                 "notifications/subscriptions/acknowledged"
             ]
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy", "http+sse"])
+async def test_a_stream_ends_when_its_token_is_taken_back(era: str):
+    gate = make_gate(tokens=STATIC)
+    async with open_guarded(gate=gate) as mux:
+        before = len(mux.world.mux.relay._listeners)
+        over = trio.Event()
+        session = await mux.initialize(ANN) if era == "legacy" else {}
+
+        async def stay() -> None:
+            if era == "modern":
+                meta = {VERSION: MODERN, CAPABILITIES: {}}
+                params = {"notifications": {"toolsListChanged": True}, "_meta": meta}
+                headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "subscriptions/listen"}
+                await mux.send(request("subscriptions/listen", params), ANN | headers)
+            else:
+                await mux.get("/sse" if era == "http+sse" else "/mcp", ANN | session)
+            over.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stay)
+            while not gate._stays:  # noqa: ASYNC110  # no event tells of it
+                await trio.sleep(0.01)
+            gate.adopt(Auth(tokens={"ben": STATIC["ben"]}), "mux")
+            with trio.fail_after(5):
+                await over.wait()
+        assert (await mux.modern("resources/list", None, ANN)).status == 401
+        assert (await mux.modern("resources/list", None, BEN)).status == 200
+        with trio.fail_after(5):
+            # The session's own goes within a second; no event tells of it.
+            while len(mux.world.mux.relay._listeners) > before:  # noqa: ASYNC110
+                await trio.sleep(0.05)
+
+
+async def test_one_principal_cannot_have_all_the_sessions():
+    async with open_guarded() as mux:
+        sessions = [await mux.initialize(ANN) for _ in range(10)]
+        params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": IMPLEMENTATION}
+        assert (await mux.send(request("initialize", params), ANN)).status == 503
+        bens = await mux.initialize(BEN)
+        ping = [(await mux.send(request("ping"), ANN | session)).status for session in sessions]
+        assert ping == [404, *[200] * 9]
+        assert (await mux.send(request("initialize", params), ANN)).status == 503
+        assert (await mux.send(request("ping"), BEN | bens)).status == 200
 
 
 async def test_a_task_is_bound_to_its_principal():

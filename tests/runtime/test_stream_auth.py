@@ -180,6 +180,18 @@ async def test_a_websocket_ends_when_its_token_expires():
         assert mux.principals == ["corp:alice"]
 
 
+async def test_a_websocket_ends_when_its_token_is_taken_back():
+    gate = make_test_gate(tokens=dict(ANN.tokens))
+    async with open_listening(WS, ANN, gate) as mux, open_socket(mux.url, TOKEN) as socket:
+        await socket.send_message(json.dumps(LIST))
+        assert "result" in json.loads(await socket.get_message())
+        gate.adopt(Auth(), "mux")
+        with pytest.raises(ConnectionClosed) as closed:
+            await socket.get_message()
+        assert closed.value.reason.code == 1008
+        assert (await shake_hands(mux.url, Authorization=f"Bearer {TOKEN}"))[0] == 401
+
+
 async def test_a_websocket_hears_of_missing_scopes_as_an_error():
     auth = Auth(tokens=ANN.tokens, method_scopes={"tools/*": ("tools",)})
     async with open_listening(WS, auth) as mux:

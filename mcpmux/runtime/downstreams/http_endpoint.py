@@ -10,6 +10,7 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26 to 2025-11-2
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -49,6 +50,7 @@ from mcpmux.protocol.headers import (
 )
 from mcpmux.protocol.modern import check_call, unsupported_version
 from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
 from mcpmux.protocol.tool_headers import ToolHeaders
 from mcpmux.runtime.downstreams.front import read_call, says_modern
@@ -121,27 +123,50 @@ class HttpEndpoint:
         return f"<HttpEndpoint {self._path} {len(self.sessions)} sessions>"
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Own the calls that outlive their connections, and end idle sessions, until cancelled."""
+        """Own the calls that outlive their connections, and end sessions nobody uses, until cancelled."""
         try:
             async with trio.open_nursery() as self._nursery:
                 task_status.started()
                 while True:
                     await trio.sleep(SWEEP_SECONDS)
-                    self._end_idle_sessions()
+                    self._end_sessions()
         finally:
             for session in self.sessions.values():
                 session.close()
 
-    def _end_idle_sessions(self) -> None:
+    def _end_sessions(self) -> None:
+        """Those that are idle for too long, and those of principals that cannot come in any more."""
         last = trio.current_time() - self._limits.idle
         for session_id, session in list(self.sessions.items()):
-            if session.idle and session.last_used < last:
+            orphaned = self._gate is not None and not self._gate.knows(session.session.principal)
+            if orphaned or (session.idle and session.last_used < last):
                 del self.sessions[session_id]
                 session.close()
-                log.info("idle session ended", sessions=len(self.sessions))
+                log.info(
+                    "session of nobody ended" if orphaned else "idle session ended",
+                    sessions=len(self.sessions),
+                )
 
     def _is_full(self) -> bool:
         return len(self.sessions) + len(self._sse) >= self._limits.sessions
+
+    def _make_room(self, principal: Principal) -> bool:
+        """End a session of the principal that has most, when it has more than `principal` will have.
+
+        It is the one that was used longest ago; one that is in use stays. So nobody shuts the others out.
+        """
+        counts = Counter(session.session.principal.name for session in self.sessions.values())
+        greedy, most = max(counts.items(), key=lambda item: item[1], default=("", 0))
+        idle = [
+            (session.last_used, session_id)
+            for session_id, session in self.sessions.items()
+            if session.idle and session.session.principal.name == greedy
+        ]
+        if not principal or most <= counts[principal.name] + 1 or not idle:
+            return False
+        self.sessions.pop(min(idle)[1]).close()
+        log.info("session ended for another principal", principal=greedy, sessions=len(self.sessions))
+        return True
 
     async def drain_after(self, stopping: trio.Event) -> None:
         """When `stopping` is set, let the streams of HTTP+SSE come to their end."""
@@ -269,7 +294,7 @@ class HttpEndpoint:
         self._tools.setdefault(principal, ToolHeaders()).learn(dict(result))
 
     async def _initialize(self, message: Request, request: HttpRequest, reply: HttpReply) -> None:
-        if self._is_full():
+        if self._is_full() and not self._make_room(request.principal):
             count = self._limits.sessions
             raise Busy(f"{count} sessions are open; end one", "limits.max_sessions")
         session, result = await self._front.initialize(message, request.principal)

@@ -1,18 +1,15 @@
 """Before an HTTP endpoint: who asks is found out first, and those who may not come in hear what is missing.
 
 Promises: nothing of a request is looked into before its client has been let in, but Host and Origin, which
-come first; a stream (GET, or a listen) ends when the token expires that opened it. The protected resource's
-metadata is for everybody. Listeners that ask nobody have no guard, and cost nothing.
+come first; a stream (GET, or a listen) ends when the token expires, or is taken back, that opened it. The
+protected resource's metadata is for everybody. Listeners that ask nobody have no guard, and cost nothing.
 
 Source: "Authorization" of 2025-06-18 to 2026-07-28; RFC 6750, section 3.1; RFC 9728.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
-
-import trio
 
 from mcpmux.auth.gate import Admission, Gate, Turned
 from mcpmux.errors import Refused
@@ -58,10 +55,10 @@ class HttpGuard:
             await turn_away(reply, turned)
             return
         request.principal = admission.principal
-        if admission.expires == math.inf or not _opens_stream(request):
-            await self._handle(request, reply)
-        else:
+        if _opens_stream(request):
             await self._handle_until(admission, request, reply)
+        else:
+            await self._handle(request, reply)
 
     async def _tell_metadata(self, request: HttpRequest, reply: HttpReply, document: bytes) -> None:
         if request.method in ("GET", "HEAD"):
@@ -70,7 +67,7 @@ class HttpGuard:
             await refuse_with(reply, 405, "Method not allowed", (("Allow", "GET, HEAD"),))
 
     async def _handle_until(self, admission: Admission, request: HttpRequest, reply: HttpReply) -> None:
-        with trio.move_on_after(self._gate.seconds_left(admission)) as scope:
+        with self._gate.stay(admission) as scope:
             await self._handle(request, reply)
         if scope.cancelled_caught and not reply.started:
             await turn_away(reply, self._gate.expired())

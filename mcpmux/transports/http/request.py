@@ -2,8 +2,8 @@
 
 httptools (llhttp, strict) already refuses bare line feeds, folded lines, blanks before a colon, a
 repeated Content-Length or one next to Transfer-Encoding, and malformed chunks. Refused here: what it
-lets pass although it is ambiguous, too large, or not HTTP/1.x. An Upgrade is declined by ignoring it,
-and so are chunk extensions, as RFC 9112 section 7.1.1 wants it; how much of them there may be is bounded.
+lets pass although it is ambiguous, too large, or not HTTP/1.x; chunk extensions are, too, for which the lines
+between chunks are looked at a second time (`chunk_lines`). An Upgrade is declined by ignoring it.
 
     IDLE -- first byte -->      HEAD
     HEAD -- empty line -->      BODY   `wants_continue` if the client waits for a go-ahead
@@ -16,10 +16,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from enum import Enum, auto
+from itertools import islice
 from urllib.parse import urlsplit
 
 import httptools
 
+from mcpmux.transports.http.chunk_lines import ChunkLines
 from mcpmux.transports.http.message import (
     FRAMING_PER_BODY_BYTE,
     HttpLimits,
@@ -44,6 +46,8 @@ IDLE, HEAD, BODY = Phase  # a global is found faster than an attribute of the cl
 
 
 _CHUNKED_LAST = re.compile(r"[,][ \t]*chunked\Z")
+_HEAD_END = b"\r\n\r\n"
+_CHUNK_LINE = Refusal(400, "malformed request: before a chunk stands its size, without extensions")
 _TLS_HANDSHAKE = b"\x16\x03"
 _TLS_REFUSAL = Refusal(400, "this port speaks plain HTTP, not TLS: use http://")
 
@@ -69,6 +73,10 @@ class RequestParser:
         self._peer = peer
         self._wire_bytes = 0  # of the unfinished request, or a little less when it was pipelined
         self.body_bytes = 0  # of the unfinished request
+        self._request: HttpRequest | None = None  # whose head is complete and whose body is not
+        self._chunks: ChunkLines | None = None  # of a body that has begun
+        self._chunked = False  # whether such a body has begun in what is fed
+        self._tail = b""  # of an unfinished head
         self._body_withheld = False  # httptools takes an Upgrade for the end of the message
         self._parser = httptools.HttpRequestParser(self)
 
@@ -77,8 +85,21 @@ class RequestParser:
 
     def feed(self, data: bytes) -> None:
         """Take what was received. Never raises: see `refusal`."""
-        complete = len(self.requests)
+        complete, phase, body_bytes = len(self.requests), self.phase, self.body_bytes
         self._wire_bytes += len(data)
+        self._parse(data)
+        if self._chunked or self._chunks is not None:
+            self._look_at_chunks(data, phase, body_bytes, complete)
+        if self.refusal is not None:
+            return
+        if self.phase is HEAD:
+            self._tail = (self._tail + data)[1 - len(_HEAD_END) :]
+        if len(self.requests) > complete:
+            self._wire_bytes = 0
+        else:
+            self._check_growth()
+
+    def _parse(self, data: bytes) -> None:
         while data:
             try:
                 self._parser.feed_data(data)
@@ -88,14 +109,42 @@ class RequestParser:
             except httptools.HttpParserError as error:
                 self.refusal = _TLS_REFUSAL if data[:2] == _TLS_HANDSHAKE else _refusal(error)
                 return
-        if len(self.requests) > complete:
-            self._wire_bytes = 0
-        else:
-            self._check_growth()
+
+    def _look_at_chunks(self, data: bytes, phase: Phase, body_bytes: int, complete: int) -> None:
+        """See that no request in `data` has chunk extensions.
+
+        The parser does not say where in `data` what is: it is found again by the requests it has made of it.
+        The rest is how everything was before: `body_bytes` of an unfinished body, requests `complete`.
+        """
+        self._chunked = False
+        found = list(islice(self.requests, complete, None))
+        if self._request is not None:
+            found.append(self._request)
+        position = 0
+        for number, request in enumerate(found, complete):
+            if number > complete or phase is not BODY:
+                position = _find_body(
+                    data, position, self._tail if phase is HEAD and number == complete else b""
+                )
+                body_bytes = 0
+                if "transfer-encoding" in request.headers:
+                    self._chunks = ChunkLines(self._limits.body_bytes)
+            if self._chunks is None:
+                position += int(request.headers.get("content-length", 0)) - body_bytes
+                continue
+            position = self._chunks.feed(data, position)
+            if self._chunks.found:
+                self.refusal = _CHUNK_LINE
+                while len(self.requests) > number:
+                    self.requests.pop()
+                return
+            if self._chunks.over:
+                self._chunks = None
 
     def on_message_begin(self) -> None:
         if self.phase is IDLE:
             self.phase = HEAD
+            self._request = None
             self._target = b""
             self._headers: dict[str, str] = {}
             self._repeats = 0
@@ -147,9 +196,11 @@ class RequestParser:
 
     def on_message_complete(self) -> None:
         if not self._body_withheld:
+            assert self._request is not None  # its head came first
             body = self._body
             self._request.body = bytes(body[0]) if len(body) == 1 else b"".join(body)
             self.requests.append(self._request)
+            self._request = None
             self.phase = IDLE
 
     def _start_request(self, version: str) -> HttpRequest:
@@ -193,6 +244,7 @@ class RequestParser:
             raise self._body_too_large()
         if "transfer-encoding" in self._headers:
             _check_coding(self._headers["transfer-encoding"].lower())
+            self._chunked = True
         self._body_withheld = self._parser.should_upgrade()
 
     def _check_expectation(self, version: str) -> None:
@@ -219,6 +271,15 @@ class RequestParser:
 
     def _body_too_large(self) -> RequestRefused:
         return RequestRefused(413, f"the request's body is larger than {self._limits.body_bytes} bytes")
+
+
+def _find_body(data: bytes, position: int, tail: bytes) -> int:
+    """Where the head ends that begins at `position`, or with `tail` before `data`."""
+    if tail:
+        return (tail + data).find(_HEAD_END) + len(_HEAD_END) - len(tail)
+    while data[position : position + 1] in (b"\r", b"\n"):
+        position += 1  # empty lines before a request are nothing
+    return data.find(_HEAD_END, position) + len(_HEAD_END)
 
 
 def _check_old_version(version: str, headers: dict[str, str]) -> None:
