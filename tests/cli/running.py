@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-WAIT_SECONDS = 60.0  # on a busy machine; nothing that works comes near it
+WAIT_SECONDS = 120.0  # on a busy machine; nothing that works comes near it
 
 COMMAND = [sys.executable, "-m", "mcpmux"]
 

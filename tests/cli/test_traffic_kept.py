@@ -35,7 +35,7 @@ def write_config(directory: Path, **tables: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.slow)])
 def test_nothing_that_was_answered_is_missing_in_the_audit_log_after_kills(tmp_path: Path, rounds: int):
     log = tmp_path / "audit"
     config = write_config(tmp_path, audit={"directory": str(log), "rotate_size": "16KiB"})
@@ -52,8 +52,8 @@ def test_nothing_that_was_answered_is_missing_in_the_audit_log_after_kills(tmp_p
     assert verify(log, None).fault is None
 
 
-@pytest.mark.parametrize(("kind", "exit_code"), [("capture", 2), ("audit", 1)])
-def test_a_folder_that_cannot_be_written_is_told_at_the_start(tmp_path: Path, kind: str, exit_code: int):
+@pytest.mark.parametrize("kind", ["capture", "audit"])
+def test_a_folder_that_cannot_be_written_is_told_at_the_start(tmp_path: Path, kind: str):
     occupied = tmp_path / "occupied"
     occupied.write_text("a file")
     table = {"directory": str(occupied / "log")} | ({"level": "full"} if kind == "capture" else {})
@@ -65,7 +65,7 @@ def test_a_folder_that_cannot_be_written_is_told_at_the_start(tmp_path: Path, ki
         timeout=WAIT_SECONDS,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (exit_code, "")
+    assert (done.returncode, done.stdout) == (1, "")
     assert f"{kind if kind == 'capture' else 'audit log'}" in done.stderr
     assert str(occupied) in done.stderr
     assert "Traceback" not in done.stderr
@@ -103,8 +103,8 @@ def test_a_full_disk_pauses_the_capture_and_every_answer_comes(tmp_path: Path):
     records = list(read_files(sorted(folder.iterdir()), lambda *told: complaints.append(str(told))))
     kept = [record.seq for record in records if record.kind != "start"]
     assert (kept, complaints) == (list(range(1, len(kept) + 1)), [])
-    not_written = sum(map(int, re.findall(r"not_written=(\d+)", mux.stderr)))
-    assert len(kept) + not_written == len(OPENING) + len(READ) * READS
+    lost = sum(map(int, re.findall(r"lost=(\d+)", mux.stderr)))
+    assert len(kept) + lost == len(OPENING) + len(READ) * READS
 
 
 def test_a_full_disk_lets_nothing_be_answered_that_is_not_in_the_audit_log(tmp_path: Path):

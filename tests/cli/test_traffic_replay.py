@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from mcpmux.cli.main import cli
 from mcpmux.demo.bundle import SERVERS
 from mcpmux.traffic.capture.files import find_files
 from tests.cli.conftest import Invoke
@@ -35,8 +37,8 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
         visits = [["ls", url], ["read", url, "notes+note:///welcome"], ["read", url, "library+book:///all"]]
         visits += [["call", url, "library__build_index", "seconds:=0.1"]]
         for visit in visits:
-            with Running(*visit) as command:
-                assert command.wait() == 0, command.stderr
+            done = CliRunner().invoke(cli, visit)
+            assert done.exit_code == 0, done.stderr
         assert mux.stop() == 0, mux.stderr
     with Running("serve", str(config), "--stdio") as mux:
         live(mux)

@@ -13,7 +13,7 @@ from tests.cli.running import Running
 
 Json = dict[str, Any]
 
-START_SECONDS = 30.0  # for all upstreams of one test to start on a busy machine
+START_SECONDS = 90.0  # for all upstreams of one test to start on a busy machine
 PAGE_SIZE = 1000  # the default, which a few small servers do not fill
 
 

@@ -19,7 +19,7 @@ from tests.real.web_server import find_free_port, run_web_server
 
 pytestmark = pytest.mark.real
 
-BENCH_SECONDS = 60
+BENCH_SECONDS = 120
 SHORT = ["--duration", "500ms", "--warm-up", "200ms", "--clients", "4"]
 WEBSOCKET_SERVER = Path(__file__).parent / "websocket_sdk1.py"
 
@@ -75,7 +75,16 @@ WEB = {
 }
 
 
-@pytest.mark.parametrize(("name", "revision", "options"), WEB.values(), ids=WEB)
+SLOW = {"older revision", "SDK 2, a session", "mcpmux, sessions", "subscribes in a session", "pings"}
+
+
+@pytest.mark.parametrize(
+    ("name", "revision", "options"),
+    [
+        pytest.param(*run, id=name, marks=pytest.mark.slow if name in SLOW else ())
+        for name, run in WEB.items()
+    ],
+)
 def test_running_server(webs: dict[str, str], tmp_path: Path, name: str, revision: str, options: list[str]):
     results = bench(tmp_path, webs[name], *SHORT, *options)
     assert results["about"]["revision"] == revision
@@ -85,7 +94,10 @@ def test_running_server(webs: dict[str, str], tmp_path: Path, name: str, revisio
         assert operation["errors"] == {}
 
 
-@pytest.mark.parametrize("server", ["everything_command", "filesystem_command", "sdk2_command"])
+@pytest.mark.parametrize(
+    "server",
+    ["everything_command", pytest.param("filesystem_command", marks=pytest.mark.slow), "sdk2_command"],
+)
 def test_command(request: pytest.FixtureRequest, tmp_path: Path, server: str):
     results = bench(tmp_path, shlex.join(request.getfixturevalue(server)), *SHORT)
     assert results["about"]["transport"] == "stdio"
@@ -102,7 +114,11 @@ def test_open_load_on_a_real_server_keeps_its_rate(webs: dict[str, str], tmp_pat
 
 @pytest.mark.parametrize(
     ("server", "revision"),
-    [("sdk2", "2026-07-28"), ("mcpmux to sdk2", "2026-07-28"), ("mcpmux to sdk2", "2025-11-25")],
+    [
+        pytest.param("sdk2", "2026-07-28", marks=pytest.mark.slow),
+        ("mcpmux to sdk2", "2026-07-28"),
+        ("mcpmux to sdk2", "2025-11-25"),
+    ],
 )
 def test_pushes_reach_every_subscriber(webs: dict[str, str], tmp_path: Path, server: str, revision: str):
     """Each change of the SDK's server is told to eight sessions once."""

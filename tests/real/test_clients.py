@@ -28,8 +28,8 @@ pytestmark = pytest.mark.real
 GRAPH = '{"type":"entity","name":"Moon","entityType":"moon","observations":["bright"]}\n'
 OLDEST, NEWEST = "everything-2024-11-05", "modern"
 
-# Always: each client with the server of its own revision and with the one that is furthest away.
-ALWAYS = {
+# Each client with the server of its own revision and with the one that is furthest away.
+NEAR_AND_FAR = {
     "python-1.6.0": ("everything-2024-11-05", NEWEST),
     "python-1.9.4": ("everything-2025-03-26", NEWEST),
     "python-1.16.0": ("everything-2025-06-18", NEWEST),
@@ -43,7 +43,17 @@ ALWAYS = {
     "typescript-2-legacy": ("memory", OLDEST),
     "typescript-2": ("modern", OLDEST),
 }
-ALWAYS_MERGED = ("python-1.6.0", "typescript-1.11.5", "typescript-2")
+# Not slow: a client of each revision with these two, and one with all servers at once.
+ALWAYS = (
+    "python-1.6.0",
+    "typescript-1.11.5",
+    "python-1.16.0",
+    "python-1",
+    "typescript-1.32.2",
+    "python-2",
+    "typescript-2",
+)
+ALWAYS_MERGED = ("typescript-2",)
 
 Group = tuple[str, ...]
 """Servers that one client process visits side by side."""
@@ -53,8 +63,10 @@ def pairs() -> list[object]:
     """Every client with every server; what is not always run is slow."""
     found: list[object] = []
     for name in WALKERS:
-        rest = tuple(server for server in SIGHTS if server not in ALWAYS[name])
-        for group, marks in ((ALWAYS[name], ()), (rest, pytest.mark.slow)):
+        near_and_far = NEAR_AND_FAR[name]
+        rest = tuple(server for server in SIGHTS if server not in near_and_far)
+        for group in (near_and_far, rest):
+            marks = () if name in ALWAYS and group is near_and_far else pytest.mark.slow
             found += [
                 pytest.param(name, group, server, marks=marks, id=f"{name}-{server}") for server in group
             ]
@@ -202,5 +214,9 @@ def test_a_client_sees_each_of_many_servers_as_it_is(stage: Stage, name: str) ->
 
 def group_of(name: str, server: str) -> Group:
     """The group in which a client visits a server directly."""
-    always = ALWAYS[name]
-    return always if server in always else tuple(other for other in SIGHTS if other not in always)
+    near_and_far = NEAR_AND_FAR[name]
+    return (
+        near_and_far
+        if server in near_and_far
+        else tuple(other for other in SIGHTS if other not in near_and_far)
+    )

@@ -42,7 +42,20 @@ ASKING_TOOLS = {
 }
 
 
-@pytest.fixture(scope="module", params=CLIENTS)
+ALWAYS = (("sdk1", "stdio"), ("sdk2", "http"))
+VIEWS = [
+    pytest.param(name, door, marks=() if (name, door) in ALWAYS else pytest.mark.slow, id=f"{name}-{door}")
+    for name in CLIENTS
+    for door in ("http", "stdio")
+]
+VISITORS = [
+    pytest.param(name, marks=() if name in dict(ALWAYS) else pytest.mark.slow, id=name) for name in CLIENTS
+]
+through_a_door = pytest.mark.parametrize(("client", "merged"), VIEWS, indirect=True, scope="module")
+by_each_client = pytest.mark.parametrize("client", VISITORS, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def client(request: pytest.FixtureRequest) -> Client:
     return CLIENTS[request.param].found(request)
 
@@ -116,7 +129,7 @@ def direct(
     return directly_seen[client]
 
 
-@pytest.fixture(scope="module", params=["http", "stdio"])
+@pytest.fixture(scope="module")
 def merged(request: pytest.FixtureRequest, client: Client, config: Path) -> Json:
     """The document of all servers at once, through mcpmux."""
     if request.param == "http":
@@ -159,6 +172,7 @@ def assert_same(seen: Json, expected: Json, client: Client) -> None:
         assert json.dumps(seen) == json.dumps(expected)
 
 
+@through_a_door
 @pytest.mark.parametrize("server", SERVERS)
 def test_each_server_is_seen_through_mcpmux_as_without_it(
     client: Client, merged: Json, direct: dict[str, Json], server: str
@@ -170,6 +184,7 @@ def test_each_server_is_seen_through_mcpmux_as_without_it(
     assert_same(seen, expected, client)
 
 
+@through_a_door
 def test_everything_that_is_seen_belongs_to_a_server(merged: Json) -> None:
     uris = [item["uri"] for item in merged["resources"]]
     uris += [item["uriTemplate"] for item in merged["templates"]]
@@ -178,6 +193,7 @@ def test_everything_that_is_seen_belongs_to_a_server(merged: Json) -> None:
     assert owners == set(SERVERS)
 
 
+@through_a_door
 def test_what_is_listed_can_be_read(merged: Json) -> None:
     assert merged["contents"].keys() == {item["uri"] for item in merged["resources"]}
     assert not [uri for uri, result in merged["contents"].items() if "error" in result]
@@ -197,6 +213,7 @@ TASKS = {
 """server-everything has tasks, which each revision says in its own way."""
 
 
+@through_a_door
 def test_mcpmux_introduces_itself_and_its_servers(
     client: Client, merged: Json, direct: dict[str, Json]
 ) -> None:
@@ -227,6 +244,7 @@ def unprefixed(client: Client, alone: dict[str, Json]) -> dict[str, Json]:
     return see(client, alone)
 
 
+@by_each_client
 @pytest.mark.parametrize("server", ALONE)
 def test_a_single_unprefixed_server_is_seen_as_it_is(
     client: Client, unprefixed: dict[str, Json], direct: dict[str, Json], server: str

@@ -17,7 +17,7 @@ from tests.real.parts import npm_env
 
 pytestmark = pytest.mark.real
 
-SECONDS = 60
+SECONDS = 120
 PROGRAM = Path("@modelcontextprotocol/inspector/clients/launcher/build/index.js")
 READ = "demo://resource/static/document/features.md"
 REQUESTS = {
@@ -27,6 +27,9 @@ REQUESTS = {
     "call": ["--method", "tools/call", "--tool-name", "get-sum", "--tool-arg", "a=2", "b=3"],
     "read": ["--method", "resources/read", "--uri", READ],
 }
+
+ALWAYS = {("tools", "legacy"), ("call", "modern"), ("read", "modern")}
+ALWAYS_STDIO = ("call",)
 
 Ask = Callable[[str], Json]
 """Ask one of REQUESTS: what the Inspector printed."""
@@ -71,15 +74,28 @@ def same(printed: Json) -> Json:
     return kept
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-@pytest.mark.parametrize("request_name", REQUESTS)
+def marked(always: bool) -> tuple[pytest.MarkDecorator, ...]:
+    """What is not always run is slow."""
+    return () if always else (pytest.mark.slow,)
+
+
+@pytest.mark.parametrize(
+    ("request_name", "era"),
+    [
+        pytest.param(name, era, marks=marked((name, era) in ALWAYS))
+        for name in REQUESTS
+        for era in ("legacy", "modern")
+    ],
+)
 def test_it_shows_the_same_over_http(url: str, directly: Ask, request_name: str, era: str) -> None:
     target = [url, "--transport", "http", "--protocol-era", era]
     printed = inspect(target, REQUESTS[request_name])
     assert same(printed) == same(directly(request_name))
 
 
-@pytest.mark.parametrize("request_name", REQUESTS)
+@pytest.mark.parametrize(
+    "request_name", [pytest.param(name, marks=marked(name in ALWAYS_STDIO)) for name in REQUESTS]
+)
 def test_it_shows_the_same_over_stdio(config: Path, directly: Ask, request_name: str) -> None:
     mux = [sys.executable, "-m", "mcpmux", "serve", str(config), "--stdio"]
     printed = inspect(mux, REQUESTS[request_name])

@@ -69,7 +69,7 @@ def test_a_request_to_a_broken_server_names_it(url: str) -> None:
         assert re.search(f"{name}.*({re.escape(reason)}|still starting)", error["message"])
 
 
-@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("name", ["sdk1", "sdk2", pytest.param("sdk2-legacy", marks=pytest.mark.slow)])
 def test_real_clients_see_the_healthy_servers_whole(
     request: pytest.FixtureRequest, url: str, name: str
 ) -> None:

@@ -161,8 +161,10 @@ def conversation(request: pytest.FixtureRequest) -> Iterator[Conversation]:
             yield converse(StdioClient(mux, revision))
 
 
+SLOW = {("stdio", "2025-03-26"), ("stdio", "2025-06-18")}  # each starts a mux and its servers
 PARTNERS = [
-    pytest.param(partner, id="-".join(partner)) for partner in itertools.product(DOORS, (*LEGACY, MODERN))
+    pytest.param(partner, marks=pytest.mark.slow if partner in SLOW else (), id="-".join(partner))
+    for partner in itertools.product(DOORS, (*LEGACY, MODERN))
 ]
 
 

@@ -25,9 +25,9 @@ TIMES_OF_DAY = ("result.content[1].resource.text", "result.messages[1].content.r
 TIMELY = ("dynamic/text/7", "get-roots-list")  # a time of day; roots that are looked for soon after the start
 
 SESSIONS = [
-    pytest.param(("python-2", "http")),
-    pytest.param(("python-1", "stdio")),
-    pytest.param(("python-2", "stdio"), marks=pytest.mark.slow),
+    pytest.param(("python-2", "http"), marks=pytest.mark.slow),
+    pytest.param(("python-1", "stdio"), marks=pytest.mark.slow),
+    pytest.param(("python-2", "stdio")),
     pytest.param(("python-1", "http"), marks=pytest.mark.slow),
     pytest.param(("python-2-legacy", "http"), marks=pytest.mark.slow),
     pytest.param(("typescript-2", "http"), marks=pytest.mark.slow),

@@ -21,11 +21,11 @@ pytestmark = pytest.mark.real
 # modern client hears that in the answer to whatever it asks just then, so those meet a modern server here.
 PAIRS = (
     ("python-1", "everything"),
-    ("typescript-1.32.2", "everything"),
-    ("python-2", "modern"),
+    pytest.param("typescript-1.32.2", "everything", marks=pytest.mark.slow),
+    pytest.param("python-2", "modern", marks=pytest.mark.slow),
     ("typescript-2", "modern"),
 )
-REPLAY_SECONDS = 60
+REPLAY_SECONDS = 120
 
 
 def write_config(folder: Path, server: str, command: list[str], capture: Path | None) -> Path:
@@ -61,7 +61,7 @@ def test_a_real_session_is_replayed_and_served_again(
         assert mock.stop() == 0, mock.stderr
 
 
-@pytest.mark.parametrize("name", ["python-1", "python-2"])
+@pytest.mark.parametrize("name", [pytest.param("python-1", marks=pytest.mark.slow), "python-2"])
 def test_a_server_that_asks_at_a_moment_of_its_own_makes_no_difference(
     tmp_path: Path, everything_command: list[str], name: str
 ) -> None:

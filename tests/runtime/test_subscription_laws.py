@@ -40,7 +40,7 @@ ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 CLIENTS = {"ann": LEGACY, "ben": LEGACY, "cid": MODERN, "dot": MODERN}
 UPSTREAMS = {"x": LEGACY, "y": MODERN}
 URIS = ("memo:1", "memo:2", "memo:3", "file:///a", "file:///a/b")
-EXAMPLES = 300
+EXAMPLES = 100
 ERRANDS = 100  # of one client that wait; more than a script is long
 QUIET_SECONDS = 100.0  # of virtual time: longer than the longest wait before a reconnect, and every retry
 

@@ -21,7 +21,7 @@ from tests.runtime.scripted import ScriptedServer
 from tests.traffic.admin_world import Traffic, listening
 
 SECRET = "sk-live-4242424242424242abcdef"
-WAIT_SECONDS = 5
+WAIT_SECONDS = 60
 PAGES = ("/", "/main.js", "/inspector.css", "/api/exchanges", "/api/upstreams", "/api/stats", "/nowhere")
 
 

@@ -35,7 +35,7 @@ async def test_prometheus_reads_metrics_with_the_token_and_nobody_without():
         serve = partial(serve_admin, admin, traffic.view, upstreams, trio.Event(), announced.append, [route])
         await nursery.start(serve)
         port = int(announced[0].rstrip("/").rpartition(":")[2])
-        with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool, trio.fail_after(5):
+        with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool, trio.fail_after(60):
             token = (("Authorization", f"Bearer {TOKEN}"),)
             async with pool.request("GET", "/metrics", token, b"", idempotent=True) as response:
                 assert response.status == 200

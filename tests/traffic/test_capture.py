@@ -192,7 +192,7 @@ def test_names_of_legs_are_redacted():
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for what a thread does."""
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - files and threads tell nobody
             await trio.sleep(0.01)
 
@@ -275,7 +275,7 @@ async def test_with_wait_requests_wait_for_room_and_nothing_is_dropped(tmp_path:
         assert capturing.sink is not None
         recorder = Recorder(capturing.sinks, capturing.keepers, lambda: 101.25)
         for number in range(300):
-            with trio.fail_after(5):
+            with trio.fail_after(60):
                 await recorder.admit(client, number, Call("tools/call", {}, {}))
             capturing.sink.take(ask(client, correlator, "x" * 1000))
         assert capturing.sink.dropped == 0
@@ -302,7 +302,7 @@ async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path:
         for _ in range(40):
             sink.take(ask(client, correlator, "x" * 1000))
         await until(lambda: sink.paused)
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await sink.admit(None)  # type: ignore[arg-type]
         for _ in range(50):
             sink.take(ask(client, correlator, "x" * 1000))
@@ -338,7 +338,7 @@ async def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_is_told_once(
         for _ in range(3):
             capturing.sink.take(ask(Leg("client", "c1", "http"), Correlator()))
 
-    with structlog.testing.capture_logs() as logs, trio.fail_after(5):
+    with structlog.testing.capture_logs() as logs, trio.fail_after(60):
         await capture(FULL, tmp_path, use)
     said = [each["event"].partition(":")[0].partition(",")[0] for each in logs]
     assert said == ["capture pauses", "the capture is incomplete"]
@@ -361,7 +361,7 @@ async def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkey
         capturing.sink.take(ask(Leg("client", "c1", "http"), Correlator()))
         scope.cancel()
 
-    with structlog.testing.capture_logs() as logs, trio.fail_after(5), trio.CancelScope() as scope:
+    with structlog.testing.capture_logs() as logs, trio.fail_after(60), trio.CancelScope() as scope:
         await capture(FULL, tmp_path, use)
     release.set()
     assert [each["event"].partition(",")[0] for each in logs] == ["the capture is incomplete"]

@@ -109,3 +109,20 @@ async def test_upstreams_and_clients_are_gauges(autojump_clock: object):
         assert found["mcpmux_upstream_reconnects_total"]["docs",] == 1
         assert found["mcpmux_client_sessions"] == {(): 1}
         assert found["mcpmux_listening_clients"] == {(): 1}
+
+
+async def test_what_is_served_from_memory_is_counted(autojump_clock: object):
+    server = ScriptedServer(
+        resources=[], capabilities={"resources": {"listChanged": True}}, revision="2025-11-25"
+    )
+    async with open_world({"docs": server}) as world:
+        await world.mux.upstreams.settled(legacy=False)
+        client, store = world.client(), world.mux.sessions.store
+        for _ in range(3):
+            await client.request("resources/list")
+        found = parse(render(Metrics(), mux_gauges(world.mux.upstreams, world.mux.relay, store)))
+        assert found["mcpmux_cache_hits_total"] == {("docs",): 0, ("",): 2}
+        assert found["mcpmux_cache_misses_total"] == {("docs",): 1, ("",): 1}
+        assert found["mcpmux_cache_shared_total"] == {("docs",): 0, ("",): 0}
+        assert found["mcpmux_cache_entries"] == {(): 2}
+        assert found["mcpmux_cache_bytes"][()] == store.cache.bytes > 0

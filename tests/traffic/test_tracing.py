@@ -134,7 +134,7 @@ async def test_a_collector_that_says_nothing_holds_up_neither_calls_nor_the_stop
     async with open_collector() as collector:
         collector.answers = False
         config = Tracing(enabled=True, endpoint=collector.url, metrics=False)
-        with capture_logs() as events, trio.fail_after(5):
+        with capture_logs() as events, trio.fail_after(60):
             async with (
                 open_tracing(config, Redactor(), ()) as spans,
                 open_over_http(docs(), spans) as (client, _face),
@@ -151,7 +151,7 @@ async def test_a_collector_that_is_not_there_is_told_in_the_log(monkeypatch):
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
     await listeners[0].aclose()
-    with capture_logs() as events, trio.fail_after(30):
+    with capture_logs() as events, trio.fail_after(60):
         async with (
             open_tracing(Tracing(enabled=True, endpoint=url, metrics=False), Redactor(), ()) as spans,
             open_over_http(docs(), spans) as (client, _face),

@@ -28,7 +28,7 @@ async def pair(handler):
 
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     origin = HttpOrigin(False, "127.0.0.1", listeners[0].socket.getsockname()[1])
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             await nursery.start(serve)
             with HttpPool(origin) as pool:

@@ -49,7 +49,7 @@ def test_request_is_taken_apart(parse):
         (START + b"Content-Length: 0\r\n\r\n", b""),
         (START + b"Content-Length: 2 \r\n\r\nab", b"ab"),
         (CHUNKED + b"0\r\n\r\n", b""),
-        (CHUNKED + b"2\r\nab\r\n1;x=y\r\nc\r\n0\r\n\r\n", b"abc"),
+        (CHUNKED + b"2\r\nab\r\n0001\r\nc\r\n0\r\n\r\n", b"abc"),
         (START + b"Transfer-Encoding: \tChunked \r\n\r\n1\r\na\r\n0\r\n\r\n", b"a"),
         (CHUNKED + b"1\r\na\r\n0\r\nHost: elsewhere\r\nX-B: c\r\n\r\n", b"a"),
         (START + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n", b""),

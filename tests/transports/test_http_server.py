@@ -55,7 +55,7 @@ async def serving(handler, **limits):
 
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     running = Running(listeners[0].socket.getsockname()[1])
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             await nursery.start(partial(serve, running))
             yield running

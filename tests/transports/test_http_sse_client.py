@@ -60,7 +60,7 @@ async def open_url(handle: Script) -> AsyncIterator[str]:
     async with trio.open_nursery() as nursery:
         serve = partial(serve_http, refuse=lambda *_: ((), b""), stopping=trio.Event())
         await nursery.start(serve, listeners, handle)
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             yield f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/base/sse"
         nursery.cancel_scope.cancel()
 

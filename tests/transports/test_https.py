@@ -48,7 +48,7 @@ async def serving(context, handler=echo, host="127.0.0.1", **limits):
         )
 
     listeners = await trio.open_tcp_listeners(0, host=host)
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             await nursery.start(serve)
             yield listeners[0].socket.getsockname()[1]
@@ -75,7 +75,7 @@ async def until(logs):
 @asynccontextmanager
 async def scripted(script):
     """A server that runs `script` on each TCP connection; the value is its port."""
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             listener, *_ = await nursery.start(partial(trio.serve_tcp, script, 0, host="127.0.0.1"))
             yield listener.socket.getsockname()[1]
@@ -311,7 +311,7 @@ async def test_silent_client_is_cut_off_and_holds_up_nobody(certificates, begun)
 async def test_draining_does_not_wait_for_a_handshake(certificates):
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     stopping = trio.Event()
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             serve = partial(
                 serve_http, refuse=lambda *_: ((), b""), stopping=stopping, tls=server_tls(certificates)

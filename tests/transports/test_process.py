@@ -57,7 +57,7 @@ def run(tmp_path):
         path = tmp_path / "child.py"
         path.write_text(dedent(script))
         options = {"env": {}, "cwd": None, "on_stderr_line": print, "max_message_bytes": LIMIT} | options
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             async with open_process(sys.executable, [str(path), *args], stop=stop, **options) as child:
                 yield child
 
@@ -245,7 +245,7 @@ async def test_a_hundred_children_start_and_stop_at_once():
             assert await child.pipe.receive() == b"%d" % number
         assert child.returncode == 0
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             for number in range(100):
                 nursery.start_soon(converse, number)

@@ -132,7 +132,7 @@ def proxy_at(port, userinfo="", scheme="http"):
 async def through(origin, port, userinfo="", certificates=None):
     context = client_context(ClientTls(ca=certificates.ca)) if certificates else None
     with (
-        trio.fail_after(5),
+        trio.fail_after(60),
         HttpPool(origin, route=Route(origin, context, None, proxy_at(port, userinfo))) as pool,
     ):
         yield pool
@@ -191,7 +191,7 @@ async def test_proxy_may_itself_be_inside_tls(certificates, secure):
     ):
         there = proxy_at(proxy.port, "me:p%40ss%3APLANTED@", "https")
         route = Route(origin, trusting if secure else None, None, there, trusting)
-        with trio.fail_after(5), HttpPool(origin, route=route) as pool:
+        with trio.fail_after(60), HttpPool(origin, route=route) as pool:
             assert [await ask(pool, b"x" * 300_000) for _ in range(2)] == [b"x" * 300_000] * 2
     assert proxy.connections == 1
 

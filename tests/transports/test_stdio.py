@@ -44,7 +44,7 @@ def command(tmp_path) -> list[str]:
 
 
 async def run(command: list[str], **options) -> subprocess.CompletedProcess:
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         return await trio.run_process(command, capture_stderr=True, **options)
 
 

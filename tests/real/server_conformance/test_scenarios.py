@@ -8,7 +8,7 @@ a server can have.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -33,6 +33,18 @@ SPOKEN = {"sdk1": LEGACY, "sdk2": (*LEGACY, MODERN), "typescript": (*LEGACY, MOD
 """The servers, and the revisions that they speak without mcpmux."""
 
 BESIDE = ("notes", "clock")  # one of each era
+
+ONLY, BESIDE_OTHERS = "only", "beside-others"
+ALWAYS = {
+    ("sdk1", "2025-03-26", ONLY),
+    ("sdk1", "2025-11-25", ONLY),
+    ("sdk2", MODERN, BESIDE_OTHERS),
+    ("typescript", "2025-06-18", ONLY),
+    ("modern", MODERN, ONLY),
+    ("modern", "2025-11-25", ONLY),
+    ("sdk1", MODERN, BESIDE_OTHERS),
+}
+"""(server, revision, place) of what is not slow: every server, revision, place, and way between the eras."""
 
 NOT_IN_SESSIONS = frozenset(
     {
@@ -88,14 +100,14 @@ def alone(everything, tmp_path_factory) -> Callable[[str, str], Report]:
     return find
 
 
-@pytest.fixture(params=["only", "beside-others"])
-def through_mux(request, everything, tmp_path) -> Callable[[str, str], Report]:
+@pytest.fixture
+def through_mux(everything, tmp_path) -> Callable[[str, str, str], Report]:
     """What the suite finds in a server with mcpmux in front."""
 
-    def find(name: str, revision: str) -> Report:
+    def find(name: str, revision: str, place: str) -> Report:
         upstream = {"url": everything(name), "prefix": "", "list_timeout": START_SECONDS}
         upstreams: dict[str, Json] = {"everything": upstream}
-        if request.param == "beside-others":
+        if place == BESIDE_OTHERS:
             upstreams |= {other: stdio(shlex.split(demo_command(other))) for other in BESIDE}
         with HttpMux(write_config(tmp_path, upstreams)) as mux:
             return run_suite(mux.url, revision, tmp_path / "through")
@@ -103,25 +115,37 @@ def through_mux(request, everything, tmp_path) -> Callable[[str, str], Report]:
     return find
 
 
+def runs(wanted: Iterable[tuple[str, str]]) -> list[object]:
+    """Each server and revision in both places."""
+    return [
+        pytest.param(*run, marks=() if run in ALWAYS else pytest.mark.slow, id="-".join((place, *pair)))
+        for place in (ONLY, BESIDE_OTHERS)
+        for pair in wanted
+        for run in [(*pair, place)]
+    ]
+
+
 @pytest.mark.parametrize(
-    ("name", "revision"), [(name, revision) for name, spoken in SPOKEN.items() for revision in spoken]
+    ("name", "revision", "place"),
+    runs([(name, revision) for name, spoken in SPOKEN.items() for revision in spoken]),
 )
-def test_every_check_that_holds_without_mcpmux_holds_through_it(alone, through_mux, name, revision):
+def test_every_check_that_holds_without_mcpmux_holds_through_it(alone, through_mux, name, revision, place):
     direct = alone(name, revision)
     demand_all(direct, revision)
-    found = through_mux(name, revision)
+    found = through_mux(name, revision, place)
     demand_all(found, revision)
     assert found.verdicts.keys() == direct.verdicts.keys()
     assert direct.held - found.held <= ONLY_IN_STREAMS
 
 
-@pytest.mark.parametrize("revision", LEGACY)
-def test_a_client_of_sessions_has_everything_of_a_modern_server(through_mux, revision):
-    demand_all(through_mux("modern", revision), revision)
+@pytest.mark.parametrize(("name", "revision", "place"), runs([("modern", revision) for revision in LEGACY]))
+def test_a_client_of_sessions_has_everything_of_a_modern_server(through_mux, name, revision, place):
+    demand_all(through_mux(name, revision, place), revision)
 
 
-def test_a_modern_client_has_all_that_a_server_of_sessions_can_have(through_mux):
-    demand_all(through_mux("sdk1", MODERN), MODERN, but=NOT_IN_SESSIONS)
+@pytest.mark.parametrize(("name", "revision", "place"), runs([("sdk1", MODERN)]))
+def test_a_modern_client_has_all_that_a_server_of_sessions_can_have(through_mux, name, revision, place):
+    demand_all(through_mux(name, revision, place), MODERN, but=NOT_IN_SESSIONS)
 
 
 def demand_all(found: Report, revision: str, but: frozenset[str] = frozenset()) -> None:
