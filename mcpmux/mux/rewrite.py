@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import msgspec
 from msgspec import Raw
 
 from mcpmux.errors import RpcError
@@ -43,6 +44,34 @@ TextChange = Callable[[str], str]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # RFC 3986 section 3.1: what every URI begins with
 
+NAMED_BY = {
+    m.RESOURCES_LIST: "uri",
+    m.TEMPLATES_LIST: "uriTemplate",
+    m.TOOLS_LIST: "name",
+    m.PROMPTS_LIST: "name",
+}
+"""Which member of an item is its name, in each list."""
+
+
+class _Resource(msgspec.Struct, gc=False):
+    uri: str
+
+
+class _Template(msgspec.Struct, gc=False):
+    uri: str = msgspec.field(name="uriTemplate")
+
+
+_Named = msgspec.json.Decoder[list[_Resource]] | msgspec.json.Decoder[list[_Template]]
+_MARKS: dict[str, tuple[_Named, bytes, tuple[bytes, ...]]] = {
+    "uri": (msgspec.json.Decoder(list[_Resource]), b'"uri"', (b'"uri":"', b'"uri": "')),
+    "uriTemplate": (
+        msgspec.json.Decoder(list[_Template]),
+        b'"uriTemplate"',
+        (b'"uriTemplate":"', b'"uriTemplate": "'),
+    ),
+}
+"""How the items' URIs are read, their member's name, and how the member begins."""
+
 DEPTH_LIMIT = 64  # nesting of content blocks and arguments that is followed; deeper is left as it is
 
 
@@ -59,6 +88,41 @@ def expose_item(method: str, item: Fields, space: Space) -> Fields:
         if method == m.TOOLS_LIST:
             _change_within(item, "_meta", lambda meta: _expose_ui(meta, space))
     return item
+
+
+def expose_list(method: str, items: Raw, space: Space) -> tuple[list[str | None], list[Raw]]:
+    """The upstream's own names or URIs of the items of a list, and the items as clients see them.
+
+    Raises ValueError when it is no array of objects.
+    """
+    key = NAMED_BY[method]
+    exposed = _with_prefix(key, items, space) if key in _MARKS else None
+    if exposed is not None:
+        return exposed
+    fields = decode_list(items)
+    names = [text_of(item.get(key)) for item in fields]
+    return names, [raw(expose_item(method, item, space)) for item in fields]
+
+
+def _with_prefix(key: str, items: Raw, space: Space) -> tuple[list[str | None], list[Raw]] | None:
+    """The same in one pass over the bytes, where that is sure to change the items' URIs and nothing else.
+
+    Without escapes every `"uri"` is a whole string, and a member is spelled like that. When each item has
+    such a member, and there are no more such strings than items, they are these members.
+    """
+    data = bytes(items)
+    if not space.prefix or b"\\" in data:
+        return None
+    decoder, name, starts = _MARKS[key]
+    try:
+        uris = decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    start = next((each for each in starts if data.count(each) == len(uris)), None)
+    if start is None or data.count(name) != len(uris) or start + b"ui://" in data:
+        return None
+    texts: list[str | None] = [item.uri for item in uris]
+    return texts, decode_items(data.replace(start, start + space.prefix.encode() + b"+"))
 
 
 def expose_result(method: str, result: Fields, space: Space) -> Fields:

@@ -38,6 +38,7 @@ from mcpmux.protocol.envelope import (
     raw,
 )
 from mcpmux.protocol.inflight import Outgoing, Ticket
+from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.question import downgrade_answer
 from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.tasks import TASK_ID, related_task
@@ -65,6 +66,11 @@ class Client(Protocol):
     @property
     def capabilities(self) -> Raw:
         """What it said that it offers."""
+        ...
+
+    @property
+    def principal(self) -> Principal:
+        """Who it has been shown to be."""
         ...
 
     @property
@@ -212,9 +218,7 @@ class Calls:
         state = call.text(STATE) or ""
         ticket = self._parked.get(state)
         if ticket is None or not _is_same(ticket.call, call):
-            raise RpcError(
-                INVALID_PARAMS, "Invalid requestState: unknown or expired; send the request without it"
-            )
+            raise unknown_state()
         del self._parked[state]
         ticket.parked_until = None
         ticket.call = call
@@ -263,10 +267,16 @@ async def _pass_on(event: Event, token: Raw | None, notify: Notify) -> None:
         await notify(Event(event.method, {**event.params, PROGRESS_TOKEN: token}))
 
 
+def unknown_state() -> RpcError:
+    """-32602: a state was not given to this very request, or not to this somebody, or not any more."""
+    return RpcError(INVALID_PARAMS, "Invalid requestState: unknown or expired; send the request without it")
+
+
 def _is_same(first: Call, again: Call) -> bool:
-    """Whether a call repeats another: the same method on the same target."""
+    """Whether a call repeats another: the same method on the same target, by the same somebody."""
     same_target = all(first.text(key) == again.text(key) for key in ("name", "uri", TASK_ID))
-    return first.method == again.method and same_target
+    same_somebody = first.principal.name == again.principal.name
+    return first.method == again.method and same_target and same_somebody
 
 
 def result_of(answer: Reply | ErrorReply) -> Fields:

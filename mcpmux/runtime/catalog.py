@@ -2,59 +2,97 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
 import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.mux.template import matches
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import text_of
+from mcpmux.protocol.codes import UPSTREAM_TIMEOUT
 from mcpmux.protocol.method import RESOURCES_LIST, TEMPLATES_LIST
-from mcpmux.runtime.paging import walk
+from mcpmux.runtime.paging import Texts, walk_texts
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.upstream import Upstream
 
 
+class Owners(NamedTuple):
+    """Who owns a URI; `missing`: who could not be asked, with a sentence why."""
+
+    names: list[str]
+    missing: dict[str, str]
+
+
+class _Search:
+    """Who has claimed a URI so far. `again`: whether anybody was judged by what is remembered of it."""
+
+    def __init__(self, uri: str, call: Call, *, anew: bool) -> None:
+        self.uri = uri
+        self.call = call
+        self.anew = anew
+        self.listed: set[str] = set()
+        self.templated: set[str] = set()
+        self.missing: dict[str, str] = {}
+        self.again = False
+
+    def __repr__(self) -> str:
+        return f"<Search {self.uri} listed={self.listed} templated={self.templated}>"
+
+
 class Catalog:
-    """Looks into the upstreams' lists."""
+    """Looks into the upstreams' lists: as they are remembered, and anew for what is not found there."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
-    async def owners_of(self, uri: str, call: Call) -> list[str]:
-        """The upstreams that list `uri`, or else those with a template that it matches; configuration order.
+    async def owners_of(self, uri: str, call: Call, asked: Collection[str]) -> Owners:
+        """Those of `asked` that list `uri`, or else have a template that it matches; in that order.
 
-        An upstream that does not answer in its time owns nothing.
+        What does not answer in its time owns nothing, and is `missing`.
         """
-        listed: set[str] = set()
-        templated: set[str] = set()
+        search = await self._search(_Search(uri, call, anew=False), asked)
+        if search.again and not (search.listed or search.templated):
+            search = await self._search(_Search(uri, call, anew=True), asked)
+        owners = search.listed or search.templated
+        return Owners([name for name in asked if name in owners], search.missing)
+
+    async def _search(self, search: _Search, asked: Collection[str]) -> _Search:
         async with trio.open_nursery() as nursery:
-            for name in self._fleet:
-                upstream = self._fleet.for_call(name, call)
-                nursery.start_soon(self._claim, upstream, uri, call, listed, templated)
-        owners = listed or templated
-        return [name for name in self._fleet if name in owners]
+            for name in asked:
+                nursery.start_soon(self._claim, self._fleet.for_call(name, search.call), search)
+        return search
 
-    async def _claim(
-        self, upstream: Upstream, uri: str, call: Call, listed: set[str], templated: set[str]
-    ) -> None:
-        with trio.move_on_after(upstream.config.list_timeout):
-            if uri in await self._texts(upstream, RESOURCES_LIST, call, "uri"):
-                listed.add(upstream.name)
-                return
-            templates = await self._texts(upstream, TEMPLATES_LIST, call, "uriTemplate")
-            if any(matches(template, uri) for template in templates):
-                templated.add(upstream.name)
-
-    async def names(self, list_method: str, owner: str, call: Call) -> list[str]:
-        """The names in one upstream's own list of tools or prompts."""
-        upstream = self._fleet.for_call(owner, call)
-        with trio.move_on_after(upstream.config.list_timeout):
-            return await self._texts(upstream, list_method, call, "name")
-        return []
-
-    async def _texts(self, upstream: Upstream, list_method: str, call: Call, key: str) -> list[str]:
+    async def _claim(self, upstream: Upstream, search: _Search) -> None:
         try:
-            items = await walk(upstream, call.on_behalf(list_method, {}))
-        except RpcError:
-            return []
-        return [text for item in items if (text := text_of(item.get(key))) is not None]
+            if search.uri in await self._known(upstream, RESOURCES_LIST, search):
+                search.listed.add(upstream.name)
+                return
+            templates = await self._known(upstream, TEMPLATES_LIST, search)
+            if any(matches(template, search.uri) for template in templates):
+                search.templated.add(upstream.name)
+        except RpcError as error:
+            search.missing[upstream.name] = error.message
+
+    async def _known(self, upstream: Upstream, list_method: str, search: _Search) -> list[str]:
+        texts = await self._texts(upstream, list_method, search.call, anew=search.anew)
+        search.again = search.again or texts.again
+        return texts.found
+
+    async def find_name(
+        self, list_method: str, owner: str, call: Call, find: Callable[[list[str]], str | None]
+    ) -> str | None:
+        """What `find` finds among the names in one upstream's list of tools or prompts. Raises RpcError."""
+        upstream = self._fleet.for_call(owner, call)
+        texts = await self._texts(upstream, list_method, call)
+        found = find(texts.found)
+        if found is None and texts.again:
+            found = find((await self._texts(upstream, list_method, call, anew=True)).found)
+        return found
+
+    async def _texts(self, upstream: Upstream, list_method: str, call: Call, *, anew: bool = False) -> Texts:
+        seconds = upstream.config.list_timeout
+        with trio.move_on_after(seconds):
+            return await walk_texts(upstream, call.on_behalf(list_method, {}), anew=anew)
+        upstream.failed()
+        raise upstream.error(UPSTREAM_TIMEOUT, f"did not answer {list_method} within {seconds:g} s")

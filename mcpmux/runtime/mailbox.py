@@ -6,13 +6,22 @@ import trio
 
 from mcpmux.mux.outbox import Outbox
 from mcpmux.protocol.call import Event
+from mcpmux.protocol.principal import ANYONE, Principal
 
 
 class Mailbox:
-    """An outbox that can be waited for. `kinds`: the list changes (method names) that its client may hear."""
+    """An outbox that can be waited for. `kinds`: the list changes (method names) that its client may hear.
 
-    def __init__(self, kinds: frozenset[str]) -> None:
+    `principal`: who that client is. `is_granted`: what it hears of was acknowledged once, as in a listen;
+    when less is allowed later, it has to end.
+    """
+
+    def __init__(
+        self, kinds: frozenset[str], principal: Principal = ANYONE, *, is_granted: bool = False
+    ) -> None:
         self.kinds = kinds
+        self.principal = principal
+        self.is_granted = is_granted
         self._outbox = Outbox()
         self._arrival = trio.lowlevel.ParkingLot()
         self._closed = False
@@ -34,6 +43,10 @@ class Mailbox:
         """Keep an event of a kind that is not known. Never waits."""
         if self._outbox.keep(event):
             self._arrival.unpark()
+
+    def drop(self, method: str) -> bool:
+        """What waits of that kind is not told any more; whether anything did."""
+        return self._outbox.drop(method)
 
     def close(self) -> None:
         """Nothing more will come: `take` gives what waits, then None."""

@@ -46,6 +46,11 @@ class Personal:
         """A client that can be told things. `leave` must follow."""
         self._mailboxes[client] = mailbox
 
+    def mailbox_of_task(self, upstream: str, task_id: str) -> Mailbox | None:
+        """Where the client of a task is told things, None when there is none."""
+        found = self.tasks.find(upstream, task_id)
+        return self._mailboxes.get(found[0]) if found is not None else None
+
     def leave(self, client: object) -> None:
         """A client has gone."""
         self._mailboxes.pop(client, None)

@@ -1,14 +1,15 @@
 """Changes from the upstreams to the clients that listen.
 
 Promises: an update reaches exactly the subscribers of its URI or of one above it, under the URI that each
-of them used; a list change reaches everybody who may hear it, many within one window as one; putting never
-waits, so a slow client holds up nobody. Refuses to know how a client is reached and how an upstream is
-asked: clients are mailboxes, upstreams are names with a set of wanted URIs.
+of them used; a list change reaches everybody who may hear it, many within one window as one; nobody hears of
+what the access rules do not let it use; putting never waits, so a slow client holds up nobody. Refuses to
+know how a client is reached and how an upstream is asked: clients are mailboxes, upstreams are names with a
+set of wanted URIs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import structlog
 import trio
@@ -20,8 +21,11 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import STATE, WITHDRAWN
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.codes import BUSY
-from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
+from mcpmux.protocol.envelope import Fields, Notification, decode_fields, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.protocol.tasks import TASK_ID, related_task
+from mcpmux.runtime.guard import Guard
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.personal import PERSONAL, Personal
 
@@ -48,17 +52,20 @@ OnWanted = Callable[[str], None]
 class Relay:
     """Knows every listening client by its mailbox. `run` has to run."""
 
-    def __init__(self, space_of: SpaceOf, window: float, on_wanted: OnWanted) -> None:
+    def __init__(
+        self, space_of: SpaceOf, window: float, on_wanted: OnWanted, guard: Guard | None = None
+    ) -> None:
         """`window`: seconds in which list changes are gathered before they are told."""
         self.subscriptions: Subscriptions[Mailbox] = Subscriptions()
+        self._guard = guard if guard is not None else Guard()
         self._space_of = space_of
-        self._window = window
+        self.window = window
         self._on_wanted = on_wanted
         self.questions: dict[str, trio.CancelScope] = {}  # by the state of the call that waits for the client
         self.personal = Personal()
         self._listeners: set[Mailbox] = set()
         self._raw: dict[Mailbox, set[tuple[str, str]]] = {}  # (upstream, URI) that its client says unprefixed
-        self._changed: dict[str, None] = {}
+        self._changed: dict[str, set[str] | None] = {}  # by whose doing; None: nobody's in particular
         self._change = trio.Event()
         self._closed = False
         self.passes_all = False  # whether the clients speak to one server alone, which is passed through
@@ -71,9 +78,11 @@ class Relay:
         """How many clients listen."""
         return len(self._listeners)
 
-    def join(self, kinds: frozenset[str]) -> Mailbox:
+    def join(
+        self, kinds: frozenset[str], principal: Principal = ANYONE, *, is_granted: bool = False
+    ) -> Mailbox:
         """A mailbox for a new client that may hear `kinds` of list changes. `leave` must follow."""
-        mailbox = Mailbox(kinds)
+        mailbox = Mailbox(kinds, principal, is_granted=is_granted)
         self._listeners.add(mailbox)
         if self._closed:
             mailbox.close()
@@ -122,10 +131,17 @@ class Relay:
             said_raw |= {(other, uri) for _, uri in moved}
         return self.subscriptions.move(upstream, other)
 
+    def forget(self, upstream: str) -> None:
+        """Nothing has the URIs any more under which clients know those of an upstream."""
+        self.subscriptions.forget(upstream)
+        for said_raw in self._raw.values():
+            said_raw -= {(owner, uri) for owner, uri in said_raw if owner == upstream}
+        self._on_wanted(upstream)
+
     def hear(self, upstream: str, notification: Notification) -> None:
         """An upstream says that something has changed."""
         if notification.method in LIST_CHANGES:
-            self.tell_list_change(notification.method)
+            self.tell_list_change(notification.method, upstream_of(upstream))
         elif notification.method == m.RESOURCE_UPDATED:
             try:
                 uri = text_of(decode_fields(notification.params).get("uri"))
@@ -151,8 +167,9 @@ class Relay:
             event = Event(notification.method, decode_fields(notification.params))
         except ValueError:
             return
+        name = upstream_of(upstream)
         for mailbox in self._listeners:
-            if ANYTHING in mailbox.kinds:
+            if ANYTHING in mailbox.kinds and self._guard.may(mailbox.principal, name, event.method, None):
                 mailbox.keep(event)
 
     def _hear_personal(self, upstream: str, notification: Notification) -> None:
@@ -161,14 +178,25 @@ class Relay:
         except ValueError:
             return
         space = self._space_of(upstream)
-        if space is not None:
+        if space is not None and self._may_hear_of_task(upstream, params):
             self.personal.hear(upstream, notification.method, params, space)
+
+    def _may_hear_of_task(self, upstream: str, params: Fields) -> bool:
+        """Whether the client of the task that a notification is about, if it is, may still use its tool."""
+        task_id = text_of(params.get(TASK_ID)) or related_task(params)
+        if self._guard.policy is None or task_id is None:
+            return True
+        mailbox = self.personal.mailbox_of_task(upstream, task_id)
+        if mailbox is None:
+            return True
+        tool = self._guard.tool_of(upstream, task_id)
+        return self._guard.may(mailbox.principal, upstream_of(upstream), m.TOOLS_CALL, tool)
 
     def upstream_changed(self, upstream: str, facts: ServerFacts) -> None:
         """An upstream with these facts has come or gone, and its part of each list with it."""
         for capability, method in _CHANGE_OF.items():
             if facts.offers(capability):
-                self.tell_list_change(method)
+                self.tell_list_change(method, upstream)
 
     def tell_update(self, upstream: str, uri: str) -> None:
         """An upstream's resource has changed, or may have."""
@@ -178,31 +206,76 @@ class Relay:
             return
         exposed = _update_of(space.expose_uri(uri))
         for mailbox, subscribed in audience.items():
+            if not self._may_hear_of(mailbox, upstream, uri):
+                continue
             said_raw = (upstream, subscribed) in self._raw.get(mailbox, ())
             whole = None
             if subscribed != uri:
                 whole = _update_of(subscribed if said_raw else space.expose_uri(subscribed))
             mailbox.put(_update_of(uri) if said_raw else exposed, whole)
 
-    def tell_list_change(self, method: str) -> None:
-        """A list of the whole has changed, or may have; told at the end of the window."""
-        self._changed[method] = None
+    def _may_hear_of(self, mailbox: Mailbox, upstream: str, uri: str) -> bool:
+        return self._guard.may(mailbox.principal, upstream_of(upstream), m.RESOURCES_SUBSCRIBE, uri)
+
+    def rules_changed(self, names: Collection[str]) -> None:
+        """Other access rules hold, for the upstreams `names`: interest in what they deny ends, lists change.
+
+        A legacy client is not told: it hears nothing of these URIs again. A listen that has lost something of
+        what was acknowledged ends, gracefully, so that its client listens again and learns what it gets.
+        """
+        for mailbox in self._listeners:
+            held = self.subscriptions.held_by(mailbox)
+            lost = [key for key in held if not self._may_hear_of(mailbox, *key)]
+            for upstream, uri in lost:
+                self.unsubscribe(mailbox, upstream, uri)
+            if lost and mailbox.drop(m.RESOURCE_UPDATED):
+                self._remind(mailbox)
+            if mailbox.is_granted and (lost or self._is_deaf(mailbox, names)):
+                mailbox.close()
+        for method in LIST_CHANGES:
+            self.tell_list_change(method)
+
+    def _remind(self, mailbox: Mailbox) -> None:
+        """Something that a client still listens to may have changed, nobody knows any more what it was."""
+        for upstream, uri in self.subscriptions.held_by(mailbox):
+            if (space := self._space_of(upstream)) is not None:
+                said_raw = (upstream, uri) in self._raw.get(mailbox, ())
+                mailbox.put(_update_of(uri if said_raw else space.expose_uri(uri)))
+
+    def _is_deaf(self, mailbox: Mailbox, names: Collection[str]) -> bool:
+        """Whether there is a kind of list that a client wants to hear of and has nothing of."""
+        kinds = mailbox.kinds & LIST_CHANGES
+        return any(not self._guard.may_hear(mailbox.principal, kind, names) for kind in kinds)
+
+    def tell_list_change(self, method: str, upstream: str | None = None) -> None:
+        """A list, or an upstream's part of it, may have changed; told at the end of the window."""
+        if upstream is None:
+            self._changed[method] = None
+        elif (changed := self._changed.setdefault(method, set())) is not None:
+            changed.add(upstream)
         self._change.set()
 
     async def run(self) -> None:
         """Tell list changes, window by window, until cancelled."""
         while True:
             await self._change.wait()
-            await trio.sleep(self._window)
+            await trio.sleep(self.window)
             changed, self._changed = self._changed, {}
             self._change = trio.Event()
-            for method in changed:
-                self._broadcast(Event(method, {}))
+            for method, upstreams in changed.items():
+                self._broadcast(Event(method, {}), upstreams)
 
-    def _broadcast(self, event: Event) -> None:
+    def _broadcast(self, event: Event, upstreams: set[str] | None) -> None:
         for mailbox in self._listeners:
-            if event.method in mailbox.kinds:
+            if event.method not in mailbox.kinds:
+                continue
+            if self._guard.may_hear(mailbox.principal, event.method, upstreams):
                 mailbox.put(event)
+
+
+def upstream_of(key: str) -> str:
+    """The configured name of the upstream of a session with that key (`docs`, `docs@legacy`, `docs#3`)."""
+    return key.partition("@")[0].partition("#")[0]
 
 
 def _update_of(uri: str) -> Event:

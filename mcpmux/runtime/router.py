@@ -7,6 +7,7 @@ upstream's items; what is left out is told. Refuses to know transports, sessions
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 from msgspec import Raw
@@ -15,6 +16,7 @@ from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite, task_ids
 from mcpmux.mux.identity import merge_capabilities, merge_instructions
 from mcpmux.mux.namespace import Namespace
+from mcpmux.mux.policy import NO_RULE, Policy
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import elicitation_ids
 from mcpmux.protocol.call import META, SERVER_INFO, Call, Event, Notify
@@ -25,14 +27,18 @@ from mcpmux.protocol.codes import (
     URL_ELICITATION_REQUIRED,
 )
 from mcpmux.protocol.envelope import Fields, decode_fields, raw, text_of
+from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.calls import Client
 from mcpmux.runtime.catalog import Catalog
+from mcpmux.runtime.guard import Guard, as_refused, confined, no_item, no_method, no_resource, no_task, one_of
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.merger import Merger
+from mcpmux.runtime.missing import Reasons, incomplete, mention
 from mcpmux.runtime.relay import Relay
-from mcpmux.runtime.tasks.tasks import Tasks, task_not_found
+from mcpmux.runtime.remembering import REMEMBERED, acted, ask_or_remember, read_or_remember
+from mcpmux.runtime.tasks.tasks import Tasks
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.runtime.visits import arrange_visit
@@ -57,22 +63,24 @@ class Router:
         tasks: Tasks,
         server_info: Raw,
         instructions: str | None,
+        guard: Guard | None = None,
     ) -> None:
         self._fleet = fleet
-        self._namespace = namespace
+        self.guard = guard if guard is not None else Guard()
+        self.namespace = namespace  # replaced as a whole when the set of upstreams changes
         self._merger = merger
         self._relay = relay
         self._tasks = tasks
         self._catalog = Catalog(fleet)
-        self._server_info = server_info
-        self._instructions = instructions
+        self.server_info = server_info
+        self.instructions = instructions
         self._routes: dict[str, Callable[[Call, Notify], Awaitable[Fields]]] = {
             m.DISCOVER: self._discover,
             m.RESOURCES_READ: self._read,
             m.TOOLS_CALL: self._call_tool,
             m.PROMPTS_GET: self._get_prompt,
             m.COMPLETE: self._complete,
-            **dict.fromkeys(m.PAGED, self._list),
+            **dict.fromkeys(m.PAGED, merger.page),
             **dict.fromkeys(m.ABOUT_ONE_TASK, self._about_task),
         }
 
@@ -81,44 +89,75 @@ class Router:
 
     async def exchange(self, call: Call, notify: Notify) -> Fields:
         """Answer one call. Raises RpcError."""
-        only = self._namespace.transparent
+        self.guard.check_spelling(call)
+        only = self.namespace.transparent
         if only is not None and call.method != m.DISCOVER:
+            if self.guard.policy is not None and (answer := self._judge(only, call)) is not None:
+                return answer
             upstream = self._fleet.for_call(only, call)
             try:
                 if call.method in m.ABOUT_TASKS:
                     result = await self._tasks.exchange(upstream, call, notify)
+                    acted(upstream, call)
+                elif upstream.memory is not None and call.method in REMEMBERED:
+                    result = await ask_or_remember(upstream, call, notify)
                 else:
                     result = await upstream.exchange(call, notify)
             except RpcError as error:
                 return await self._after_error(upstream, call, notify, error)
-            return self._noted(upstream, call, result)
+            return self.guard.sift_result(call, only, upstream.key, self._noted(upstream, call, result))
         route = self._routes.get(call.method)
         if route is None:
-            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}")
+            raise no_method(call.method)
         return self._signed(await route(call, notify))
+
+    def _judge(self, only: str, call: Call) -> Fields | None:
+        """The answer to a call that the only upstream there is need not see, None for any other.
+
+        Raises Refused.
+        """
+        seen = self.guard.sees(call.principal, only)
+        # A session of its own may be opened by that.
+        key = self._fleet.for_call(only, call).key if seen else ""
+        return self.guard.admit(call, only, key)
 
     def _signed(self, result: Fields) -> Fields:
         """The result as mcpmux's own: `_meta` names us as the server on this leg."""
         try:
-            meta = decode_fields(result.get(META))
+            meta = decode_fields(result[META]) if META in result else {}
         except ValueError:
             meta = {}
-        meta[SERVER_INFO] = self._server_info
+        meta[SERVER_INFO] = self.server_info
         result[META] = raw(meta)
         return result
 
-    async def introduce(self, *, legacy: bool = False) -> Introduction:
-        """(capabilities, instructions) of the whole, after upstreams that are starting had their chance.
+    async def introduce(self, *, legacy: bool = False, principal: Principal = ANYONE) -> Introduction:
+        """(capabilities, instructions) of what `principal` may use, once starting upstreams had their chance.
 
         `legacy`: servers of both eras may offer other things to a client of a legacy revision.
         """
         with trio.move_on_after(STARTUP_SECONDS):
             await self._fleet.settled(legacy=legacy)
-        facts = self._fleet.facts(legacy=legacy)
+        facts = self.guard.narrow(principal, self._fleet.facts(legacy=legacy))
         capabilities = merge_capabilities((fact for _, fact in facts), legacy=legacy)
-        if self._namespace.transparent is not None:
-            return capabilities, self._instructions or (facts[0][1].instructions if facts else None)
-        return capabilities, merge_instructions(self._instructions, facts)
+        if self.namespace.transparent is not None:
+            return capabilities, self.instructions or (facts[0][1].instructions if facts else None)
+        return capabilities, merge_instructions(self.instructions, facts)
+
+    def may_hear(self, principal: Principal, change: str) -> bool:
+        """Whether a principal may hear of changes of a list (the notification's method)."""
+        return self.guard.may_hear(principal, change, self._fleet)
+
+    @property
+    def policy(self) -> Policy | None:
+        """The access rules in force; None when everything is allowed. To change them is one step."""
+        return self.guard.policy
+
+    @policy.setter
+    def policy(self, policy: Policy | None) -> None:
+        self.guard.policy = policy
+        self._merger.forget()
+        self._relay.rules_changed(self._fleet)
 
     def abandon(self, state: str) -> None:
         """The client of a call that waits for its answers has gone."""
@@ -137,10 +176,10 @@ class Router:
         self._fleet.leave(client)
         self._relay.personal.leave(client)
 
-    def pass_on(self, method: str, params: Fields, client: object) -> None:
+    def pass_on(self, method: str, params: Fields, client: object, principal: Principal = ANYONE) -> None:
         """A legacy client says what mcpmux does not know: it is for the only server, if there is but one."""
-        only = self._namespace.transparent
-        if only is not None:
+        only = self.namespace.transparent
+        if only is not None and self.guard.may(principal, only, method, None):
             call = Call(method, params, {}, client, None, True)
             self._fleet.for_call(only, call).tell_nowait(method, params)
 
@@ -154,10 +193,13 @@ class Router:
 
         Raises RpcError, and everything is as before then.
         """
-        said_raw = self._namespace.resolve_uri(uri) is None
-        owner, own = await self._resolve_uri(uri, call)
+        said_raw = self.namespace.resolve_uri(uri) is None
+        owner, own, _ = await self._resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
         for upstream in self._fleet.tellers(owner, call):
             try:
+                await upstream.expect("resources", "subscribe")
+                # The rules may be others by now; from here to the relay's tables nothing waits.
+                self.guard.check(call.principal, owner, m.RESOURCES_SUBSCRIBE, own, no_resource(uri))
                 await self._subscribe_at(upstream, mailbox, own, said_raw)
                 return
             except RpcError as error:
@@ -167,7 +209,6 @@ class Router:
         raise refusal
 
     async def _subscribe_at(self, upstream: Upstream, mailbox: Mailbox, own: str, said_raw: bool) -> None:
-        await upstream.expect("resources", "subscribe")
         new = self._relay.subscribe(mailbox, upstream.key, own, said_raw=said_raw)
         agreed = False
         try:
@@ -184,12 +225,12 @@ class Router:
 
     async def unsubscribe(self, mailbox: Mailbox, uri: str, call: Call) -> None:
         """`mailbox` hears of `uri` no more. Raises RpcError when nobody can be meant."""
-        owner, own = await self._resolve_uri(uri, call)
+        owner, own, _ = await self._resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
         for key in self._fleet.keys_of(owner, call):
             self._relay.unsubscribe(mailbox, key, own)
 
-    async def _discover(self, _call: Call, _notify: Notify) -> Fields:
-        capabilities, instructions = await self.introduce()
+    async def _discover(self, call: Call, _notify: Notify) -> Fields:
+        capabilities, instructions = await self.introduce(principal=call.principal)
         result = {
             "resultType": raw("complete"),
             "supportedVersions": raw(SUPPORTED),
@@ -201,23 +242,32 @@ class Router:
             result["instructions"] = raw(instructions)
         return result
 
-    async def _list(self, call: Call, notify: Notify) -> Fields:
-        return await self._merger.page(call, notify)
-
     async def _read(self, call: Call, notify: Notify) -> Fields:
         uri = _required_text(call, "uri")
-        owner, own = await self._resolve_uri(uri, call)
-        return await self._routed(call, owner, {**call.params, "uri": raw(own)}, notify)
+        owner, own, missing = await self._resolve_uri(uri, call, m.RESOURCES_READ)
+        call = call.with_params({**call.params, "uri": raw(own)})
+        upstream = self._fleet.for_call(owner, call)
+        if upstream.memory is None or upstream.memory.passes:
+            result = await self._ask(upstream, call, notify)
+        else:
+            ask = partial(self._ask, upstream, call)
+            result = await read_or_remember(upstream, upstream.memory, call, ask, notify)
+        if missing:
+            mention(result, self._fleet, missing)
+        return result if self.guard.policy is None else confined(result)
 
     async def _call_tool(self, call: Call, notify: Notify) -> Fields:
-        owner, own = await self._resolve_name(m.TOOLS_LIST, _required_text(call, "name"), call)
+        namespace = self.namespace
+        name = _required_text(call, "name")
+        owner, own = await self._resolve_name(m.TOOLS_LIST, name, call, m.TOOLS_CALL)
         params = {**call.params, "name": raw(own)}
         if "arguments" in params:
-            params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, self._namespace)
+            params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, namespace)
         return await self._routed(call, owner, params, notify)
 
     async def _get_prompt(self, call: Call, notify: Notify) -> Fields:
-        owner, own = await self._resolve_name(m.PROMPTS_LIST, _required_text(call, "name"), call)
+        name = _required_text(call, "name")
+        owner, own = await self._resolve_name(m.PROMPTS_LIST, name, call, m.PROMPTS_GET)
         return await self._routed(call, owner, {**call.params, "name": raw(own)}, notify)
 
     async def _complete(self, call: Call, notify: Notify) -> Fields:
@@ -225,27 +275,32 @@ class Router:
             ref = decode_fields(call.params["ref"])
         except (KeyError, ValueError):
             raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be an object') from None
+        self.guard.check_ref(ref)
         kind, uri, name = (text_of(ref.get(key)) for key in ("type", "uri", "name"))
         if kind == "ref/resource" and uri is not None:
-            owner, ref["uri"] = _with_raw(await self._resolve_uri(uri, call))
+            owner, own, _ = await self._resolve_uri(uri, call, m.COMPLETE)
+            ref["uri"] = raw(own)
         elif kind == "ref/prompt" and name is not None:
-            owner, ref["name"] = _with_raw(await self._resolve_name(m.PROMPTS_LIST, name, call))
+            owner, ref["name"] = _with_raw(await self._resolve_name(m.PROMPTS_LIST, name, call, m.COMPLETE))
         else:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be a ref/prompt or a ref/resource')
         return await self._routed(call, owner, {**call.params, "ref": raw(ref)}, notify)
 
-    async def _routed(self, call: Call, owner: str, params: Fields, notify: Notify) -> Fields:
-        """Ask `owner` and put its answer into the words that clients know."""
-        upstream = self._fleet.for_call(owner, call)
+    def _routed(self, call: Call, owner: str, params: Fields, notify: Notify) -> Awaitable[Fields]:
+        """Ask `owner`, see `_ask`. Raises RpcError at once when it was removed."""
+        return self._ask(self._fleet.for_call(owner, call), call.with_params(params), notify)
+
+    async def _ask(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
+        """Ask an upstream in its own words, and put its answer into those that clients know."""
         space = upstream.space
 
         async def expose(event: Event) -> None:
             await notify(Event(event.method, rewrite.expose_event(event.method, event.params, space)))
 
-        call = call.with_params(params)
         try:
             if call.method in m.ABOUT_TASKS:
                 result = await self._tasks.exchange(upstream, call, expose)
+                acted(upstream, call)
             else:
                 result = await upstream.exchange(call, expose)
         except RpcError as error:
@@ -269,44 +324,65 @@ class Router:
         return result
 
     async def _about_task(self, call: Call, notify: Notify) -> Fields:
-        found = self._namespace.resolve_task(_required_text(call, TASK_ID))
+        namespace = self.namespace
+        found = namespace.resolve_task(_required_text(call, TASK_ID))
         if found is None:
-            raise task_not_found()
+            raise no_task()
         owner, own = found
+        if self.guard.policy is not None:
+            if not self.guard.may_use(call.principal, owner, m.TOOLS_CALL):
+                raise as_refused(no_task(), NO_RULE)
+            key = self._fleet.for_call(owner, call).key
+            tool = self.guard.tool_of(key, own)
+            self.guard.check(call.principal, owner, m.TOOLS_CALL, tool, no_task())
 
         def resolve(task_id: str) -> str:
-            named = self._namespace.resolve_task(task_id)
+            named = namespace.resolve_task(task_id)
             return named[1] if named is not None and named[0] == owner else task_id
 
         params = {**task_ids.resolve_answers(call.params, resolve), TASK_ID: raw(own)}
         return await self._routed(call, owner, params, notify)
 
-    async def _resolve_uri(self, uri: str, call: Call) -> tuple[str, str]:
-        found = self._namespace.resolve_uri(uri)
-        if found is not None:
-            return found
-        candidates = await self._catalog.owners_of(uri, call)
-        if len(candidates) == 1:
-            return candidates[0], uri
-        if not candidates:
-            raise RpcError(INVALID_PARAMS, f"Resource not found: no upstream owns {uri}", {"uri": uri})
-        exposed = [self._namespace.spaces[name].expose_uri(uri) for name in candidates]
-        choice = " or ".join(exposed)
-        raise RpcError(
-            INVALID_PARAMS,
-            f"Resource not found: {uri} belongs to several upstreams: ask for {choice}",
-            {"uri": uri, "candidates": exposed},
-        )
+    async def _resolve_uri(self, uri: str, call: Call, use: str) -> tuple[str, str, Reasons]:
+        """(upstream, its own URI, who might own it, too, and could not be asked) of a URI.
 
-    async def _resolve_name(self, list_method: str, name: str, call: Call) -> tuple[str, str]:
-        found = self._namespace.resolve_name(name)
-        if found is not None and self._namespace.is_shortened(name):
-            names = await self._catalog.names(list_method, found[0], call)
-            own = self._namespace.match_name(name, found[0], names)
+        Or of a template when `use` is COMPLETE. Raises RpcError.
+        """
+        namespace, guard = self.namespace, self.guard
+        found = namespace.resolve_uri(uri)
+        if found is not None:
+            if guard.policy is not None:
+                guard.check_uri(call.principal, found[0], use, found[1], no_resource(uri))
+            return (*found, {})
+        # Who may not have it from an upstream does not even make that upstream be asked.
+        asked = guard.candidates(call.principal, self._fleet, use, uri)
+        candidates, missing = await self._catalog.owners_of(uri, call, asked)
+        if missing and len(candidates) < 2 and (not candidates or self._merger.strict):
+            raise incomplete(f"It is not known who owns {uri}", self._fleet, missing, uri=uri)
+        if len(candidates) == 1:
+            return candidates[0], uri, missing
+        if not candidates and len(asked) < len(self._fleet):
+            raise as_refused(no_resource(uri), NO_RULE)
+        if not candidates:
+            raise no_resource(uri)
+        exposed = [namespace.spaces[name].expose_uri(uri) for name in candidates]
+        raise one_of(uri, exposed)
+
+    async def _resolve_name(self, list_method: str, name: str, call: Call, use: str) -> tuple[str, str]:
+        """(upstream, its own name) of the name of something in a list. Raises RpcError."""
+        namespace, guard = self.namespace, self.guard
+        missing = no_item(m.LISTS[list_method].items.removesuffix("s"), name)
+        found = namespace.resolve_name(name)
+        if found is not None and not guard.may_use(call.principal, found[0], use):
+            raise as_refused(missing, NO_RULE)
+        if found is not None and namespace.is_shortened(name):
+            match = partial(namespace.match_name, name, found[0])
+            own = await self._catalog.find_name(list_method, found[0], call, match)
             found = (found[0], own) if own is not None else None
         if found is None:
-            kind = m.LISTS[list_method].items.removesuffix("s")
-            raise RpcError(INVALID_PARAMS, f"Unknown {kind}: {name}", {"name": name})
+            raise missing
+        if guard.policy is not None:
+            guard.check(call.principal, found[0], use, found[1], missing)
         return found
 
 

@@ -70,7 +70,7 @@ async def open_web(
         serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), tls=tls)
         await nursery.start(serve, listeners, web.handle)
         config = Config(upstreams=(Upstream(name="web", target=make_target(url), prefix="", **settings),))
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             async with app.open_mux(config) as mux:
                 yield web, mux
         nursery.cancel_scope.cancel()

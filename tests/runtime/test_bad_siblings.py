@@ -74,7 +74,7 @@ async def test_every_bad_server_is_named_with_its_cause_and_the_good_one_answers
         upstreams = [
             Upstream(name=name, target=Http(url), **patience(words)) for name, (url, words) in servers.items()
         ]
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             async with app.open_mux(Config(upstreams=tuple(upstreams))) as mux:
                 for name in servers:
                     await mux.upstreams[name].settled()

@@ -295,7 +295,7 @@ async def test_a_servers_batch_is_read_on_a_stream(autojump_clock):
 
 @pytest.mark.parametrize("face", [Face, StreamingFace])
 async def test_a_servers_batch_is_read_over_http(face: type[Face]):
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with open_http_face(Batching(), face) as place, trio.open_nursery() as nursery:
             config = Config(upstreams=(Upstream(name="x", target=Http(place.url)),))
             async with app.open_mux(config) as mux:

@@ -14,13 +14,14 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw, text_of
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.upstreams import http_events, subscriber
+from mcpmux.runtime.upstreams.connection import unheard
 from tests.runtime.scripted_http import HttpFace, open_http_face
 from tests.runtime.subscribable import Subscribable
 
 LEGACY = "2025-11-25"
 MODERN = "2026-07-28"
 ERAS = [LEGACY, MODERN]
-PATIENCE = 5.0  # seconds
+PATIENCE = 60.0  # seconds
 SUBSCRIBE = Call("resources/subscribe", {}, {})
 
 
@@ -115,3 +116,29 @@ async def test_an_upstream_goes_on_answering_while_its_listen_is_broken():
 
 async def _unheard(_event: object) -> None:
     """Nothing is told here."""
+
+
+@pytest.mark.parametrize("revision", ERAS)
+async def test_lists_are_remembered_while_their_changes_can_be_heard(revision: str):
+    async with open_stage(revision) as stage:
+        listing = Call("resources/list", {}, {})
+
+        async def asked() -> int:
+            before = stage.count("resources/list")
+            await stage.mux.router.exchange(listing, unheard)
+            return stage.count("resources/list") - before
+
+        with trio.fail_after(PATIENCE):
+            while await asked():  # until the server's stream is open
+                await trio.lowlevel.checkpoint()
+        assert [await asked() for _ in range(3)] == [0, 0, 0]
+        stage.face.break_off()
+        assert await stage.hear(2) == ["x+memo:1", "x+memo:2"]
+        assert await asked() == 1
+        with trio.fail_after(PATIENCE):
+            while await asked():
+                await trio.lowlevel.checkpoint()
+        await stage.server.notify("notifications/resources/list_changed")
+        with trio.fail_after(PATIENCE):
+            while not await asked():
+                await trio.lowlevel.checkpoint()

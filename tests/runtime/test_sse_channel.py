@@ -16,6 +16,7 @@ from mcpmux.config import Config, Http, Secret, Upstream
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.envelope import decode_any, raw, text_of
+from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.upstreams import sse_channel, subscriber
 from mcpmux.transports.http import sse_client as http_sse_client
 from tests.runtime.scripted import Json, ScriptedServer
@@ -214,6 +215,7 @@ class Person:
 
     capabilities = raw({"roots": {}})
     knows_tasks = False
+    principal = ANYONE
 
     async def ask(self, _method: str, _params: Any) -> Any:
         return {"roots": raw([{"uri": "file:///home"}])}

@@ -35,7 +35,7 @@ MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
 REVISIONS = ["2024-11-05", "2025-03-26", "2025-06-18", LEGACY]
 TOOL = {"name": "t", "inputSchema": {"type": "object"}}
-PATIENCE = 10.0
+PATIENCE = 60.0
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 JSON = (("Content-Type", "application/json"),)
 

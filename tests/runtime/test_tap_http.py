@@ -61,7 +61,7 @@ async def open_behind_http(server: ScriptedServer) -> AsyncIterator[tuple[World,
     world, witness = World({}), Witness()
     recorder = Recorder([witness], [witness], trio.current_time)
     face_class = Witnessed
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with open_http_face(server, face_class) as face:
             config = Config(
                 upstreams=(Upstream(name="x", target=Http(face.url), era="newest"),), merging=WINDOW

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import trio
 
 from mcpmux import app
-from mcpmux.config import Config, Http, Merging, Upstream
+from mcpmux.config import AccessRule, Config, Http, Merging, Upstream
 from mcpmux.errors import ConnectFailed
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.runtime.link import open_link
@@ -48,10 +49,10 @@ class World:
     async def kill(self, name: str) -> None:
         await self._pipes[name].aclose()
 
-    def client(self) -> ScriptedClient:
+    def client(self, **limits: Any) -> ScriptedClient:
         """A new client on a stream of its own."""
         ours, theirs = open_memory_pipes()
-        self.nursery.start_soon(serve_pipe, theirs, self.mux.front)
+        self.nursery.start_soon(partial(serve_pipe, theirs, self.mux.front, **limits))
         return ScriptedClient(ours)
 
 
@@ -68,6 +69,7 @@ async def open_world(
     page_size: int = 1000,
     settings: dict[str, dict[str, Any]] | None = None,
     world_class: type[World] = World,
+    access: tuple[AccessRule, ...] = (),
     **watching: Any,
 ) -> AsyncIterator[World]:
     """mcpmux in front of `servers`, in that order. `settings`: name → settings of its upstream.
@@ -78,6 +80,7 @@ async def open_world(
     config = Config(
         upstreams=tuple(upstream(name, **(settings or {}).get(name, {})) for name in servers),
         merging=Merging(page_size=page_size),
+        access=access,
     )
     async with (
         app.open_mux(config, world.open_channel, **watching) as world.mux,

@@ -300,7 +300,7 @@ class Memory:
                 return Found(page, None, personal)
             size = page.size + size_of(page.result.values()) + ITEM_OVERHEAD * len(page.items)
             kept = self._cache.keep(
-                fetch, None, page, size, until, until if ttl else 0.0
+                fetch, who if personal else None, page, size, until, until if ttl else 0.0
             )
             return Found(page, until if kept else None, personal)
         finally:

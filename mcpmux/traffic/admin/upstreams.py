@@ -47,7 +47,8 @@ class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
 
     `since`: when it came into its state. `restarts`: how often its shared session was connected again;
     `in_flight`: exchanges in all its sessions; `retry_seconds`: until it is tried again; `last_error`: what
-    went wrong last, perhaps long ago.
+    went wrong last, perhaps long ago; `cache`: how often memory had its answer (`hits`) or not (`misses`),
+    and how often one answer served another client, too (`shared`); None when nothing of it is kept.
     """
 
     name: str
@@ -64,6 +65,7 @@ class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
     server: str | None = None
     version: str | None = None
     capabilities: list[str] = []
+    cache: dict[str, int] | None = None
     sessions: list[SessionState] = []
     more_sessions: int = 0
 
@@ -119,6 +121,7 @@ class UpstreamView:
             server=self._redactor.redact_name(server),
             version=self._redactor.redact_name(version),
             capabilities=sorted(facts.capabilities) if facts is not None else [],
+            cache=msgspec.to_builtins(upstream.memory.counts) if upstream.memory is not None else None,
             sessions=[self._session(each) for each in sessions[:SESSIONS]],
             more_sessions=max(0, len(sessions) - SESSIONS),
         )

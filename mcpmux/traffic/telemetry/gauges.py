@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.upstreams.fleet import Fleet
+from mcpmux.runtime.upstreams.memory import Store
 from mcpmux.traffic.audit.keeper import Audit
 from mcpmux.traffic.capture.sink import CaptureSink
 from mcpmux.traffic.telemetry.prometheus import Gauge, Kind, Samples
@@ -14,8 +15,8 @@ from mcpmux.traffic.telemetry.prometheus import Gauge, Kind, Samples
 OF_UPSTREAM = ("upstream",)
 
 
-def mux_gauges(fleet: Fleet, relay: Relay) -> tuple[Gauge, ...]:
-    """The gauges of upstreams and clients."""
+def mux_gauges(fleet: Fleet, relay: Relay, store: Store | None = None) -> tuple[Gauge, ...]:
+    """The gauges of upstreams and clients, and of what is kept in `store`."""
 
     def up() -> Samples:
         return [((name,), float(upstream.state == "ready")) for name, upstream in fleet.items()]
@@ -73,6 +74,34 @@ def mux_gauges(fleet: Fleet, relay: Relay) -> tuple[Gauge, ...]:
         single(
             "mcpmux_listening_clients", "Clients that may hear of changes.", "gauge", lambda: relay.listening
         ),
+        *(cache_gauges(store) if store is not None else ()),
+    )
+
+
+def cache_gauges(store: Store) -> tuple[Gauge, ...]:
+    """The gauges of what is served from memory. Whole merged lists have no upstream."""
+
+    def counted(outcome: str) -> Callable[[], Samples]:
+        return lambda: [((name,), getattr(counts, outcome)) for name, counts in store.counts.items()]
+
+    return (
+        Gauge("mcpmux_cache_hits_total", "Answers from memory.", "counter", OF_UPSTREAM, counted("hits")),
+        Gauge(
+            "mcpmux_cache_misses_total",
+            "Reads and pages that were looked for in memory and asked for.",
+            "counter",
+            OF_UPSTREAM,
+            counted("misses"),
+        ),
+        Gauge(
+            "mcpmux_cache_shared_total",
+            "Reads and pages that were another's, asked for at the same time.",
+            "counter",
+            OF_UPSTREAM,
+            counted("shared"),
+        ),
+        single("mcpmux_cache_entries", "Answers in memory.", "gauge", lambda: len(store.cache)),
+        single("mcpmux_cache_bytes", "What they take, about.", "gauge", lambda: store.cache.bytes),
     )
 
 

@@ -1,0 +1,73 @@
+"""What says of a call and its answer whether that answer may be used again, and for whom. Pure.
+
+Source: `server/utilities/caching`, 2026-07-28.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Iterable
+
+from msgspec import Raw
+
+from mcpmux.errors import Refused, RpcError
+from mcpmux.mux.subscriptions import at_or_above
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, VERSION, Call
+from mcpmux.protocol.codes import URL_ELICITATION_REQUIRED
+from mcpmux.protocol.envelope import Fields, raw, text_of, value_of
+
+LONGEST_TTL_MS = 24 * 3600 * 1000  # whatever a server promises, it is asked again after a day
+_COMPLETE = raw("complete")
+
+_HEARD = frozenset({LOG_LEVEL, PROGRESS_TOKEN})
+"""What a client wants to hear while it waits: nobody else hears that, and an answer from here is silent."""
+
+_PLAIN = _HEARD | {VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, "traceparent", "tracestate"}
+"""Members of `_meta` that an answer does not depend on, but for who asks."""
+
+
+def hears(call: Call) -> bool:
+    """Whether a client wants to hear of the work on a call."""
+    return not _HEARD.isdisjoint(call.meta)
+
+
+def like(call: Call) -> Hashable:
+    """What is the same for clients whom a server takes for the same one: the principal, and the host app."""
+    said = [bytes(call.meta.get(key, b"")) for key in (CLIENT_INFO, CLIENT_CAPABILITIES)]
+    return call.principal.name, hashlib.blake2b(b"\0".join(said), digest_size=16).digest()
+
+
+def is_plain(call: Call) -> bool:
+    """Whether an answer depends on nothing in `_meta` but who asks."""
+    return _PLAIN.issuperset(call.meta)
+
+
+def ttl_of(result: Fields) -> int:
+    """The milliseconds that a result may be used for; 0 when it does not say so."""
+    ttl = value_of(result.get("ttlMs"))
+    if not isinstance(ttl, int) or isinstance(ttl, bool):
+        return 0
+    return max(0, min(ttl, LONGEST_TTL_MS))
+
+
+def is_public(result: Fields) -> bool:
+    """Whether a result is complete, and the same for everybody."""
+    if text_of(result.get("cacheScope")) != "public" or "inputRequests" in result:
+        return False
+    return text_of(result.get("resultType", _COMPLETE)) == "complete"
+
+
+def is_own_answer(error: RpcError) -> bool:
+    """Whether a server itself has said that, and to everybody who asks the same."""
+    ours = isinstance(error, Refused) or not (error.data is None or isinstance(error.data, Raw))
+    return not ours and error.code != URL_ELICITATION_REQUIRED
+
+
+def related(uri: str, other: str) -> bool:
+    """Whether a change of one resource may be one of the other: it is the same, or below or above it."""
+    return other in at_or_above(uri) or uri in at_or_above(other)
+
+
+def size_of(parts: Iterable[Raw]) -> int:
+    """Bytes of raw values."""
+    return sum(len(memoryview(part)) for part in parts)

@@ -1,0 +1,96 @@
+"""A whole list as clients see it is what its items are one by one, however the server has spelled it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from mcpmux.mux import rewrite
+from mcpmux.mux.namespace import Namespace, Space
+from mcpmux.protocol import method as m
+from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
+
+SPACES = [
+    Namespace({"docs": "docs", "web": "web"}).spaces["docs"],
+    Namespace({"docs": "", "web": "web"}).spaces["docs"],
+]
+
+uris = st.sampled_from(
+    ["file:///a", "ui://x/y", "web+file:///a", 'a"uri":"b', "a\\b", "é", "", "uri", '"uri":"x', "x\ud800"]
+)
+values: st.SearchStrategy[Any] = st.recursive(
+    uris | st.none() | st.integers(),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["uri", "x"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+items = st.fixed_dictionaries(
+    {}, optional={"uri": uris | st.none(), "uriTemplate": uris, "name": uris, "_meta": values, "é": values}
+)
+
+
+def spelled(value: Any, compact: bool, ascii_only: bool) -> bytes:
+    separators = (",", ":") if compact else None
+    return json.dumps(value, separators=separators, ensure_ascii=ascii_only).encode("utf-8", "replace")
+
+
+def one_by_one(method: str, data: bytes, space: Space) -> tuple[list[str | None], list[Any]]:
+    found = decode_list(data)
+    names = [text_of(item.get(rewrite.NAMED_BY[method])) for item in found]
+    return names, [decode_any(raw(rewrite.expose_item(method, item, space))) for item in found]
+
+
+@given(
+    st.sampled_from(list(m.LISTS)),
+    st.lists(items, max_size=4),
+    st.sampled_from(SPACES),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_list_is_its_items(method: str, found: list[Any], space: Space, compact: bool, ascii_only: bool):
+    data = spelled(found, compact, ascii_only)
+    try:
+        expected = one_by_one(method, data, space)
+    except ValueError:
+        with pytest.raises(ValueError):
+            rewrite.expose_list(method, Raw(data), space)
+        return
+    names, exposed = rewrite.expose_list(method, Raw(data), space)
+    assert (names, [decode_any(item) for item in exposed]) == expected
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'[{"\\u0075ri":"file:///a","name":"uri"}]',  # the member's name is spelled with an escape
+        b'[{"\\u0075ri":"file:///a","_meta":{"uri":"file:///a"}}]',
+        b'[{"uri":"file:///a","uri":"file:///b"}]',
+        b'[{"uri":"file:///a"},{"_meta":{"uri":"x"}}]',
+        b'[{"uri" :"file:///a"}]',
+        b'[{"uri":"file:\\/\\/\\/a"}]',
+        b'[{"uri":7}]',
+        b"[]",
+    ],
+)
+@pytest.mark.parametrize("space", SPACES)
+def test_unusual_spellings_are_exposed_like_any(data: bytes, space: Space):
+    names, exposed = rewrite.expose_list(m.RESOURCES_LIST, Raw(data), space)
+    assert (names, [decode_any(item) for item in exposed]) == one_by_one(m.RESOURCES_LIST, data, space)
+
+
+def test_what_is_around_the_uri_keeps_its_bytes():
+    data = b'[{"size":1e3,"uri":"file:///a","x":{ "y" : 1.0 }}]'
+    _, exposed = rewrite.expose_list(m.RESOURCES_LIST, Raw(data), SPACES[0])
+    assert [bytes(item) for item in exposed] == [b'{"size":1e3,"uri":"docs+file:///a","x":{ "y" : 1.0 }}']
+
+
+@pytest.mark.parametrize("data", [b"{}", b"[1]", b'["uri"]', b"null", b"7"])
+def test_what_is_no_list_of_objects_is_refused(data: bytes):
+    with pytest.raises(ValueError, match=r".+"):
+        rewrite.expose_list(m.RESOURCES_LIST, Raw(data), SPACES[0])
