@@ -64,6 +64,6 @@ class RpcError(McpmuxError):
 class Refused(RpcError):
     """mcpmux itself does not let an exchange happen; nothing was done. `rule` names what forbids it."""
 
-    def __init__(self, code: int, message: str, rule: str) -> None:
-        super().__init__(code, message)
+    def __init__(self, code: int, message: str, rule: str, data: Any = None) -> None:
+        super().__init__(code, message, data)
         self.rule = rule

@@ -15,10 +15,12 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mcpmux"
 
 ROOMS = (  # lowest first; a room may import itself and those before it
     "errors",
+    "printable",
     "config",
     "protocol",
     "mux",
     "transports",
+    "auth",
     "runtime",
     "traffic",
     "demo",
@@ -28,7 +30,7 @@ ROOMS = (  # lowest first; a room may import itself and those before it
     "cli",
     "__main__",
 )
-PURE = frozenset({"errors", "config", "protocol", "mux"})
+PURE = frozenset({"errors", "printable", "config", "protocol", "mux"})
 IMPURE_MODULES = frozenset(
     {"trio", "anyio", "asyncio", "time", "random", "secrets", "uuid", "logging", "structlog"}
 )

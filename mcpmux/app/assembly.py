@@ -23,6 +23,7 @@ from mcpmux.runtime.router import Router
 from mcpmux.runtime.tap import Tap, Trace
 from mcpmux.runtime.tasks.tasks import Tasks
 from mcpmux.runtime.upstreams.channels import ChannelOpener
+from mcpmux.runtime.upstreams.memory import Store
 from mcpmux.runtime.upstreams.upstream import OpenChannel
 from mcpmux.transports.process import StopLadder
 
@@ -49,14 +50,16 @@ async def open_mux(
     )
     server_info = implementation(config.identity)
     guard = Guard(policy_of(config.access))
-    sessions = Sessions(config, server_info, open_channel or opener.open, tap, trace, guard)
+    store = Store(config.caching)
+    sessions = Sessions(config, server_info, open_channel or opener.open, tap, trace, guard, store)
     fleet = sessions.fleet
     relay = sessions.relay = Relay(fleet.space, config.merging.change_window, sessions.on_wanted, guard)
     relay.passes_all = sessions.namespace.transparent is not None
     fleet.become({name: sessions.make_shared(name) for name in sessions.settings})
     tasks = Tasks(relay.personal, fleet.client, guard)
+    merging = config.merging
     merger = Merger(
-        fleet, seal_of(config), config.merging.page_size, tasks.hides, guard, strict=config.merging.strict
+        fleet, seal_of(config), merging.page_size, tasks.hides, guard, store, strict=merging.strict
     )
     router = Router(
         fleet, sessions.namespace, merger, relay, tasks, server_info, config.identity.instructions, guard

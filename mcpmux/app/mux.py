@@ -60,6 +60,7 @@ class Mux:
             self.config = config
             return plan
         self._change_settings(config)
+        self._forget(config)
         if plan.touches_upstreams:
             self._change_upstreams(config, plan)
         if config.access != self.config.access:
@@ -79,6 +80,16 @@ class Mux:
             self.merger.seal = seal_of(config)
         self.router.instructions = config.identity.instructions
         self.router.server_info = self.front.server_info = self.sessions.server_info = server_info
+
+    def _forget(self, config: Config) -> None:
+        """What upstreams have said was kept as the configuration before has clients see it."""
+        before, store = self.config.caching, self.sessions.store
+        store.follow(config.caching)
+        for session in self.upstreams.sessions():
+            if config.caching != before:
+                self.sessions.adjust_memory(session)
+            else:
+                session.forget()
 
     def _change_upstreams(self, config: Config, plan: Plan) -> None:
         fleet, sessions, before = self.upstreams, self.sessions, dict(self.upstreams)

@@ -23,6 +23,7 @@ from mcpmux.runtime.tap import Leg, Tap, Trace, Watch
 from mcpmux.runtime.upstreams.addressee import Addressee
 from mcpmux.runtime.upstreams.connection import Eras
 from mcpmux.runtime.upstreams.fleet import Fleet
+from mcpmux.runtime.upstreams.memory import Store
 from mcpmux.runtime.upstreams.subscriber import Subscriber
 from mcpmux.runtime.upstreams.upstream import OpenChannel, Upstream
 
@@ -45,12 +46,14 @@ class Sessions:
         tap: Tap | None,
         trace: Trace | None,
         guard: Guard,
+        store: Store,
     ) -> None:
         self.server_info = server_info
         self._open_channel = open_channel
         self._tap = tap
         self._trace = trace
         self.guard = guard
+        self.store = store
         self.held: dict[str, str] = {}
         self.fleet = Fleet(self._make, self._make_lane, self._move_interest)
         self.adopt(config)
@@ -73,8 +76,21 @@ class Sessions:
 
     def adjust(self, session: Upstream) -> None:
         """What a running session looks up at each use is as the configuration of now says."""
-        session.config = self.settings[session.name]
+        before, session.config = session.config, self.settings[session.name]
+        if session.config.caching is not before.caching:
+            self.adjust_memory(session)
         session.space = self.namespace.spaces[session.name]
+
+    def adjust_memory(self, session: Upstream) -> None:
+        """What a session has said is kept, or not, as the configuration of now says."""
+        session.remember(self.store.memory_of(session.config, session.key))
+
+    def _update(self, key: str, uri: str) -> None:
+        """A resource of the session with that key may have changed, which was not heard."""
+        upstream = self.fleet.by_key(key)
+        if upstream is not None and upstream.memory is not None:
+            upstream.memory.updated(uri)
+        self.relay.tell_update(key, uri)
 
     def _make(self, name: str, key: str, capabilities: Raw, eras: Eras) -> Upstream:
         config, relay = self.settings[name], self.relay
@@ -89,7 +105,7 @@ class Sessions:
             self._open_channel,
             Subscriber(
                 partial(relay.subscriptions.wanted, key),
-                partial(relay.tell_update, key),
+                partial(self._update, key),
                 partial(on_change, name),
             ),
             partial(self._find_client, key),
@@ -97,6 +113,7 @@ class Sessions:
             relay.hear,
             _watch(self._tap, config, key, self._trace),
         )
+        self.adjust_memory(upstream)
         if name in self.held:
             upstream.hold(self.held[name])
         return upstream

@@ -83,7 +83,7 @@ class Inspector:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
-        gauges = mux_gauges(mux.upstreams, mux.relay)
+        gauges = mux_gauges(mux.upstreams, mux.relay, mux.sessions.store)
         if self.capture is not None:
             gauges += capture_gauges(self.capture)
         if self.audit is not None:

@@ -41,12 +41,12 @@ quiet_option: Decorator = click.option(
 """For a command whose answer tells all there is to tell."""
 
 
-def parse_http(address: str) -> HttpListener:
-    """The listener that `--http` describes. Raises click.BadParameter."""
+def parse_http(address: str, option: str = "--http") -> HttpListener:
+    """The listener that an option describes. Raises click.BadParameter."""
     try:
         return parse_listener_argument(address)
     except ConfigError as error:
-        raise click.BadParameter(str(error), param_hint="--http") from None
+        raise click.BadParameter(str(error), param_hint=option) from None
 
 
 def parse_listen(url: str) -> AnyListener:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import attrs
 import click
 import trio
 
 from mcpmux import app
+from mcpmux.app import ConfigFile
 from mcpmux.cli.options import DEFAULT_ADDRESS, LEVELS, parse_http, parse_listen, upstream_option
-from mcpmux.cli.source import STANDARD_INPUT, load_config
+from mcpmux.cli.source import STANDARD_INPUT, is_file, load_config
 from mcpmux.config import (
     AnyListener,
     Config,
@@ -36,6 +38,12 @@ from mcpmux.traffic.redaction.redactor import Redactor
     metavar="URL",
     help="Listen at http, ws or tcp://HOST:PORT, or at unix:PATH. May be repeated.",
 )
+@click.option(
+    "--allow-anyone",
+    is_flag=True,
+    help="Let clients in from the network who show nothing; see auth in the configuration.",
+)
+@click.option("--no-watch", is_flag=True, help="Read CONFIG again on SIGHUP only, not when it changes.")
 @click.option("--log-level", type=LEVELS, help="Least important events to write to stderr.")
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or for machines.")
 def serve(
@@ -44,6 +52,8 @@ def serve(
     stdio: bool,
     http: tuple[str, ...],
     listen: tuple[str, ...],
+    allow_anyone: bool,
+    no_watch: bool,
     log_level: str | None,
     log_format: str | None,
 ) -> None:
@@ -52,6 +62,9 @@ def serve(
     CONFIG is a TOML or JSON file (that of a host app will do), - for standard input, or one server by its
     URL or its command line in quotes. Options override the file's listeners and logging; when nothing
     says where to listen it is 127.0.0.1:8484. Each URL is printed when it is ready.
+
+    A file is read again when it changes and on SIGHUP: only what changed is restarted, and a file with
+    mistakes changes nothing.
 
     \b
     Examples:
@@ -63,22 +76,26 @@ def serve(
     """
     if stdio and config == STANDARD_INPUT:
         raise ConfigError(["--stdio: standard input is the configuration already; put it into a file"])
-    loaded = load_config(config, upstreams)
-    run_server(
-        attrs.evolve(
+    chosen = [*(parse_http(address) for address in http), *(parse_listen(url) for url in listen)]
+
+    def load() -> Config:
+        loaded = load_config(config, upstreams)
+        return attrs.evolve(
             loaded,
-            listeners=choose_listeners(
-                loaded.listeners,
-                stdio,
-                [*(parse_http(address) for address in http), *(parse_listen(url) for url in listen)],
-            ),
+            listeners=choose_listeners(loaded.listeners, stdio, chosen),
+            auth=attrs.evolve(loaded.auth, allow_anyone=allow_anyone or loaded.auth.allow_anyone),
             logging=attrs.evolve(
                 loaded.logging,
                 level=log_level or loaded.logging.level,
                 format=log_format or loaded.logging.format,
             ),
         )
-    )
+
+    if config is None or not is_file(config):
+        run_server(load())
+        return
+    file = ConfigFile(config, load)
+    run_server(file.load(), file, watch=not no_watch)
 
 
 def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyListener]) -> Listeners:
@@ -96,13 +113,17 @@ def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyLis
     return Listeners(http=(parse_http(DEFAULT_ADDRESS),))
 
 
-def run_server(config: Config) -> None:
-    """Serve until stopped, printing each URL. Raises what `app.serve` raises."""
-    redactor = Redactor(config.redaction)
-    configure_logs(config.logging.level, config.logging.format, lambda text: redactor.redact_text(text)[0])
+def run_server(config: Config, file: ConfigFile | None = None, *, watch: bool = True) -> None:
+    """Serve until stopped, printing each URL. `file`: see `app.serve`. Raises what that raises."""
+    set_up_logs(config)
     on_stderr = config.listeners.stdio  # then stdout belongs to the protocol
 
     def announce(url: str) -> None:
         click.echo(url, err=on_stderr)
 
-    trio.run(app.serve, config, announce)
+    trio.run(partial(app.serve, config, announce, file, watch=watch, followers=[set_up_logs]))
+
+
+def set_up_logs(config: Config) -> None:
+    """Log as a configuration says."""
+    configure_logs(config.logging.level, config.logging.format, Redactor(config.redaction))

@@ -11,6 +11,8 @@ import attrs
 
 from mcpmux.config import URL_STARTS, Config, parse_upstream_argument, parse_upstream_arguments, read_config
 from mcpmux.errors import ConfigError
+from mcpmux.logs import redact_logs
+from mcpmux.traffic.redaction.redactor import Redactor
 
 STANDARD_INPUT = "-"
 
@@ -18,10 +20,14 @@ EXPECTED = "a configuration file, a URL with http://, https:// or the like, or a
 
 
 def load_config(target: str | None, upstreams: Sequence[str] = ()) -> Config:
-    """The configuration of `target`, with the servers of `--upstream` added. Raises ConfigError."""
+    """The configuration of `target`, with the servers of `--upstream` added. Raises ConfigError.
+
+    From then on its [redaction] holds for the log.
+    """
     added = parse_upstream_arguments(upstreams)
     if target is not None:
         config = _read_target(target)
+        redact_logs(Redactor(config.redaction))
         return attrs.evolve(config, upstreams=(*config.upstreams, *added))
     if not added:
         raise ConfigError([f"name what to connect to: CONFIG ({EXPECTED}), or --upstream NAME=URL"])
@@ -37,6 +43,11 @@ def _read_target(target: str) -> Config:
     if target != STANDARD_INPUT and not Path(target).exists():
         raise ConfigError([f"{target}: there is no such file; expected {EXPECTED}"])
     return read_config(target, os.environ, _read_stdin)
+
+
+def is_file(target: str) -> bool:
+    """Whether `target` is a file, which can be read again."""
+    return target != STANDARD_INPUT and not _is_server(target) and Path(target).is_file()
 
 
 def _is_server(target: str) -> bool:

@@ -6,15 +6,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+import attrs
+
 from mcpmux.app import Mux, open_mux
 from mcpmux.config import Config
 from mcpmux.errors import RemoteProtocolError, RpcError, TransportError
+from mcpmux.mux.merge import PAGE_LIMIT
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, Call, Event, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import Fields, decode_any, decode_list, raw, text_of
-from mcpmux.runtime.merger import LEFT_OUT
-from mcpmux.runtime.paging import PAGE_LIMIT
+from mcpmux.runtime.missing import LEFT_OUT
 
 INPUT_REQUIRED = "input_required"
 
@@ -29,7 +31,8 @@ class Listing(NamedTuple):
 @asynccontextmanager
 async def open_visit(config: Config) -> AsyncIterator[Mux]:
     """The mux once every upstream is ready or has failed. Raises TransportError when none is ready."""
-    async with open_mux(config) as mux:
+    # Access rules are about clients; whoever has the configuration may see everything.
+    async with open_mux(attrs.evolve(config, access=())) as mux:
         for upstream in mux.upstreams.values():
             await upstream.settled()
         troubles = absent(mux)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mcpmux.config.access import AccessRule
 from mcpmux.config.admin import Admin
 from mcpmux.config.argument import (
     parse_listen_argument,
@@ -10,6 +11,8 @@ from mcpmux.config.argument import (
     parse_upstream_arguments,
 )
 from mcpmux.config.audit import Audit
+from mcpmux.config.auth import Auth, Issuer, StaticToken, find_open_doors
+from mcpmux.config.caching import Caching
 from mcpmux.config.capture import Capture, CaptureRule
 from mcpmux.config.listener import (
     AnyListener,
@@ -35,6 +38,7 @@ from mcpmux.config.model import (
     Upstream,
     WebSocket,
 )
+from mcpmux.config.oauth import OAuth
 from mcpmux.config.reading import read_config
 from mcpmux.config.redaction import Redaction
 from mcpmux.config.schema import config_schema
@@ -45,9 +49,12 @@ from mcpmux.config.tracing import Tracing
 
 __all__ = [
     "URL_STARTS",
+    "AccessRule",
     "Admin",
     "AnyListener",
     "Audit",
+    "Auth",
+    "Caching",
     "Capture",
     "CaptureRule",
     "ClientTls",
@@ -56,14 +63,17 @@ __all__ = [
     "Http",
     "HttpListener",
     "Identity",
+    "Issuer",
     "Limits",
     "Listeners",
     "Logging",
     "Merging",
+    "OAuth",
     "Redaction",
     "Secret",
     "ServerTls",
     "Settings",
+    "StaticToken",
     "Stdio",
     "Target",
     "Tcp",
@@ -76,6 +86,7 @@ __all__ = [
     "WebSocketListener",
     "config_schema",
     "display_url",
+    "find_open_doors",
     "parse_listen_argument",
     "parse_listener_argument",
     "parse_upstream_argument",

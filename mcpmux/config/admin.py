@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from mcpmux.config.listener import HostHeader
 from mcpmux.config.report import Unfit
-from mcpmux.config.scalars import SecretText, Size, Whole, about
+from mcpmux.config.scalars import Choice, SecretText, Size, Whole, about
 from mcpmux.config.secret import Secret
 from mcpmux.config.tls import Host, ServerTls
 
@@ -44,6 +44,13 @@ class Admin:
         metadata=about("Host headers to accept besides the address itself and the loopback names."),
     )
     tls: ServerTls | None = field(default=None, metadata=about("Serve https with this certificate."))
+    ready: Annotated[str, Choice(("listening", "any", "all"))] = field(
+        default="any",
+        metadata=about(
+            "When `/health/ready` says yes, unless mcpmux stops: `listening` always, `any` when every "
+            "upstream was tried and one is ready, `all` when every one is."
+        ),
+    )
     keep_exchanges: Annotated[int, Whole(1, 10_000_000)] = field(
         default=100_000, metadata=about("Exchanges that are remembered; the oldest go first.")
     )
@@ -59,7 +66,7 @@ class Admin:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches an address."""
-    if host == "localhost":
+    if host.lower() == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -13,21 +13,46 @@ from typing import Annotated, TypeAlias
 
 from attrs import field, frozen
 
+from mcpmux.config.access import AccessRule, find_unknown_upstreams
 from mcpmux.config.admin import Admin
 from mcpmux.config.audit import Audit
+from mcpmux.config.auth import Auth
+from mcpmux.config.caching import Caching
 from mcpmux.config.capture import Capture
 from mcpmux.config.listener import Listeners
 from mcpmux.config.naming import NAME_PATTERN
+from mcpmux.config.oauth import OAuth
 from mcpmux.config.redaction import Redaction
-from mcpmux.config.scalars import Choice, Duration, SecretText, Size, Text, Whole, about
+from mcpmux.config.scalars import Choice, Duration, Flag, SecretText, Size, Text, Whole, about
 from mcpmux.config.secret import Secret, display_url
 from mcpmux.config.tls import ClientTls
 from mcpmux.config.tracing import Tracing
 from mcpmux.errors import ConfigError
 
 Seconds: TypeAlias = Annotated[float, Duration()]
+SecondsOrNever: TypeAlias = Annotated[float, Duration(off=True)]
 Era: TypeAlias = Annotated[str, Choice(("auto", "mirror", "newest", "legacy"))]
 Transport: TypeAlias = Annotated[str, Choice(("auto", "streamable", "sse"))]
+TimedMethod: TypeAlias = Annotated[
+    str,
+    Choice(
+        (
+            "tools/call",
+            "resources/read",
+            "prompts/get",
+            "completion/complete",
+            "tools/list",
+            "resources/list",
+            "resources/templates/list",
+            "prompts/list",
+            "tasks/get",
+            "tasks/result",
+            "tasks/list",
+            "tasks/cancel",
+            "tasks/update",
+        )
+    ),
+]
 Session: TypeAlias = Annotated[str, Choice(("shared", "per-client"))]
 Prefix: TypeAlias = Annotated[
     str, Text('a name (a letter, then up to 31 of a-z, 0-9, "." and "-") or ""', f"(?:{NAME_PATTERN})?")
@@ -73,6 +98,7 @@ class Http:
     tls: ClientTls = field(factory=ClientTls)
     proxy: Secret | None = None  # "": never one; None: as the environment says
     transport: Transport = "auto"
+    oauth: OAuth | None = None
 
     @property
     def display(self) -> str:
@@ -86,6 +112,7 @@ class WebSocket:
     url: str = field(repr=display_url)
     headers: Mapping[str, Secret] = field(factory=dict, converter=_read_only)
     tls: ClientTls = field(factory=ClientTls)
+    oauth: OAuth | None = None
 
     @property
     def display(self) -> str:
@@ -142,13 +169,43 @@ class Handling:
         default=30.0, metadata=about("Time to start or reach the server and finish the handshake.")
     )
     request_timeout: Seconds = field(
-        default=60.0, metadata=about("Time for any other request to the server.")
+        default=60.0, metadata=about("Time for any other request to the server. Progress renews it.")
+    )
+    timeouts: Mapping[TimedMethod, Seconds] = field(
+        factory=dict,
+        metadata=about("Time for requests of single methods, in place of `request_timeout`."),
+    )
+    max_request_timeout: Seconds = field(
+        default=3600.0,
+        metadata=about("Time for one request with all progress that it reports; never less than its own."),
+    )
+    health_interval: SecondsOrNever = field(
+        default=30.0,
+        metadata=about(
+            "After this long without an answer, an idle server is asked whether it is alive. 0: never."
+        ),
     )
     list_timeout: Seconds = field(
         default=10.0,
         metadata=about(
             "Time for the server's part of a merged list; a slower server is left out of the page."
         ),
+    )
+    max_in_flight: Annotated[int, Whole(1, 100_000)] = field(
+        default=256,
+        metadata=about("Exchanges with the server at a time. More wait, and clients take turns."),
+    )
+    max_waiting: Annotated[int, Whole(0, 1_000_000)] = field(
+        default=4096,
+        metadata=about("Exchanges that wait for the server; more are refused, a flood first."),
+    )
+    max_list_items: Annotated[int, Whole(1, 10_000_000)] = field(
+        default=100_000,
+        metadata=about("Items of one list of the server; a longer one is cut, which clients are told."),
+    )
+    caching: Annotated[bool, Flag()] = field(
+        default=True,
+        metadata=about("false: nothing of the server is kept, and identical requests are not shared."),
     )
 
 
@@ -176,6 +233,10 @@ class Merging:
     page_size: Annotated[int, Whole(1, 100_000)] = field(
         default=1000, metadata=about("Items up to which a merged page is filled from pages of the upstreams.")
     )
+    strict: Annotated[bool, Flag()] = field(
+        default=False,
+        metadata=about("An error in place of a merged list that lacks the part of an upstream."),
+    )
     cursor_key: CursorKey | None = field(
         default=None,
         metadata=about("Authenticates cursors. With a key they outlive a restart and work on every replica."),
@@ -197,6 +258,22 @@ class Limits:
     )
     max_connections: Annotated[int, Whole(1, 1_000_000)] = field(
         default=800, metadata=about("Open connections of one listener; each takes a file descriptor.")
+    )
+    max_in_flight: Annotated[int, Whole(1, 100_000)] = field(
+        default=1024, metadata=about("Requests of one session or stream at a time; more are refused as busy.")
+    )
+    max_header_fields: Annotated[int, Whole(8, 10_000)] = field(
+        default=100, metadata=about("Header fields of one HTTP message, in both directions.")
+    )
+    head_timeout: Seconds = field(
+        default=15.0, metadata=about("Time for the head of an HTTP request, from its first byte.")
+    )
+    body_timeout: Seconds = field(
+        default=60.0,
+        metadata=about("Longest pause in the body of an HTTP request; it comes at 1 KiB a second or more."),
+    )
+    connection_idle: Seconds = field(
+        default=120.0, metadata=about("An HTTP connection without a request is closed after this.")
     )
     client_stall: Seconds = field(
         default=60.0,
@@ -238,12 +315,18 @@ class Settings:
 
     listeners: Listeners = field(factory=Listeners)
     merging: Merging = field(factory=Merging)
+    caching: Caching = field(factory=Caching)
     limits: Limits = field(factory=Limits)
     identity: Identity = field(factory=Identity)
     logging: Logging = field(factory=Logging)
     capture: Capture = field(factory=Capture)
     admin: Admin = field(factory=Admin)
     audit: Audit = field(factory=Audit)
+    auth: Auth = field(factory=Auth)
+    access: tuple[AccessRule, ...] = field(
+        default=(),
+        metadata=about("Who may use what: what one rule allows and none denies; without rules, everything."),
+    )
     redaction: Redaction = field(factory=Redaction)
     tracing: Tracing = field(factory=Tracing)
 
@@ -258,6 +341,9 @@ class Config(Settings):
         problems = [f"upstreams.{name}: {text}" for name, text in find_conflicts(self.upstreams)]
         if not any(upstream.enabled for upstream in self.upstreams):
             problems.append(NO_UPSTREAM)
+        names = [upstream.name for upstream in self.upstreams]
+        unknown = find_unknown_upstreams(self.access, names)
+        problems += [f"access[{number}]: {text}" for number, text in unknown]
         if problems:
             raise ConfigError(problems)
 

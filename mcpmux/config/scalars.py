@@ -184,16 +184,20 @@ class Share:
 
 @frozen
 class Duration:
-    """A number of seconds above 0, or text with a unit: "500ms", "10s", "2m", "1h"."""
+    """A number of seconds above 0, or text with a unit: "500ms", "10s", "2m", "1h". `off`: 0 will do, too."""
+
+    off: bool = False
 
     def read(self, value: object) -> float:
         seconds = _measure(value, _DURATION, _SECONDS)
-        if seconds is None or not 0 < seconds < math.inf:
-            raise Unfit('expected seconds above 0, as a number or as text such as "500ms", "10s" or "2m"')
+        if seconds is None or not (0 < seconds < math.inf or (self.off and seconds == 0)):
+            least = "seconds, 0 for never," if self.off else "seconds above 0,"
+            raise Unfit(f'expected {least} as a number or as text such as "500ms", "10s" or "2m"')
         return float(seconds)
 
     def schema(self) -> dict[str, Any]:
-        return {"type": ["number", "string"], "exclusiveMinimum": 0, "pattern": _text_pattern(_DURATION)}
+        least = "minimum" if self.off else "exclusiveMinimum"
+        return {"type": ["number", "string"], least: 0, "pattern": _text_pattern(_DURATION)}
 
 
 @frozen

@@ -4,9 +4,10 @@ Rules
   * It holds one position per unfinished upstream and nothing else; the mux remembers nothing, so a cursor
     works after a restart and on a replica that has the same key.
   * Text form: base64url of `version | body | tag`; the body is compressed when that is shorter, the tag is
-    HMAC-SHA256 over everything before it and over the kind of list, cut to 16 bytes.
-  * Whatever is not exactly what `seal` made, for the same kind of list and a known set of upstreams, is
-    refused: damaged, forged, cut, extended, of another kind, of another version.
+    HMAC-SHA256 over everything before it, the kind of list and the principal's name, cut to 16 bytes.
+  * Whatever is not exactly what `seal` made, for the same kind of list and principal, is refused: damaged,
+    forged, cut, extended, of another kind, of another version. Whether its upstreams
+    still exist is the walk's business.
   * `None` (start here) and `""` are different upstream cursors.
   * A cycle of upstream cursors is found by Brent's method: a fingerprint to compare with, and how many
     pages until it moves on. Constant size, whatever the length of the walk.
@@ -21,7 +22,6 @@ import binascii
 import hashlib
 import hmac
 import zlib
-from collections.abc import Collection
 
 import msgspec
 
@@ -44,6 +44,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
     `cursor`: the upstream's own, None to start at the beginning. `anchor`, `left`, `stride`: Brent's state,
     a fingerprint of an earlier cursor, pages until the anchor moves, and the length of the next stride.
+    `items`, `pages`: how many came before.
     """
 
     upstream: str
@@ -51,15 +52,18 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     anchor: str = ""
     left: int = 1
     stride: int = 1
+    items: int = 0
+    pages: int = 0
 
-    def advance(self, following: str) -> Position | None:
-        """The position after a page that named `following` as the next; None in a circle."""
+    def advance(self, following: str, items: int = 0) -> Position | None:
+        """The position after a page of `items` that named `following` as the next; None in a circle."""
         mark = _fingerprint(following)
         if following == self.cursor or mark == self.anchor:
             return None
+        items, pages, stride = self.items + items, self.pages + 1, self.stride
         if self.left > 1:
-            return Position(self.upstream, following, self.anchor, self.left - 1, self.stride)
-        return Position(self.upstream, following, mark, self.stride * 2, self.stride * 2)
+            return Position(self.upstream, following, self.anchor, self.left - 1, stride, items, pages)
+        return Position(self.upstream, following, mark, stride * 2, stride * 2, items, pages)
 
 
 def _fingerprint(cursor: str) -> str:
@@ -80,22 +84,25 @@ class CursorSeal:
     def __repr__(self) -> str:
         return "CursorSeal()"
 
-    def _tag(self, kind: str, sealed: bytes) -> bytes:
-        message = kind.encode() + b"\x00" + sealed
+    def _tag(self, kind: str, sealed: bytes, principal: str) -> bytes:
+        message = kind.encode() + b"\x00" + principal.encode() + b"\x00" + sealed
         return hmac.new(self._key, message, hashlib.sha256).digest()[:_TAG_BYTES]
 
-    def seal(self, kind: str, positions: list[Position]) -> str:
-        """The cursor for `positions` of a list of `kind`. Raises InvalidCursor past the limit."""
+    def seal(self, kind: str, positions: list[Position], principal: str = "") -> str:
+        """The cursor for `positions` of a list of `kind`. Raises InvalidCursor past the limit.
+
+        Only `principal` can use it. Neither `kind` nor the principal's name has a NUL in it.
+        """
         body = _encoder.encode(positions)
         packed = zlib.compress(body, 6)
         sealed = _DEFLATED + packed if len(packed) < len(body) else _PLAIN + body
-        text = base64.urlsafe_b64encode(sealed + self._tag(kind, sealed)).rstrip(b"=").decode()
+        text = base64.urlsafe_b64encode(sealed + self._tag(kind, sealed, principal)).rstrip(b"=").decode()
         if len(body) > _BODY_LIMIT or len(text) > CURSOR_LIMIT:
             raise InvalidCursor("the upstreams' cursors are too long to be combined")
         return text
 
-    def open(self, kind: str, text: str, upstreams: Collection[str]) -> list[Position]:
-        """The positions in a cursor that `seal` made for `kind` and upstreams that still exist.
+    def open(self, kind: str, text: str, principal: str = "") -> list[Position]:
+        """The positions in a cursor that `seal` made for `kind` and `principal`.
 
         Raises InvalidCursor for anything else.
         """
@@ -103,12 +110,9 @@ class CursorSeal:
             raise InvalidCursor("this cursor is longer than any that was given out")
         data = _decode_text(text)
         sealed, tag = data[:-_TAG_BYTES], data[-_TAG_BYTES:]
-        if not hmac.compare_digest(tag, self._tag(kind, sealed)):
+        if not hmac.compare_digest(tag, self._tag(kind, sealed, principal)):
             raise InvalidCursor("this cursor was not given out for this list: list again without a cursor")
-        positions = _decoder.decode(_unpack(sealed))
-        if any(position.upstream not in upstreams for position in positions):
-            raise InvalidCursor("the set of upstreams has changed: list again without a cursor")
-        return positions
+        return _decoder.decode(_unpack(sealed))
 
 
 def _decode_text(text: str) -> bytes:

@@ -14,6 +14,10 @@ Nothing outside this file changes it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from msgspec import Raw
+
 from mcpmux.mux.cursor import Position
 from mcpmux.protocol.envelope import Fields
 
@@ -21,6 +25,10 @@ PAGE_LIMIT = 10_000  # pages of one upstream's list; a list that is longer is ta
 ITEM_LIMIT = 100_000  # items of one upstream's list, when nothing else is said
 LOOKS = 10  # page sizes of items that are looked at for one page, of which few may be shown
 FOLLOWING_LIMIT = 8 * 1024  # characters of one upstream's cursor; the combined one has room for 32 such
+
+
+Item = Fields | Raw
+"""Something in a list. It is never looked into."""
 
 
 class Walk:
@@ -32,11 +40,11 @@ class Walk:
 
     def __init__(self, start: list[Position], page_size: int) -> None:
         self.wanted = start
-        self.items: list[Fields] = []
+        self.items: list[Item] = []
         self.failures: dict[str, str] = {}
         self._page_size = page_size
         self._looked_at = 0
-        self._arrived: dict[str, tuple[list[Fields], Position | None]] = {}
+        self._arrived: dict[str, tuple[Sequence[Item], Position | None]] = {}
 
     def __repr__(self) -> str:
         return f"Walk(wanted={[p.upstream for p in self.wanted]}, items={len(self.items)}, {self.failures})"
@@ -49,7 +57,7 @@ class Walk:
     def take_page(
         self,
         position: Position,
-        items: list[Fields],
+        items: Sequence[Item],
         following: str | None,
         limit: int = ITEM_LIMIT,
         *,

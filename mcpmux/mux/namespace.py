@@ -95,14 +95,11 @@ class Namespace:
         self._owners = {prefix or name: name for name, prefix in prefixes.items()} if taken else {}
         self._bare = bare[0] if bare else None
         self.spaces = {name: Space(name, prefix, reserved) for name, prefix in prefixes.items()}
+        self.transparent = self._bare if not self._owners else None
+        """The only, unprefixed upstream; None when there are several or it has a prefix."""
 
     def __repr__(self) -> str:
         return f"Namespace({list(self.spaces)})"
-
-    @property
-    def transparent(self) -> str | None:
-        """The only, unprefixed upstream; None when there are several or it has a prefix."""
-        return self._bare if not self._owners else None
 
     def resolve_uri(self, uri: str) -> tuple[str, str] | None:
         """(upstream, its own URI) of an exposed URI; None for a raw one, which somebody may own."""

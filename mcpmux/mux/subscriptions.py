@@ -103,13 +103,13 @@ class Subscriptions(Generic[Listener]):
         if not uris:
             return {}
         heard: dict[Listener, str] = {}
-        for subscribed in _at_or_above(uri):
+        for subscribed in at_or_above(uri):
             for listener in uris.get(subscribed, ()):
                 heard.setdefault(listener, subscribed)
         return heard
 
 
-def _at_or_above(uri: str) -> list[str]:
+def at_or_above(uri: str) -> list[str]:
     """`uri`, then every URI that it is a sub-resource of, nearest first.
 
     A URI is above another when the other goes on from it behind a `/`, `?` or `#`: `file:///a` and

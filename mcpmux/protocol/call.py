@@ -6,12 +6,13 @@ Source: "_meta" in the Base Protocol overview, 2026-07-28.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from mcpmux.protocol.envelope import Fields, decode_fields, id_of, raw, text_of
+from mcpmux.protocol.envelope import Fields, decode_fields, id_of, text_of
 from mcpmux.protocol.principal import ANYONE, Principal
 
 META = "_meta"
@@ -102,6 +103,6 @@ Exchange = Callable[[Call, Notify], Awaitable[Fields]]
 Cancelling it cancels the work."""
 
 
-def with_meta(params: Fields, meta: Fields) -> Fields:
-    """Parameters ready to be sent: `_meta` put back when there is anything in it."""
-    return {**params, META: raw(meta)} if meta else params
+def with_meta(params: Fields, meta: Fields) -> Mapping[str, Any]:
+    """Parameters ready to be encoded: `_meta` put back when there is anything in it."""
+    return {**params, META: meta} if meta else params

@@ -12,6 +12,7 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 SERVER_ERROR = -32000  # servers' own; SDKs say it to a request without a session
+SESSION_NOT_FOUND = -32001  # servers' own; the TypeScript SDK says it of a session that it does not know
 
 # 2026-07-28
 HEADER_MISMATCH = -32020

@@ -102,8 +102,8 @@ _wire_error_decoder = msgspec.json.Decoder(_WireError)
 class BadMessage(RpcError):
     """A message that cannot be taken: `id` is what its answer must carry (None: unreadable)."""
 
-    def __init__(self, code: int, message: str, id: Id | None = None) -> None:  # noqa: A002 - the field's name
-        super().__init__(code, message)
+    def __init__(self, code: int, message: str, id: Id | None = None, data: Any = None) -> None:  # noqa: A002 - the field's name
+        super().__init__(code, message, data)
         self.id = id
 
 
@@ -207,7 +207,10 @@ def decode_fields(raw: Raw | bytes | None) -> Fields:
     """The members of a raw JSON object; none for an absent one. Raises ValueError for anything else."""
     if raw is None:
         return {}
-    return _decode(_fields_decoder, raw)
+    try:
+        return _fields_decoder.decode(raw)
+    except _UNREADABLE as error:
+        raise ValueError(str(error)) from None
 
 
 def decode_list(raw: Raw | bytes) -> list[Fields]:
@@ -240,8 +243,8 @@ def text_of(raw: Raw | None) -> str | None:
     if raw is None:
         return None
     try:
-        return _decode(_text_decoder, raw)
-    except ValueError:
+        return _text_decoder.decode(raw)
+    except _UNREADABLE:
         return None
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from mcpmux.errors import RpcError
+from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import (
     CLIENT_CAPABILITIES,
@@ -38,6 +38,7 @@ from mcpmux.protocol.call import (
 )
 from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, RESOURCE_NOT_FOUND
 from mcpmux.protocol.envelope import Fields, decode_fields, decode_list, raw, text_of
+from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.revisions import NEWEST
 
 _COMPLETE = raw("complete")
@@ -57,9 +58,15 @@ class ClientFacts(msgspec.Struct, frozen=True):
     log_level: str | None = None
 
 
-def upgrade_call(method: str, params: Raw | None, client: ClientFacts, identity: object = None) -> Call:
+def upgrade_call(
+    method: str,
+    params: Raw | None,
+    client: ClientFacts,
+    identity: object = None,
+    principal: Principal = ANYONE,
+) -> Call:
     """A legacy client's request as a modern call. Raises ValueError when `_meta` is no object."""
-    call = Call.of(method, params, identity, legacy=True)
+    call = Call.of(method, params, identity, legacy=True, principal=principal)
     call.meta[VERSION] = _NEWEST
     call.meta[CLIENT_INFO] = client.info
     call.meta[CLIENT_CAPABILITIES] = client.capabilities
@@ -168,6 +175,8 @@ def upgrade_error(method: str, params: Fields, error: RpcError) -> RpcError:
 def downgrade_error(method: str, error: RpcError) -> RpcError:
     """A modern error as the legacy revisions say it."""
     if error.code == INVALID_PARAMS and method in _NAMES_A_RESOURCE and "uri" in _members(error.data):
+        if isinstance(error, Refused):
+            return Refused(RESOURCE_NOT_FOUND, error.message, error.rule, error.data)
         return RpcError(RESOURCE_NOT_FOUND, error.message, error.data)
     if error.code in MODERN_ONLY:
         return RpcError(INVALID_PARAMS, error.message, error.data)

@@ -33,6 +33,11 @@ class ServerFacts(msgspec.Struct, frozen=True):
             return True
         return isinstance(self.capabilities.get(capability), dict)
 
+    def announces(self, capability: str) -> bool:
+        """Whether the server says that it tells when the lists of a capability change."""
+        options = self.capabilities.get(capability)
+        return isinstance(options, dict) and options.get("listChanged") is True
+
 
 def discover_call(client_info: Raw) -> Call:
     """The probe that every modern server answers."""

@@ -14,9 +14,11 @@ from typing import Any
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import VERSION, Call
+from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import HEADER_MISMATCH, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import Fields, text_of
+
+Headers = tuple[tuple[str, str], ...]
 
 VERSION_HEADER = "mcp-protocol-version"
 METHOD_HEADER = "mcp-method"
@@ -28,6 +30,8 @@ LAST_EVENT_ID = "last-event-id"
 _NAMED_BY = {m.TOOLS_CALL: "name", m.PROMPTS_GET: "name", m.RESOURCES_READ: "uri"}
 _NAMED_TASKS = frozenset({m.TASKS_GET, m.TASKS_UPDATE, m.TASKS_CANCEL})
 """Named by their `taskId`, says the Tasks extension; said by us, and believed when a client says nothing."""
+_NAMING = {**_NAMED_BY, **dict.fromkeys(_NAMED_TASKS, "taskId")}
+_PACKED = "=?base64?"
 _SENTINEL = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
 _PLAIN = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)?")
 _WHITESPACE = " \t"  # what may stand around a header value (RFC 9110 section 5.5); other blanks are content
@@ -52,10 +56,10 @@ class InvalidHeaderSchema(ValueError):
 
 def encode_value(text: str) -> str:
     """`text` as a header value: as it is when that is safe, else in the base64 form."""
-    if _PLAIN.fullmatch(text) and not (text.startswith("=?base64?") and text.endswith("?=")):
+    if _PLAIN.fullmatch(text) and not (text.startswith(_PACKED) and text.endswith("?=")):
         return text
     packed = base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
-    return f"=?base64?{packed}?="
+    return f"{_PACKED}{packed}?="
 
 
 def decode_value(value: str) -> str:
@@ -75,31 +79,41 @@ def _plain(value: str) -> str:
     return value
 
 
-def request_headers(method: str, params: Fields, revision: str) -> list[tuple[str, str]]:
-    """The standard headers of a modern request. `params` without or with `_meta`, it does not matter.
+def method_headers(method: str, revision: str) -> Headers:
+    """The standard headers that every modern request for a method has.
 
     Raises RpcError for a method that no header can carry: no server has it.
     """
     if not _PLAIN.fullmatch(method):
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
-    headers = [("MCP-Protocol-Version", revision), ("Mcp-Method", method)]
-    key = "taskId" if method in _NAMED_TASKS else _NAMED_BY.get(method)
-    name = text_of(params.get(key)) if key else None
-    if name is not None:
-        headers.append(("Mcp-Name", encode_value(name)))
-    return headers
+    return (("MCP-Protocol-Version", revision), ("Mcp-Method", method))
 
 
-def check_version_header(headers: Mapping[str, str], call: Call) -> None:
-    """A version in the body is the one in the header, whether we know it or not. Raises HeaderMismatch."""
-    version = text_of(call.meta.get(VERSION))
-    if version is not None:
-        _expect(headers, VERSION_HEADER, version, encoded=False)
+def name_headers(method: str, params: Fields) -> Headers:
+    """The standard header that says what a modern request is about, if its method has one."""
+    key = _NAMING.get(method)
+    name = text_of(params.get(key)) if key is not None else None
+    return (("Mcp-Name", encode_value(name)),) if name is not None else ()
+
+
+def request_headers(method: str, params: Fields, revision: str) -> Headers:
+    """All standard headers of a modern request. `params` without or with `_meta`, it does not matter.
+
+    Raises as `method_headers` does.
+    """
+    return method_headers(method, revision) + name_headers(method, params)
+
+
+def check_version(headers: Mapping[str, str], version: str) -> None:
+    """The version in the body is the one in the header, whether we know it or not. Raises HeaderMismatch."""
+    _expect(headers, VERSION_HEADER, version, encoded=False)
 
 
 def check_headers(headers: Mapping[str, str], call: Call) -> None:
-    """Every standard header of a modern request agrees with its body. Raises HeaderMismatch."""
-    _expect(headers, VERSION_HEADER, text_of(call.meta.get(VERSION)), encoded=False)
+    """The standard headers of a modern request agree with its body. Raises HeaderMismatch.
+
+    But for the version, which is looked at before the body is: see `check_version`.
+    """
     _expect(headers, METHOD_HEADER, call.method, encoded=False)
     key = _NAMED_BY.get(call.method)
     if key is not None:
@@ -112,6 +126,8 @@ def _expect(headers: Mapping[str, str], header: str, body: str | None, *, encode
     value = headers.get(header)
     if value is None:
         raise HeaderMismatch(f"the {_canonical(header)} header is missing")
+    if value == body and not value.startswith(_PACKED) and _PLAIN.fullmatch(value):
+        return
     value = value.strip(_WHITESPACE)
     said = decode_value(value) if encoded else _plain(value)
     if said != body:

@@ -48,6 +48,9 @@ ELICITATION_COMPLETE = "notifications/elicitation/complete"
 MISSED = "dev.mcpmux/missed"
 """Said by our own edge to the core, never on a wire: what a server told for a while may not have arrived."""
 
+HEARING = "dev.mcpmux/hearing"
+"""Likewise: whether a legacy server's announcements can be heard has changed; its channel says how it is."""
+
 CREATE_MESSAGE = "sampling/createMessage"
 ELICIT = "elicitation/create"
 ROOTS_LIST = "roots/list"

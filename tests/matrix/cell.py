@@ -49,12 +49,6 @@ class Cell:
         """Whether both sides speak `revision` or a later one."""
         return min(self.up, self.down) >= revision
 
-    async def until(self, what: Callable[[], bool]) -> None:
-        """Wait until `what()` holds."""
-        with trio.fail_after(10):
-            while not what():  # noqa: ASYNC110 - the server tells nobody when that is
-                await trio.sleep(0.01)
-
 
 @asynccontextmanager
 async def open_cell(down: str, up: str) -> AsyncIterator[Cell]:

@@ -165,7 +165,8 @@ async def update(cell: Cell) -> Outcome:
         await cell.client.cancel(listen)
     else:
         await cell.client.request("resources/unsubscribe", {"uri": uri})
-    await cell.until(lambda: cell.server.subscribed == set())
+    with trio.fail_after(10):
+        await cell.server.is_free()
     return None
 
 

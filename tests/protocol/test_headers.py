@@ -19,6 +19,7 @@ from mcpmux.protocol.headers import (
     Path,
     check_headers,
     check_param_headers,
+    check_version,
     decode_value,
     encode_value,
     header_params,
@@ -123,7 +124,7 @@ def test_a_request_says_its_method_and_name_in_headers(
 ):
     """ "Standard Request Headers", 2026-07-28."""
     first = [("MCP-Protocol-Version", NEWEST), ("Mcp-Method", method)]
-    assert request_headers(method, params, NEWEST) == first + named
+    assert request_headers(method, params, NEWEST) == tuple(first + named)
 
 
 @given(st.sampled_from(["tools/call", "prompts/get", "resources/read", "tools/list"]), texts)
@@ -177,6 +178,7 @@ def test_each_header_must_be_there_and_say_what_the_body_says(header: str, value
     """ "Server Validation", 2026-07-28."""
     headers = {name: text for name, text in {**GOOD, header: value}.items() if text is not None}
     with pytest.raises(HeaderMismatch) as caught:
+        check_version(headers, NEWEST)
         check_headers(headers, CALL)
     assert (caught.value.code, caught.value.message) == (HEADER_MISMATCH, f"Header mismatch: {reason}")
 

@@ -11,7 +11,19 @@ NAMED = OriginPolicy("10.0.0.5", ("MCP.example.com", "proxy.example.com:8443"), 
 @pytest.mark.parametrize("policy", [LOCAL, NAMED])
 @pytest.mark.parametrize(
     "host",
-    ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8080", "::1"],
+    [
+        *(
+            "localhost",
+            "LOCALHOST:8080",
+            "127.0.0.1",
+            "127.0.0.1:1",
+            "127.0.0.1:",
+            "[::1]",
+            "[::1]:8080",
+            "::1",
+        ),
+        *("[0:0:0:0:0:0:0:1]:8080", "[0000::0001]"),
+    ],
 )
 def test_the_loopback_names_are_ours_with_any_port(policy: OriginPolicy, host: str):
     assert policy.refuses({"host": host}) is None
@@ -27,6 +39,15 @@ def test_the_loopback_names_are_ours_with_any_port(policy: OriginPolicy, host: s
         "127.0.0.1.nip.io",
         "127.0.0.2",
         "[::2]:80",
+        *(
+            "127.0.0.1:80@evil.example.com",
+            "localhost:x",
+            "localhost:٣",
+            "[::1",
+            "[::1]x",
+            "[::1]:x",
+            "localhost.",
+        ),
         "",
     ],
 )
@@ -35,6 +56,25 @@ def test_a_foreign_host_is_refused_and_named(host: str):
     assert reason is not None
     assert repr(host) in reason
     assert "allowed_hosts" in reason
+
+
+def test_the_address_is_compared_in_any_spelling():
+    for address, host in (
+        ("MyBox.LAN", "mybox.lan:8484"),
+        ("2001:DB8:0:0::1", "[2001:db8::1]:8484"),
+        ("fe80::1%eth0", "[fe80::1%eth0]"),
+    ):
+        policy = OriginPolicy(address, (), ())
+        assert policy.refuses({"host": host}) is None
+        assert (
+            policy.refuses({"host": host, "origin": f"http://{host.partition('%')[0]}"}) is None
+            or "%" in host
+        )
+        assert policy.refuses({"host": "[2001:db8::2]"}) is not None
+
+
+def test_an_empty_host_is_nobodys_even_if_the_address_is_empty():
+    assert OriginPolicy("", ("mcp.example.com",), ()).refuses({"host": "a:b"}) is not None
 
 
 def test_a_missing_host_is_refused():

@@ -35,8 +35,8 @@ FLAGS = (
     "--disable-extensions",
     "--remote-debugging-port=0",
 )
-START_SECONDS = 30
-WAIT_SECONDS = 15.0
+START_SECONDS = 90
+WAIT_SECONDS = 60.0
 LOOK_SECONDS = 0.02
 MESSAGE_BYTES = 64 * 2**20
 

@@ -33,7 +33,7 @@ except ImportError:
 
     SDK = 1
 
-SECONDS = 60  # for the whole walk; a client that hangs should say so, not be killed
+SECONDS = 120  # for the whole walk; a client that hangs should say so, not be killed
 METHOD_NOT_FOUND = -32601
 
 

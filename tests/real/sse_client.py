@@ -12,7 +12,7 @@ import anyio
 from mcp import ClientSession, McpError, types
 from mcp.client.sse import sse_client
 
-SECONDS = 30  # for one server; a client that hangs should say so, not be killed
+SECONDS = 90  # for one server; a client that hangs should say so, not be killed
 DOCUMENT = "demo://resource/static/document/features.md"
 
 

@@ -17,7 +17,7 @@ import anyio
 from mcp import ClientSession, McpError, types
 from mcp.client.streamable_http import streamable_http_client
 
-SECONDS = 60
+SECONDS = 120
 
 
 def raw(model):

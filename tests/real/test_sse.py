@@ -21,7 +21,7 @@ from tests.real.web_server import find_free_port, run_web_server
 pytestmark = pytest.mark.real
 
 HERE = Path(__file__).parent
-SECONDS = 60  # for one client to see three servers
+SECONDS = 120  # for one client to see three servers
 PATIENCE = {"connect_timeout": START_SECONDS, "list_timeout": START_SECONDS}
 
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.real
 
 ASKING = 4  # clients at the same time
 ENOUGH = 20  # whole answers in a row that show that a server is back
-EXIT_SECONDS = 10.0  # for a server to see that mcpmux is gone
+EXIT_SECONDS = 60.0  # for a server to see that mcpmux is gone
 
 READS = {
     "everything": "everything+demo://resource/static/document/features.md",

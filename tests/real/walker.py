@@ -22,7 +22,7 @@ from tests.real.mux import Json
 from tests.real.parts import npm_env, pip_env
 
 PROGRAMS = Path(__file__).parent / "clients"
-SECONDS = 90  # for one client to see all its servers
+SECONDS = 150  # for one client to see all its servers
 
 
 class Walker(NamedTuple):

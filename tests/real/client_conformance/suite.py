@@ -15,9 +15,11 @@ from tests.real.parts import ROOT, npm_env
 Json = dict[str, Any]
 
 SUITE_SECONDS = 60  # for the client to finish, on a busy machine
+AUTH_SECONDS = 240  # for the client of `auth/*`, which is up to six runs of mcpmux
 STOP_SECONDS = 20  # more, for the suite itself
 
 _ADAPTER = "tests.real.client_conformance.adapter"
+_AUTH_CLIENT = "tests.real.client_conformance.auth_client"
 
 
 class Verdict(NamedTuple):
@@ -52,22 +54,36 @@ def _describe(check: Json) -> str:
 
 def run_scenario(revision: str, scenario: str, route: str, directory: Path) -> Verdict:
     """Run one scenario over a route of the adapter. `directory` takes the suite's files."""
-    suite, clients = npm_env("conformance"), npm_env("clients")
-    node = str(suite / ".bin" / "node")
-    client = [sys.executable, "-m", _ADAPTER, route, node, str(clients)]
+    client = [_ADAPTER, route, _node(npm_env("conformance")), str(npm_env("clients"))]
+    return _run(revision, scenario, client, directory, SUITE_SECONDS)
+
+
+def run_auth_scenario(revision: str, scenario: str, directory: Path) -> Verdict:
+    """Run one of `auth/*`, where mcpmux's commands are the client. `directory` takes the suite's files."""
+    return _run(revision, scenario, [_AUTH_CLIENT], directory, AUTH_SECONDS)
+
+
+def _node(suite: Path) -> str:
+    return str(suite / ".bin" / "node")
+
+
+def _run(revision: str, scenario: str, module: list[str], directory: Path, seconds: int) -> Verdict:
+    """`module`: the client, of ours, and its arguments before the URL. `seconds`: what it may take."""
+    suite = npm_env("conformance")
+    node, client = _node(suite), [sys.executable, "-m", *module]
     program = suite / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
     command = [node, str(program), "client", "--command", shlex.join(client)]
     options = ["--scenario", scenario, "--spec-version", revision, "--output-dir", str(directory)]
     cache = {"NODE_COMPILE_CACHE": str(suite.parent / "compile-cache")}  # a third of the time is compiling
     done = subprocess.run(
-        [*command, *options, "--timeout", str(SUITE_SECONDS * 1000)],
+        [*command, *options, "--timeout", str(seconds * 1000)],
         cwd=ROOT,
         env={**os.environ, **cache},
         capture_output=True,
         text=True,
-        timeout=SUITE_SECONDS + STOP_SECONDS,
+        timeout=seconds + STOP_SECONDS,
         check=False,
     )
-    checks = [check for path in directory.glob("*/checks.json") for check in json.loads(path.read_text())]
-    said = [path.read_text() for path in directory.glob("*/std*.txt")]
+    checks = [check for path in directory.rglob("checks.json") for check in json.loads(path.read_text())]
+    said = [path.read_text() for path in directory.rglob("std*.txt")]
     return Verdict(done.returncode, checks, "\n".join([done.stdout, done.stderr, *said]))

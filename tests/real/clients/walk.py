@@ -15,7 +15,7 @@ import traceback
 
 import anyio
 
-SECONDS = 60  # for the whole walk; a client that hangs should say so, not be killed
+SECONDS = 120  # for the whole walk; a client that hangs should say so, not be killed
 METHOD_NOT_FOUND = -32601
 MODERN = "2026-07-28"
 LISTS = {
