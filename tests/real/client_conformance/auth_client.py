@@ -1,0 +1,85 @@
+"""What the suite starts as its client in the `auth/*` scenarios: mcpmux's commands, as a person runs them.
+
+Usage: auth_client URL. Log in at the suite's server, call its tool, and log in again when mcpmux says that it
+is needed, for a server may want more scopes, or another authorization server, in the middle of things. The
+person's browser is here, which only follows redirects. The exit code is that of the last command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tests.cli.running import COMMAND
+
+CONTEXT = "MCP_CONFORMANCE_CONTEXT"
+METADATA_URL = "https://conformance-test.local/client-metadata.json"  # where the suite says that ours is
+MOST_LOGINS = 3
+TOOL = "test-tool"
+LOGIN_SECONDS = 60  # for the browser to be back, on a busy machine
+LOGIN_NEEDED = "mcpmux auth login"
+
+
+def main(url: str) -> int:
+    """One person's way through a scenario."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.environ["XDG_STATE_HOME"] = directory
+        config = Path(directory) / "mcpmux.json"
+        upstream = {"url": url, "prefix": "", "oauth": known_client()}
+        config.write_text(json.dumps({"upstreams": {"up": upstream}}))
+        for _ in range(MOST_LOGINS):
+            if code := log_in(config):
+                return code
+            code, said = call_tool(config)
+            if LOGIN_NEEDED not in said:
+                break
+        return code
+
+
+def known_client() -> dict[str, Any]:
+    """The client that the suite registered beforehand, if it did."""
+    context = json.loads(os.environ.get(CONTEXT) or "{}")
+    known = {key: context[key] for key in ("client_id", "client_secret", "issuer") if key in context}
+    return known or {"client_metadata_url": METADATA_URL}
+
+
+def log_in(config: Path) -> int:
+    """`mcpmux auth login`, with a browser that goes to the printed URL: its exit code."""
+    options = ["-c", str(config), "--no-browser", "--timeout", str(LOGIN_SECONDS)]
+    command = [*COMMAND, "auth", "login", "up", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        if url := process.stdout.readline().strip():
+            browse(url)
+        return process.wait()
+    finally:
+        process.kill()  # the suite is tired of waiting; else nothing is left to kill
+
+
+def browse(url: str) -> None:
+    try:
+        with urllib.request.urlopen(url, timeout=LOGIN_SECONDS) as page:
+            page.read()
+    except OSError as error:  # mcpmux answers 400 to a redirect that it refuses, and says so by itself
+        print(f"browser: {error}", file=sys.stderr)
+
+
+def call_tool(config: Path) -> tuple[int, str]:
+    """`mcpmux call`: exit code and stderr."""
+    command = [*COMMAND, "call", str(config), TOOL]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(done.stdout, done.stderr, file=sys.stderr)
+    return done.returncode, done.stderr
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    sys.exit(main(*sys.argv[1:]))
