@@ -38,6 +38,18 @@ class Authority(msgspec.Struct, frozen=True):
         return self.authorization_endpoint
 
 
+def assume_authority(issuer: str) -> Authority:
+    """A server of 2025-03-26 that says nothing about itself: with the paths and PKCE that it demands."""
+    return Authority(
+        issuer,
+        token_endpoint=f"{issuer}/token",
+        authorization_endpoint=f"{issuer}/authorize",
+        registration_endpoint=f"{issuer}/register",
+        code_challenge_methods_supported=("S256",),
+        token_endpoint_auth_methods_supported=("none", "client_secret_post", "client_secret_basic"),
+    )
+
+
 def read_authority(data: bytes, issuer: str) -> Authority:
     """The metadata of `issuer`. Raises RemoteProtocolError when it is unusable or that of another issuer."""
     try:

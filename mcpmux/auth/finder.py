@@ -3,8 +3,8 @@
 Promises: an authorization server that the configuration names is the only one that is asked; one that the
 upstream names must be reachable by the rules of `reach`, and its metadata must be its own.
 
-Source: "Authorization Server Discovery", 2025-11-25 and 2026-07-28; "Server Metadata Discovery", 2025-03-26,
-where a server without resource metadata is its own authorization server.
+Source: "Authorization Server Discovery", 2025-11-25 and 2026-07-28; "Server Metadata Discovery" and
+"Fallbacks for Servers without Metadata Discovery", 2025-03-26: a server is its own authorization server.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import structlog
 
-from mcpmux.auth.authority import Authority, is_same_issuer, read_authority
+from mcpmux.auth.authority import Authority, assume_authority, is_same_issuer, read_authority
 from mcpmux.auth.challenge import Challenge
 from mcpmux.auth.discovery import metadata_urls
 from mcpmux.auth.resource_metadata import Resource, canonical_url, read_resource
@@ -24,6 +24,12 @@ from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.transports.http.connection import HttpOrigin
 
 log = structlog.get_logger()
+
+NOT_FOUND = 404
+
+
+class NoMetadata(RemoteProtocolError):
+    """An issuer says nothing about itself: all places of its metadata answer 404."""
 
 
 class IssuerChanged(TransportError):
@@ -56,9 +62,10 @@ class Finder:
         """
         resource = await self._find_resource(challenge)
         issuer = self._issuer_of(resource, known or self._config.issuer)
-        authority = await self.find_authority(issuer)
         if resource is None:
+            authority = await self._find_own_authority(issuer)
             return Found(authority, canonical_url(self._url), challenge.scopes)
+        authority = await self.find_authority(issuer)
         return Found(authority, resource.identifier, challenge.scopes or resource.scopes)
 
     def _issuer_of(self, resource: Resource | None, wanted: str | None) -> str:
@@ -71,17 +78,29 @@ class Finder:
             raise IssuerChanged(f"its authorization server is {shown} now, and not {wanted} any more")
         return wanted
 
+    async def _find_own_authority(self, issuer: str) -> Authority:
+        """A server without resource metadata is of 2025-03-26, and may have none at all but fixed paths."""
+        try:
+            return await self.find_authority(issuer)
+        except NoMetadata:
+            if issuer != HttpOrigin.from_url(canonical_url(self._url)).url:
+                raise
+            return assume_authority(issuer)
+
     async def find_authority(self, issuer: str) -> Authority:
-        """The metadata of an issuer. Raises TransportError, RemoteProtocolError."""
+        """The metadata of an issuer. Raises TransportError, NoMetadata and other RemoteProtocolErrors."""
         try:
             places = metadata_urls(issuer)
         except ValueError:
             raise RemoteProtocolError("its authorization server has no usable URL") from None
+        missing = True
         for url in places:
             answer = await self._web.get(url)
             if answer.status == 200:
                 return read_authority(answer.body, issuer)
-        raise RemoteProtocolError(f"{issuer} has no metadata of an authorization server")
+            missing = missing and answer.status == NOT_FOUND
+        why = f"{issuer} has no metadata of an authorization server"
+        raise NoMetadata(why) if missing else RemoteProtocolError(why)
 
     async def _find_resource(self, challenge: Challenge) -> Resource | None:
         """The upstream's metadata; None when it has none. Raises RemoteProtocolError, TransportError."""

@@ -1,8 +1,8 @@
 """The official suite's `auth/*` client scenarios, with mcpmux's commands as the client.
 
-In the newest revision that has them, and some in an older one. Not the extensions, and not the fallback of
-2025-03-26 to fixed paths of a server without any metadata. Where the suite's authorization server does what
-a client must refuse, mcpmux has to say why it gave up, for a client that just ends is not wrong, either.
+In the newest revision that has them, and some in an older one. Not the extensions. Where the suite's
+authorization server does what a client must refuse, mcpmux has to say why it gave up, for a client that just
+ends is not wrong, either.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ SCENARIOS = [
     ("2025-11-25", "pre-registration", 10),
     ("2025-06-18", "token-endpoint-auth-basic", 16),
     ("2025-03-26", "2025-03-26-oauth-metadata-backcompat", 9),
+    ("2025-03-26", "2025-03-26-oauth-endpoint-fallback", 4),
 ]
 """(revision of the suite's server, scenario, checks in it that hold)."""
 
