@@ -22,6 +22,8 @@ MEASURES = (
     "latency of a 1 KB read, 1 connection, mcpmux on its own core, p99",
     "list 5 × 1,000 resources, pages of 100 at 0 ms, cold",
     "list 5 × 1,000 resources, pages of 100 at 10 ms, cold",
+    "first 1,000 of 5 × 1,000 resources, remembered",
+    "read 1 KB, 64 connections, modern, 100 public URIs of a server that takes 20 ms",
     "read 1 KB from a stdio upstream, 64 at a time",
     "read 1 KB, 64 connections, modern, full capture (direct: without)",
     "read 1 KB, 64 connections, modern, audit log (direct: without)",

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
+
 from tests.cli.conftest import Invoke
 from tests.cli.running import COMMAND, WAIT_SECONDS, Running, demo_command, is_alive
 from tests.cli.test_serve import start_call
@@ -211,6 +213,15 @@ def test_a_second_signal_does_not_wait_for_exchanges(tmp_path: Path) -> None:
             call.close()
 
 
+@pytest.fixture
+def _hears_hangups() -> Iterator[None]:
+    """Children hear SIGHUP, though whoever started the tests may have told them to ignore it (nohup)."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("_hears_hangups")
 def test_a_configuration_from_standard_input_is_not_read_again(tmp_path: Path) -> None:
     with Running("serve", "-", stdin=File(tmp_path).text().encode()) as mux:
         mux.line()

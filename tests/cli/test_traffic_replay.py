@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from mcpmux.cli.main import cli
 from mcpmux.demo.bundle import SERVERS
 from mcpmux.traffic.capture.files import find_files
 from tests.cli.conftest import Invoke
@@ -37,8 +35,8 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
         visits = [["ls", url], ["read", url, "notes+note:///welcome"], ["read", url, "library+book:///all"]]
         visits += [["call", url, "library__build_index", "seconds:=0.1"]]
         for visit in visits:
-            done = CliRunner().invoke(cli, visit)
-            assert done.exit_code == 0, done.stderr
+            with Running(*visit) as command:
+                assert command.wait() == 0, command.stderr
         assert mux.stop() == 0, mux.stderr
     with Running("serve", str(config), "--stdio") as mux:
         live(mux)

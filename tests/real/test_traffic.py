@@ -81,7 +81,8 @@ def test_a_recorded_session_passes_again_replayed_and_mocked(session: Session, t
         code, report = replay(recording, mux.url, "--speed", "max", *ignoring)
     assert (code, report["clean"], report["exchanges"], report["leftOut"]) == (0, True, [], {})
     assert report["counts"]["same"] >= len(recording.asking)
-    assert {status for status, count in report["counts"].items() if count} == {"same"}
+    # A server that asks at a moment of its own may not ask again: then its final answer is compared.
+    assert {status for status, count in report["counts"].items() if count} <= {"same", "unasked"}
     again = mocked(recording, session.door)
     for key, value in recording.document.items():
         assert again[key] == value, key

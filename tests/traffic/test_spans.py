@@ -430,7 +430,8 @@ async def test_headers_of_an_exchange_are_not_those_of_the_next():
     async with open_over_http(docs(), make_spans(memory)) as (client, face):
         body, headers = modern(URI)
         await client.send(body, {**headers, **SAID})
-        await client.send(body, headers)
+        assert "tracestate" in face.headers["resources/read"]
+        await client.send(*modern({"uri": "docs+memo:2"}))  # another, for what was read may be kept
         assert "tracestate" not in face.headers["resources/read"]
         assert "baggage" not in face.headers["resources/read"]
 

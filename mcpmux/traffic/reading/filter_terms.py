@@ -27,7 +27,7 @@ TEXT_LIMIT = 10_000  # characters; nobody types more
 _HEAD = re.compile(r"(?P<not>!?)(?P<key>[^\s=~<>!|\"*]*)(?P<op>==|!=|!~|>=|<=|=|~|>|<)?")
 _BARE = re.compile(r"[^\s\"|*]+")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
-_SAFE = re.compile(r"[^\s\"|*\\]+")
+_SAFE = re.compile(r"(?!=)[^\s\"|*\\]+")  # "=" first would be read as part of the operator
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
