@@ -35,7 +35,7 @@ from tests.real.timed_server import URI
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 SERVER = Path(__file__).with_name("timed_server.py")
-ROUNDS = 5
+ROUNDS = 12
 BENCH_SECONDS = 120
 STOP_SECONDS = 30
 PERCENTS = (50, 90, 99)
