@@ -22,7 +22,16 @@ from tests.traffic.admin_world import Traffic, listening
 
 SECRET = "sk-live-4242424242424242abcdef"
 WAIT_SECONDS = 60
-PAGES = ("/", "/main.js", "/inspector.css", "/api/exchanges", "/api/upstreams", "/api/stats", "/nowhere")
+PAGES = (
+    "/",
+    "/main.js",
+    "/inspector.css",
+    "/api/exchanges",
+    "/api/upstreams",
+    "/upstreams",
+    "/api/stats",
+    "/nowhere",
+)
 
 
 async def ask(here, path, *, method="GET", token=None, **headers):
@@ -375,7 +384,7 @@ async def test_upstreams_are_told_with_their_sessions_and_trouble():
     async with listening() as here:
         with trio.fail_after(WAIT_SECONDS):
             await here.world.mux.upstreams.settled(legacy=False)
-        docs, search = (await get(here, "/api/upstreams"))["upstreams"]
+        docs, search = (await get(here, "/upstreams"))["upstreams"]
         assert (docs["name"], docs["state"], docs["revision"]) == ("docs", "ready", "2026-07-28")
         assert (docs["trouble"], docs["capabilities"]) == (None, ["tools"])
         assert [(session["key"], session["kind"]) for session in docs["sessions"]] == [("docs", "shared")]

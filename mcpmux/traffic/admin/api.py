@@ -68,6 +68,7 @@ class Api:
             Route("/api/traffic/stream", self._stream_traffic),
             Route("/api/upstreams", self._show_upstreams),
             Route("/api/stats", self._stats),
+            Route("/upstreams", self._show_upstreams),  # beside /health/…, for scripts
             Route("/health/live", self._live, open=True),
             Route("/health/ready", self._ready, open=True),
         )
