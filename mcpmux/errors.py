@@ -37,6 +37,10 @@ class TransportClosed(TransportError):
     """The other side is gone or has finished; nothing more can be sent or received."""
 
 
+class Overdue(McpmuxError):
+    """What was waited for did not come within the time that the caller gave."""
+
+
 class ConfigError(McpmuxError):
     """The configuration is wrong. `problems` holds every mistake found, one sentence each."""
 

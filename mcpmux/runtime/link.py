@@ -62,6 +62,7 @@ class Link:
     """
 
     legacy_only = False
+    punctual = False
 
     def __init__(self, pipe: MessagePipe, answer: Answer, hear: Hear, *, objects: bool) -> None:
         self._pipe = pipe
@@ -85,7 +86,7 @@ class Link:
     def __repr__(self) -> str:
         return f"<Link {self.calls!r}, {len(self._incoming)} incoming>"
 
-    async def exchange(self, call: Call, notify: Notify) -> Fields:
+    async def exchange(self, call: Call, notify: Notify, _term: object = None) -> Fields:
         """Send one request and wait for its answer, handing its notifications to `notify` on the way.
 
         The client's progress token is replaced by our own on the wire and put back in what returns.

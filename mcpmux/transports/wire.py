@@ -57,6 +57,9 @@ class Wire(Protocol):
     def is_finished(self) -> bool:
         """True when the peer closed or reset and no byte of it is left to receive."""
 
+    def interrupt(self) -> None:
+        """Whoever waits to send or to receive gets TransportClosed. The wire is of no use then."""
+
     def close(self) -> None:
         """Give the socket back, now and without ceremony. May be called again."""
 
@@ -78,11 +81,13 @@ class PlainWire:
 
     async def receive(self) -> bytes:
         while True:
-            await wait_readable(self._fd)
             try:
+                await wait_readable(self._fd)
                 return self._socket.recv(RECEIVE_BYTES)
             except BlockingIOError:
                 continue
+            except trio.ClosedResourceError:
+                raise TransportClosed("interrupted") from None
             except OSError as error:
                 raise TransportClosed(reason_of(error)) from error
 
@@ -110,11 +115,14 @@ class PlainWire:
                 rest = await self.send_some(rest)
 
     async def send_some(self, rest: memoryview) -> memoryview:
-        await wait_writable(self._fd)
+        await self.wait_sendable()
         return rest[self.send_nowait(rest) :]
 
     async def wait_sendable(self) -> None:
-        await wait_writable(self._fd)
+        try:
+            await wait_writable(self._fd)
+        except trio.ClosedResourceError:
+            raise TransportClosed("interrupted") from None
 
     def send_eof(self) -> None:
         try:
@@ -134,6 +142,9 @@ class PlainWire:
         poller = select.poll()
         poller.register(self._fd, select.POLLIN)
         return bool(poller.poll(0))
+
+    def interrupt(self) -> None:
+        trio.lowlevel.notify_closing(self._fd)
 
     def close(self) -> None:
         self._socket.close()

@@ -28,6 +28,7 @@ from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.tasks import without_task_support
 from mcpmux.runtime.calls import FindClient
 from mcpmux.runtime.upstreams.http_peer import HttpStatusError
+from mcpmux.runtime.upstreams.term import Term, limited
 
 log = structlog.get_logger()
 
@@ -43,14 +44,19 @@ class Channel(Protocol):
     closed: trio.Event
     legacy_only: bool
     """Whether no modern server is to be expected there."""
+    punctual: bool
+    """Whether it ends an exchange in time by itself."""
 
     @property
     def close_reason(self) -> TransportError:
         """Why it ended, once `closed` is set."""
         ...
 
-    async def exchange(self, call: Call, notify: Notify) -> Fields:
-        """Send `call` as it is. Raises RpcError (the server's answer) or TransportError."""
+    async def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Fields:
+        """Send `call` as it is. Raises RpcError (the server's answer) or TransportError.
+
+        It has until the end of `term`; then a `punctual` channel raises Overdue.
+        """
         ...
 
     async def notify(self, method: str, params: Fields | None = None) -> None:
@@ -112,6 +118,7 @@ class Connection:
         self._client_info = client_info
         self.facts = facts
         self.closed = channel.closed
+        self.punctual = channel.punctual
         self._sure_until = -math.inf
 
     def __repr__(self) -> str:
@@ -132,8 +139,11 @@ class Connection:
         """Why it ended, once `closed` is set."""
         return self._channel.close_reason
 
-    async def exchange(self, call: Call, notify: Notify) -> Fields:
-        """One call. Raises RpcError (the upstream's answer) or TransportError (no answer)."""
+    async def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Fields:
+        """One call, until the end of `term`.
+
+        Raises RpcError (the upstream's answer), TransportError (no answer) or Overdue.
+        """
         raise NotImplementedError
 
     def abandon(self, state: str) -> bool:
@@ -176,14 +186,14 @@ class Connection:
 class ModernConnection(Connection):
     """A server of 2026-07-28: every request states its version and its client."""
 
-    async def exchange(self, call: Call, notify: Notify) -> Fields:
+    async def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Fields:
         error = first_error(call)
         if error is not None:
             raise error
         leg = call.with_meta(modern_meta(call, self._client_info))
         if call.legacy and call.method == m.TOOLS_LIST:
-            return without_task_support(await self._channel.exchange(leg, notify))
-        return await self._channel.exchange(leg, notify)
+            return without_task_support(await self._channel.exchange(leg, notify, term))
+        return await self._channel.exchange(leg, notify, term)
 
     async def _is_recognised(self) -> bool:
         try:
@@ -200,9 +210,9 @@ class LegacyConnection(Connection):
 
     _severity = len(LOG_LEVELS)  # of the log level that was set; so far none
 
-    async def exchange(self, call: Call, notify: Notify) -> Fields:
+    async def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Fields:
         if LOG_LEVEL in call.meta:
-            await self._speak_up(text_of(call.meta[LOG_LEVEL]))
+            await self._speak_up(text_of(call.meta[LOG_LEVEL]), term)
         capabilities = call.meta.get(CLIENT_CAPABILITIES)
         leg = Call(
             call.method,
@@ -215,22 +225,23 @@ class LegacyConnection(Connection):
         )
         try:
             if STATE in call.params:
-                result = await self._channel.resume(leg, notify)
+                with limited(term):
+                    result = await self._channel.resume(leg, notify)
             elif RESPONSES in call.params:
-                result = await self._channel.exchange(after_visits(leg), notify)
+                result = await self._channel.exchange(after_visits(leg), notify, term)
             else:
-                result = await self._channel.exchange(leg, notify)
+                result = await self._channel.exchange(leg, notify, term)
         except RpcError as error:
             raise upgrade_error(call.method, call.params, error) from None
         return upgrade_result(call.method, result)
 
-    async def _speak_up(self, level: str | None) -> None:
+    async def _speak_up(self, level: str | None, term: Term | None) -> None:
         """Have the server log at least `level`: its sessions have one level, our clients each their own."""
         if severity(level) >= self._severity or not self.facts.offers("logging"):
             return
         self._severity = severity(level)
         try:
-            await self._channel.exchange(Call(m.SET_LEVEL, {"level": raw(level)}, {}), unheard)
+            await self._channel.exchange(Call(m.SET_LEVEL, {"level": raw(level)}, {}), unheard, term)
         except RpcError as error:
             log.debug("log level refused", level=level, reason=error.message)
 

@@ -9,6 +9,7 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
@@ -49,6 +50,7 @@ from mcpmux.runtime.upstreams.http_events import (
 from mcpmux.runtime.upstreams.http_intake import Intake, unheard
 from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream
 from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer, SessionExpired, nonsense
+from mcpmux.runtime.upstreams.term import Term, limited
 from mcpmux.transports.http.client import HttpPool, HttpResponse
 from mcpmux.transports.sse import SseDecoder
 
@@ -73,9 +75,12 @@ class _Waiting:
     `ticket` is set when the answer is waited for elsewhere: then what comes before it goes there.
     """
 
-    __slots__ = ("decoder", "notify", "request_id", "ticket")
+    __slots__ = ("decoder", "notify", "request_id", "term", "ticket")
 
-    def __init__(self, request_id: int, notify: Notify, ticket: Ticket | None) -> None:
+    def __init__(
+        self, request_id: int, notify: Notify, ticket: Ticket | None, term: Term | None = None
+    ) -> None:
+        self.term = term
         self.request_id = request_id
         self.notify = notify
         self.decoder: SseDecoder | None = None
@@ -86,6 +91,7 @@ class HttpChannel:
     """One upstream over HTTP. Made by `open_http_channel`."""
 
     legacy_only = False
+    punctual = True
 
     def __init__(
         self, peer: HttpPeer, answer: Answer, hear: Hear, nursery: trio.Nursery, older: OpenOlder | None
@@ -146,40 +152,47 @@ class HttpChannel:
         self._peer.settle(facts)
         self._calls.revision = facts.revision
 
-    async def exchange(self, call: Call, notify: Notify) -> Fields:
+    async def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Fields:
         """Send one request and wait for its answer.
 
-        Raises RpcError (the server's answer), SessionExpired, HttpStatusError or another TransportError.
+        Raises RpcError (the server's answer), SessionExpired, HttpStatusError or another TransportError, Overdue.
         """
         if self._peer.legacy and call.method in _MAY_BE_PARKED:
-            return await self._carried.exchange(call, notify)
+            with limited(term):
+                return await self._carried.exchange(call, notify)
+        if self._peer.shows_token:
+            with limited(term):
+                return await self._exchange_or_learn(call, notify, term)
+        return await self._exchange_or_learn(call, notify, term)
+
+    async def _exchange_or_learn(self, call: Call, notify: Notify, term: Term | None) -> Fields:
         if call.method == m.TOOLS_LIST and VERSION in call.meta:
-            return self._without_invalid(await self._exchange(call, notify))
+            return self._without_invalid(await self._exchange(call, notify, term))
         try:
-            return await self._exchange(call, notify)
+            return await self._exchange(call, notify, term)
         except RpcError as error:
             if error.code != HEADER_MISMATCH or call.method != m.TOOLS_CALL:
                 raise
-        await self._learn_tools(call)
-        return await self._exchange(call, notify)
+        await self._learn_tools(call, term)
+        return await self._exchange(call, notify, term)
 
     def _without_invalid(self, result: Fields) -> Fields:
         for tool, reason in self._peer.tools.learn(result):
             log.warning("tool left out: its header annotations are invalid", tool=tool, reason=reason)
         return result
 
-    async def _learn_tools(self, call: Call) -> None:
+    async def _learn_tools(self, call: Call, term: Term | None) -> None:
         """The server misses headers for an argument: list its tools anew to see which."""
         cursor: Raw | None = None
         for _ in range(TOOL_PAGES):
             params = {} if cursor is None else {"cursor": cursor}
-            result = await self._exchange(Call(m.TOOLS_LIST, params, call.meta), unheard)
+            result = await self._exchange(Call(m.TOOLS_LIST, params, call.meta), unheard, term)
             self._peer.tools.learn(result)
             cursor = result.get("nextCursor")
             if cursor is None or first_byte(cursor) != b'"':
                 return
 
-    async def _exchange(self, call: Call, notify: Notify) -> Fields:
+    async def _exchange(self, call: Call, notify: Notify, term: Term | None) -> Fields:
         request_id = self._calls.outgoing.next_id()
         token = call.meta.get(PROGRESS_TOKEN)
 
@@ -190,7 +203,7 @@ class HttpChannel:
                 await notify(Event(event.method, {**event.params, PROGRESS_TOKEN: token}))
 
         try:
-            answer = await self._answer_to(call, _Waiting(request_id, pass_on, None))
+            answer = await self._answer_to(call, _Waiting(request_id, pass_on, None, term))
         except BaseException:
             if self._peer.legacy:
                 await self._say_cancelled(request_id)
@@ -203,10 +216,13 @@ class HttpChannel:
         if PROGRESS_TOKEN in meta:
             meta = {**meta, PROGRESS_TOKEN: raw(waiting.request_id)}
         body = encode_request(waiting.request_id, call.method, with_meta(call.params, meta) or None)
-        response = await self._peer.ask(call, body)
+        term = waiting.term
+        response = await self._peer.ask(call, body, math.inf if term is None else term.deadline)
         try:
             if is_event_stream(response):
-                answer = await self._answer_in_stream(response, waiting)
+                response.take_time()
+                with limited(term):
+                    answer = await self._answer_in_stream(response, waiting)
             else:
                 answer = await self._answer_in(response, waiting)
         except SessionExpired as error:
@@ -215,7 +231,8 @@ class HttpChannel:
         finally:
             response.release()
         while answer is None and waiting.decoder is not None:
-            answer = await self._resume_stream(waiting, waiting.decoder)
+            with limited(term):
+                answer = await self._resume_stream(waiting, waiting.decoder)
         if answer is None:
             raise LocalProtocolError("no answer, and no stream that it could come in")
         return answer
@@ -339,6 +356,7 @@ async def open_http_channel(
     peer = HttpPeer(pool, target, tuple(headers), message_limit, watch, credential)
     async with trio.open_nursery() as nursery:
         channel = HttpChannel(peer, answer, hear, nursery, older)
+        nursery.start_soon(pool.punctuality.run, name="http deadlines")
         try:
             yield channel
         finally:

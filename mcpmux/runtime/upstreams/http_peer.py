@@ -125,6 +125,7 @@ class HttpPeer:
     ) -> None:
         self._watch = watch
         self._credential = credential
+        self.shows_token = credential is not None
         self._pool = pool
         self._target = target
         self._fixed = (*headers, ("Content-Type", JSON_TYPE), ("Accept", f"{JSON_TYPE}, {EVENT_STREAM}"))
@@ -174,10 +175,11 @@ class HttpPeer:
         common, more = self._headers(call)
         return self._target, common + more
 
-    async def ask(self, call: Call, body: bytes) -> HttpResponse:
+    async def ask(self, call: Call, body: bytes, until: float) -> HttpResponse:
         """POST a call that was encoded as `body`; releasing the response early is how HTTP says "cancelled".
 
-        Raises ConnectFailed and other TransportErrors.
+        `until`: see `HttpPool.send`; getting a token is not counted. Raises ConnectFailed and other
+        TransportErrors, Overdue.
         """
         headers, more = self._headers(call)
         idempotent = call.method in m.IDEMPOTENT
@@ -190,7 +192,7 @@ class HttpPeer:
                 said = (*more, *await shown_by(self._credential))
             try:
                 response = await self._pool.send(
-                    "POST", self._target, headers, body, idempotent=idempotent, more=said
+                    "POST", self._target, headers, body, idempotent=idempotent, more=said, until=until
                 )
             except ConnectFailed as error:
                 self.lose(error)

@@ -23,6 +23,7 @@ from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import (
     LocalProtocolError,
     McpmuxError,
+    Overdue,
     RemoteProtocolError,
     RpcError,
     TransportClosed,
@@ -46,6 +47,7 @@ from mcpmux.runtime.upstreams.http_peer import TOO_MANY, HttpStatusError
 from mcpmux.runtime.upstreams.news import News
 from mcpmux.runtime.upstreams.repeating import may_repeat, pause_before_repeating
 from mcpmux.runtime.upstreams.subscriber import Subscriber
+from mcpmux.runtime.upstreams.term import Term
 
 log = structlog.get_logger()
 
@@ -120,26 +122,27 @@ class Upstream(Condition):
             raise self.error(UPSTREAM_UNAVAILABLE, self.held)
         if self.silent:
             self.check_breaker()
-        latest: float | None = None  # with all progress
         seconds = self.patience(call.method)
+        term = Term(seconds, waited, self.config.max_request_timeout)
+
+        async def pass_on(event: Event) -> None:
+            term.renew()
+            await notify(event)
+
         self.in_flight += 1
         entered = False
         try:
-            with trio.move_on_after(seconds - waited) as scope:
-                if seconds < math.inf:  # what has no end would keep its slot from everybody
-                    entered = self.turnstile.enter() or await self.turnstile.wait(call)
-
-                async def pass_on(event: Event) -> None:
-                    nonlocal latest
-                    if latest is None:
-                        latest = scope.deadline + max(0.0, self.config.max_request_timeout - seconds)
-                    scope.deadline = max(scope.deadline, min(latest, trio.current_time() + seconds))
-                    await notify(event)
-
-                if self.watch is not None and self.watch.trace is not None:
-                    exchange = partial(self._exchange, notify=pass_on)
-                    return await self.watch.trace(self.watch.leg, call, exchange)
-                return await self._exchange(call, pass_on)
+            if seconds < math.inf:  # what has no end would keep its slot from everybody
+                entered = self.turnstile.enter()
+                if not entered:
+                    with term.limit():
+                        entered = await self.turnstile.wait(call)
+            if self.watch is not None and self.watch.trace is not None:
+                exchange = partial(self._exchange, notify=pass_on, term=term)
+                return await self.watch.trace(self.watch.leg, call, exchange)
+            return await self._exchange(call, pass_on, term)
+        except Overdue:
+            pass  # what that means depends on what was waited for
         finally:
             if entered:
                 self.turnstile.leave()
@@ -149,7 +152,7 @@ class Upstream(Condition):
         if not entered:
             raise self.turnstile.busy()
         self.failed()
-        if latest is not None and scope.deadline >= latest:
+        if term.exhausted:
             seconds = max(seconds, self.config.max_request_timeout)
             raise self.error(
                 UPSTREAM_TIMEOUT, f"did not finish {call.method} within {seconds:g} s, progress or not"
@@ -185,26 +188,33 @@ class Upstream(Condition):
         except TransportError as error:
             raise self.error(UPSTREAM_UNAVAILABLE, f"was lost: {error}") from None
 
-    async def _exchange(self, call: Call, notify: Notify) -> Fields:
+    async def _exchange(self, call: Call, notify: Notify, term: Term) -> Fields:
         if self.watch is not None:
             self.watch.tap.routed(EXCHANGE.get(), self.name)
         for attempt in (1, 2):
-            connection = await self._connected()
+            connection = self.connection or await self._connected_within(term)
             try:
-                result = await connection.exchange(call, notify)
+                if connection.punctual:
+                    result = await connection.exchange(call, notify, term)
+                else:
+                    with term.limit():
+                        result = await connection.exchange(call, notify, term)
             except RpcError as error:
                 self.heard()
-                if attempt == 2 or not may_repeat(call, error, holds=False) or await connection.holds():
+                if attempt == 2 or not may_repeat(call, error, holds=False):
                     raise
+                with term.limit():
+                    if await connection.holds():
+                        raise
                 self._forget(connection)
             except TransportError as error:
-                holds = await connection.holds()
-                left = trio.current_effective_deadline() - trio.current_time()
-                pause = pause_before_repeating(error, left)
-                if attempt == 2 or pause is None or not may_repeat(call, error, holds=holds):
-                    raise self._lost(error) from None
-                self._forget(connection)
-                await trio.sleep(pause)
+                with term.limit():
+                    holds = await connection.holds()
+                    pause = pause_before_repeating(error, term.left)
+                    if attempt == 2 or pause is None or not may_repeat(call, error, holds=holds):
+                        raise self._lost(error) from None
+                    self._forget(connection)
+                    await trio.sleep(pause)
             except RemoteProtocolError as error:
                 self.failed()
                 raise self.error(UPSTREAM_UNAVAILABLE, f"makes no sense: {error}") from None
@@ -225,6 +235,10 @@ class Upstream(Condition):
         wish = error.retry_after if isinstance(error, HttpStatusError) else None
         self.last_error = str(error)
         return self.error(code, f"{what}: {error}" + when_again(wish), wish)
+
+    async def _connected_within(self, term: Term) -> Connection:
+        with term.limit():
+            return await self._connected()
 
     async def _connected(self) -> Connection:
         """The open connection. Raises RpcError when there is none and none is about to be."""

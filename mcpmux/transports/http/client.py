@@ -1,12 +1,13 @@
 """An HTTP/1.1 client for one origin: a bounded pool of connections, the last one used first.
 
 A response is read, whole or as it comes, and released. Releasing it before it is complete closes the
-connection, which is how HTTP cancels. No redirects, no decompression, no HEAD, no deadlines: the caller
-owns those. No task works behind the pool.
+connection, which is how HTTP cancels. No redirects, no decompression, no HEAD. Whoever gives a request an
+end in time runs `punctuality` besides; no other task works behind the pool.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ from mcpmux.errors import LocalProtocolError, MessageTooLarge, TransportClosed, 
 from mcpmux.transports.http.connection import HttpConnection, HttpOrigin
 from mcpmux.transports.http.message import HEAD_FIELDS, Fields, encode_fields, encode_request_head
 from mcpmux.transports.http.proxy import Proxy
+from mcpmux.transports.punctuality import Punctuality, limit
 from mcpmux.transports.http.route import Route, direct_route
 
 FRESH_SECONDS = 0.2  # no server closes a connection so soon after it was used
@@ -59,7 +61,7 @@ class HttpResponse:
         return self._connection.parser.take_body()
 
     async def read(self) -> bytes:
-        """The rest of the body. Raises MessageTooLarge, TransportClosed, RemoteProtocolError."""
+        """The rest of the body. Raises MessageTooLarge, TransportClosed, RemoteProtocolError, Overdue."""
         limit = self._pool.limits.body_bytes
         parts: list[bytes] = []
         size = 0
@@ -90,6 +92,11 @@ class HttpResponse:
             raise StopAsyncIteration
         return data
 
+    def take_time(self) -> None:
+        """From now on it has no end in time: it is a stream, whose reader knows when to stop."""
+        if self._connection is not None:
+            self._pool.punctuality.forget(self._connection)
+
     def release(self) -> None:
         """Done with it: an unfinished response is cut off. May be called again."""
         if self._connection is not None:
@@ -118,6 +125,7 @@ class HttpPool:
             self._own_fields += route.proxy.fields
             self._prefix = f"http://{origin.authority}"
             self.asked_proxy = route.proxy
+        self.punctuality = Punctuality()
         self._running = 0  # requests that hold a connection
         self._waiting = ParkingLot()
         self._idle: list[HttpConnection] = []  # the longest idle first
@@ -147,14 +155,16 @@ class HttpPool:
         *,
         idempotent: bool,
         more: Fields = (),
+        until: float = math.inf,
     ) -> HttpResponse:
         """A response whose head is in, to be released. `target` is path and query as they are sent.
 
         `more` headers are for what is different each time, `headers` for what is the same again and again.
+        `until`, in trio's time, also holds for reading the response.
 
         Raises ConnectFailed, TransportClosed (no answer came; an `idempotent` request that met a dying
-        connection was repeated before), RemoteProtocolError, or TransportError when too many requests
-        wait already.
+        connection was repeated before), RemoteProtocolError, Overdue, or TransportError when too many
+        requests wait already.
         """
         if method == "HEAD":
             raise LocalProtocolError("HEAD is not supported")
@@ -168,31 +178,38 @@ class HttpPool:
         if self._running < self.limits.connections:
             self._running += 1
         else:
-            await self._wait_for_turn()
+            with limit(until):
+                await self._wait_for_turn()
         try:
-            connection = await self._exchange(head + b"\r\n", body, idempotent)
+            connection = await self._exchange(head + b"\r\n", body, idempotent, until)
         except BaseException:
             self._end_turn()
             raise
         return HttpResponse(connection, self)
 
-    async def _exchange(self, head: bytes, body: bytes, idempotent: bool) -> HttpConnection:
+    async def _exchange(self, head: bytes, body: bytes, idempotent: bool, until: float) -> HttpConnection:
         """Send on an idle connection or a new one, and receive the head of the response."""
         connection = self._take_idle(idempotent)
         if connection is not None:
             try:
-                await connection.exchange(head, body)
+                await connection.exchange(head, body, until)
                 return self._checked(connection)
             except TransportClosed:
                 if connection.parser.wire_bytes or not idempotent:
                     raise
-        connection = HttpConnection(await self.route.open(), self.limits.head_bytes, self.limits.head_fields)
-        await connection.exchange(head, body)
+        with limit(until):
+            wire = await self.route.open()
+        connection = HttpConnection(wire, self.punctuality, self.limits.head_bytes, self.limits.head_fields)
+        await connection.exchange(head, body, until)
         return self._checked(connection)
 
     def _checked(self, connection: HttpConnection) -> HttpConnection:
         if self.asked_proxy is not None:
-            self.asked_proxy.check_answer(connection)
+            try:
+                self.asked_proxy.check_answer(connection)
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
     async def _wait_for_turn(self) -> None:
@@ -234,6 +251,7 @@ class HttpPool:
     def put_back(self, connection: HttpConnection) -> None:
         """Keep the connection for reuse, or close it; the next one that waits has its turn."""
         self._end_turn()
+        self.punctuality.forget(connection)
         parser = connection.parser
         if self._closed or not parser.complete or not parser.keep_alive:
             connection.wire.close()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from mcpmux.errors import TransportClosed
+from mcpmux.errors import Overdue, TransportClosed
 from mcpmux.transports.http.message import HEAD_FIELDS, JOIN_BYTES
+from mcpmux.transports.punctuality import Punctuality
 from mcpmux.transports.http.response import ResponseParser
 from mcpmux.transports.wire import Wire
 
@@ -42,22 +44,37 @@ class HttpOrigin:
 
 
 class HttpConnection:
-    """A wire and the parser of what comes from it."""
+    """A wire and the parser of what comes from it.
 
-    __slots__ = ("idle_since", "parser", "wire")
+    `until`: when its exchange is cut off, in trio's time.
+    """
 
-    def __init__(self, wire: Wire, head_limit: int, field_limit: int = HEAD_FIELDS) -> None:
+    __slots__ = ("_overdue", "_punctuality", "idle_since", "parser", "until", "wire")
+
+    def __init__(
+        self, wire: Wire, punctuality: Punctuality, head_limit: int, field_limit: int = HEAD_FIELDS
+    ) -> None:
         self.wire = wire
         self.parser = ResponseParser(head_limit, field_limit)
         self.idle_since = 0.0
+        self.until = math.inf
+        self._punctuality = punctuality
+        self._overdue = False
 
     def __repr__(self) -> str:
         return f"HttpConnection({self.wire}, {self.parser})"
 
-    async def exchange(self, head: bytes, body: bytes) -> None:
-        """Send a request and receive until the response's head is in. Closes the wire on any error."""
+    async def exchange(self, head: bytes, body: bytes, until: float) -> None:
+        """Send a request and receive until the response's head is in. Closes the wire on any error.
+
+        Raises TransportClosed, RemoteProtocolError, Overdue.
+        """
         parser, wire = self.parser, self.wire
         parser.begin()
+        self._overdue = False
+        if until < math.inf:
+            self.until = until
+            self._punctuality.watch(self)
         try:
             await self._send(head, body)
             while not parser.status:
@@ -66,17 +83,39 @@ class HttpConnection:
                     parser.feed(data)
                 else:
                     parser.feed_eof()
+        except TransportClosed:
+            self.close()
+            self._check_time()
+            raise
         except BaseException:
-            wire.close()
+            self.close()
             raise
 
     async def receive(self) -> None:
-        """Feed the parser once. Raises TransportClosed, RemoteProtocolError."""
-        data = await self.wire.receive()
+        """Feed the parser once. Raises TransportClosed, RemoteProtocolError, Overdue."""
+        try:
+            data = await self.wire.receive()
+        except TransportClosed:
+            self._check_time()
+            raise
         if data:
             self.parser.feed(data)
         else:
             self.parser.feed_eof()
+
+    def close(self) -> None:
+        """In the middle of an exchange: its end is not waited for any more."""
+        self._punctuality.forget(self)
+        self.wire.close()
+
+    def cut_off(self) -> None:
+        """Its time is over: whoever waits for it, now or later, hears that."""
+        self._overdue = True
+        self.wire.interrupt()
+
+    def _check_time(self) -> None:
+        if self._overdue:
+            raise Overdue("no answer in time") from None
 
     async def _send(self, head: bytes, body: bytes) -> None:
         try:
@@ -86,6 +125,7 @@ class HttpConnection:
                 await self.wire.send(head)
                 await self.wire.send(body)
         except TransportClosed:
+            self._check_time()
             return  # a server may refuse and close before it has read all: its answer is still to be had
 
 

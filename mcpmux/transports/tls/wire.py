@@ -126,6 +126,9 @@ class TlsWire:
             self._receiving = False
         return self._take_early()
 
+    async def receive_much(self, expected: int) -> bytes:  # noqa: ARG002 - records come as they are
+        return await self.receive()
+
     def receive_nowait(self) -> bytes | None:
         self._pump()
         return self._take_early() if self._early or self._ended or self._broken is not None else None
@@ -244,6 +247,9 @@ class TlsWire:
             return False  # that task sees the end by itself
         self._pump()
         return not self._early and (self._ended or self._broken is not None)
+
+    def interrupt(self) -> None:
+        self._below.interrupt()
 
     def close(self) -> None:
         with suppress(TransportClosed):
