@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import regex
 from attrs import field, frozen
 
 from mcpmux.config.json_path import parse_path
 from mcpmux.config.report import Unfit
 from mcpmux.config.scalars import Choice, Text, about
+
+if TYPE_CHECKING:
+    import regex
 
 BUILT_IN = (
     "authorization",
@@ -62,14 +64,21 @@ class Pattern(Text):
         return text
 
 
-def check_pattern(text: str) -> None:
-    """Raises Unfit for what is no regular expression, matches nothing at all, or takes forever."""
+def compile_pattern(text: str) -> regex.Pattern[str]:
+    """A regular expression of the user. Raises Unfit for what is none."""
+    import regex  # not at the top: it is large, and few configurations have a pattern
+
     try:
-        compiled = regex.compile(text)
+        return regex.compile(text)
     except regex.error as error:
         raise Unfit(
             f"expected a regular expression: {error.msg} at character {(error.pos or 0) + 1}"
         ) from None
+
+
+def check_pattern(text: str) -> None:
+    """Raises Unfit for what is no regular expression, matches nothing at all, or takes forever."""
+    compiled = compile_pattern(text)
     try:
         if compiled.search("", timeout=PROBE_SECONDS) is not None:
             raise Unfit("expected a regular expression that does not match empty text")

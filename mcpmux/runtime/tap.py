@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from typing import Literal, NamedTuple, Protocol
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, Protocol
 
 import trio
 from msgspec import Raw
@@ -28,6 +29,8 @@ Direction = Literal["in", "out"]
 
 LAST_SECONDS = 5.0  # for keeping how an exchange went that was cut off
 NO_HEADERS: Mapping[str, str] = {}
+NAMES_REMEMBERED = 256  # clients say who they are with every call
+NAMES_LENGTH = 1024  # bytes; longer introductions are read anew each time
 
 EXCHANGE: ContextVar[int] = ContextVar("exchange", default=0)
 """The exchange that a task works for, 0 for none. Tasks that it starts inherit it."""
@@ -38,10 +41,10 @@ class Leg:
 
     `peer` tells it apart: the key of an upstream session (`docs`, `docs@legacy`, `docs#3`), or `c` and a
     number for a client. `upstream` is the configured name on an upstream's leg. `session` is an HTTP session
-    id, `name` what a client calls itself.
+    id, `name` what a client calls itself. `notes`: what the tap keeps about it.
     """
 
-    __slots__ = ("name", "peer", "revision", "session", "side", "transport", "upstream")
+    __slots__ = ("name", "notes", "peer", "revision", "session", "side", "transport", "upstream")
 
     def __init__(self, side: Side, peer: str, transport: str, upstream: str | None = None) -> None:
         self.side = side
@@ -51,6 +54,7 @@ class Leg:
         self.revision: str | None = None
         self.session: str | None = None
         self.name: str | None = None
+        self.notes: Any = None
 
     def __repr__(self) -> str:
         return f"<Leg {self.side} {self.peer} {self.transport} {self.revision}>"
@@ -58,6 +62,9 @@ class Leg:
 
 class Tap(Protocol):
     """Watches the traffic."""
+
+    keeps: bool
+    """Whether `admit` and `ended` have anything to do."""
 
     def client(self, transport: str) -> Leg:
         """A leg for a client that has come."""
@@ -157,16 +164,26 @@ def identify(call: Call) -> None:
 
 def name_in(info: Raw | None) -> str | None:
     """What a client calls itself."""
+    if info is None:
+        return None
+    said = bytes(info)
+    return _remembered_name(said) if len(said) <= NAMES_LENGTH else _name_in(said)
+
+
+def _name_in(info: bytes) -> str | None:
     try:
-        return text_of(decode_fields(info).get("name"))
+        return text_of(decode_fields(Raw(info)).get("name"))
     except ValueError:
         return None
+
+
+_remembered_name = lru_cache(NAMES_REMEMBERED)(_name_in)
 
 
 async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -> Fields:
     """Do the work of the exchange that this task works for, and tell how it went. Raises like `work`."""
     origin, exchange = ORIGIN.get(), EXCHANGE.get()
-    if origin is None:
+    if origin is None or not tap.keeps:
         return await work()
     await tap.admit(origin.leg, exchange, call, origin.headers)
     try:

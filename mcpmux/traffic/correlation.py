@@ -1,6 +1,7 @@
 """Which message belongs to which: requests and their answers, on each leg, and the exchange behind them.
 
-State, for each leg and direction: the requests that are not answered yet, by id. Pure; the time is handed in.
+State, for each leg and direction: the requests that are not answered yet, by id. It is kept with the leg.
+Pure; the time is handed in.
 
     a client's request          begins an exchange
     what mcpmux sends           belongs to the exchange that it is sent for, as the caller says
@@ -12,7 +13,6 @@ State, for each leg and direction: the requests that are not answered yet, by id
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
 import msgspec
@@ -50,44 +50,44 @@ class _Pending(msgspec.Struct, frozen=True, gc=False):
     began: float
 
 
+def _asked(leg: Leg, direction: str) -> dict[Id, _Pending]:
+    """The requests of a leg and direction that are not answered, the oldest first."""
+    asked: tuple[dict[Id, _Pending], dict[Id, _Pending]] | None = leg.notes
+    if asked is None:
+        asked = leg.notes = ({}, {})
+    return asked[0] if direction == "in" else asked[1]
+
+
 class Correlator:
-    """Knows every leg. `forget` when one is over."""
+    """Knows the legs of one recorder. `forget` when one is over."""
 
     def __init__(self) -> None:
-        self._pending: dict[tuple[Leg, str], OrderedDict[Id, _Pending]] = {}
         self._exchanges = 0
 
     def __repr__(self) -> str:
-        return f"<Correlator {self._exchanges} exchanges, {len(self._pending)} legs with requests>"
+        return f"<Correlator {self._exchanges} exchanges>"
 
     def take(self, leg: Leg, direction: Direction, data: bytes, exchange: int, now: float) -> list[Seen]:
         """What a message is, each member of a batch by itself. `exchange`: the one that is worked for."""
         if data.startswith(b"{") or not is_batch(data):
-            return [self._take_one(leg, direction, data, exchange, now)]
+            return [self.take_one(leg, direction, data, exchange, now)]
         try:
             parts = split_batch(data)
         except BadMessage:
             parts = [data]
-        return [self._take_one(leg, direction, part, exchange, now) for part in parts]
+        return [self.take_one(leg, direction, part, exchange, now) for part in parts]
 
     def exchange_of(self, leg: Leg, request_id: Id) -> int:
         """The exchange of a client's request that is not answered yet; 0 when there is none."""
-        pending = self._asked(leg, "in").get(request_id)
+        pending = _asked(leg, "in").get(request_id)
         return pending.exchange if pending is not None else 0
-
-    def _asked(self, leg: Leg, direction: str) -> OrderedDict[Id, _Pending]:
-        """The requests of a leg and direction that are not answered."""
-        asked = self._pending.get((leg, direction))
-        if asked is None:
-            asked = self._pending[leg, direction] = OrderedDict()
-        return asked
 
     def forget(self, leg: Leg) -> None:
         """A leg is over."""
-        self._pending.pop((leg, "in"), None)
-        self._pending.pop((leg, "out"), None)
+        leg.notes = None
 
-    def _take_one(self, leg: Leg, direction: Direction, data: bytes, exchange: int, now: float) -> Seen:
+    def take_one(self, leg: Leg, direction: Direction, data: bytes, exchange: int, now: float) -> Seen:
+        """What a message is that is no batch."""
         try:
             said = glance(data)
         except BadMessage as bad:
@@ -113,10 +113,10 @@ class Correlator:
                 seen.exchange = self._exchanges = self._exchanges + 1
             elif not seen.exchange:
                 seen.exchange = self._only_one(seen.leg)
-        pending = self._asked(seen.leg, seen.direction)
+        pending = _asked(seen.leg, seen.direction)
         pending[request_id] = _Pending(seen.exchange, seen.method or "", seen.at)
         if len(pending) > PENDING_LIMIT:
-            pending.popitem(last=False)
+            del pending[next(iter(pending))]
 
     def _take_notification(self, seen: Seen, params: Params) -> None:
         """What it belongs to."""
@@ -127,7 +127,7 @@ class Correlator:
 
     def _take_answer(self, seen: Seen, said: Glance) -> None:
         """What it answers, and how."""
-        asked = self._asked(seen.leg, "in" if seen.direction == "out" else "out")
+        asked = _asked(seen.leg, "in" if seen.direction == "out" else "out")
         pending = asked.pop(seen.id, None) if seen.id is not None else None
         if pending is not None:
             seen.exchange, seen.method, seen.ms = (
@@ -142,19 +142,19 @@ class Correlator:
 
     def _cancel(self, leg: Leg, direction: Direction, request_id: Any) -> int:
         """A request is taken back: no answer is to be expected. Its exchange."""
-        pending = self._asked(leg, direction).get(request_id) if _is_id(request_id) else None
+        pending = _asked(leg, direction).get(request_id) if _is_id(request_id) else None
         return pending.exchange if pending is not None else 0
 
     def _worked_for(self, leg: Leg, params: Params) -> int:
         token = params.progressToken
         if _is_id(token):
-            pending = self._asked(leg, "out").get(token)
+            pending = _asked(leg, "out").get(token)
             return pending.exchange if pending is not None else 0
         return self._only_one(leg)
 
     def _only_one(self, leg: Leg) -> int:
         """The exchange of the one request that an upstream works on; 0 when there are none or several."""
-        exchanges = {pending.exchange for pending in self._asked(leg, "out").values()}
+        exchanges = {pending.exchange for pending in _asked(leg, "out").values()}
         return exchanges.pop() if len(exchanges) == 1 else 0
 
 

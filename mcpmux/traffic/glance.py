@@ -66,15 +66,6 @@ class Glance(msgspec.Struct, gc=False):
     result: Result | UnsetType = UNSET
     error: Error | UnsetType = UNSET
 
-    @property
-    def sound(self) -> bool:
-        """Whether it is a message."""
-        if self.jsonrpc != "2.0":
-            return False
-        if self.method is not UNSET:
-            return self.id is not None
-        return self.error is not UNSET or (self.result is not UNSET and isinstance(self.id, int | str))
-
 
 _decoder = msgspec.json.Decoder(Glance)
 _params_decoder = msgspec.json.Decoder(Params)
@@ -90,7 +81,13 @@ def glance(data: bytes) -> Glance:
         found = _decoder.decode(data)
     except _NOT_DECODED:
         return _look_closely(data)
-    return found if found.sound else _look_closely(data)
+    if found.jsonrpc == "2.0":
+        if found.method is not UNSET:
+            if found.id is not None:
+                return found
+        elif found.error is not UNSET or (found.result is not UNSET and isinstance(found.id, int | str)):
+            return found
+    return _look_closely(data)
 
 
 def facts_in(message: bytes) -> tuple[str | None, Id | None, str | None]:

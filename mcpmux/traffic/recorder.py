@@ -57,6 +57,7 @@ class Recorder:
     def __init__(self, sinks: Sequence[Sink], keepers: Sequence[Keeper], clock: Callable[[], float]) -> None:
         self._sinks = tuple(sinks)
         self._keepers = tuple(keepers)
+        self.keeps = bool(keepers)
         self._clock = clock
         self._correlator = Correlator()
         self._exchanges: dict[int, Exchange] = {}
@@ -77,6 +78,12 @@ class Recorder:
         """See Tap. Exchanges begin and end on clients' legs: without sinks the others are of no interest."""
         if not self._sinks and leg.side == "upstream":
             return
+        if message.startswith(b"{"):
+            one = self._correlator.take_one(leg, direction, message, EXCHANGE.get(), self._clock())
+            one.status = status
+            for sink in self._sinks:
+                sink.take(one)
+            return
         for seen in self._correlator.take(leg, direction, message, EXCHANGE.get(), self._clock()):
             seen.status = status
             for sink in self._sinks:
@@ -96,8 +103,6 @@ class Recorder:
         self, leg: Leg, exchange: int, call: Call, headers: Mapping[str, str] = NO_HEADERS
     ) -> None:
         """See Tap."""
-        if not self._keepers:
-            return
         known = Exchange(exchange, leg, call, self._clock(), [], headers)
         admitted: list[Keeper] = []
         try:

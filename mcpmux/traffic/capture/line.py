@@ -6,8 +6,6 @@ common is encoded once. Redacted first, as there. Not for several threads at a t
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import msgspec
 
 from mcpmux.runtime.tap import Leg
@@ -18,23 +16,23 @@ from mcpmux.traffic.record import ANSWERS, VERSION
 from mcpmux.traffic.redaction.redactor import Redactor
 
 LEGS_CACHED = 1024
-METHODS_CACHED = 256
+METHODS_CACHED = 256  # of one leg
 METHOD_LENGTH = 256  # characters; longer ones are not remembered
 
 _json = msgspec.json.Encoder().encode
+
+_Sort = tuple[str, str, str | None]
+"""Direction, kind and method of a message."""
 
 
 class _Known(msgspec.Struct, gc=False):
     """What lines say of a leg, as long as it has this name, revision and session.
 
-    `beginnings`: of its messages, by direction and kind.
+    `members`: what they say of each message of a sort, the leg included.
     """
 
-    name: str | None
-    revision: str | None
-    session: str | None
-    members: bytes
-    beginnings: dict[tuple[str, str], bytes]
+    facts: tuple[str | None, str | None, str | None]
+    members: dict[_Sort, bytes]
 
 
 class LineEncoder:
@@ -48,7 +46,6 @@ class LineEncoder:
         self._body_bytes = body_bytes
         self._opening = b'{"v":%d,"run":%b,"seq":' % (VERSION, _json(run.name))
         self._legs: dict[Leg, _Known] = {}
-        self._method = lru_cache(METHODS_CACHED)(self._encode_method)
 
     def __repr__(self) -> str:
         return f"<LineEncoder {self._run.name}, {len(self._legs)} legs>"
@@ -58,26 +55,30 @@ class LineEncoder:
         redactor = self._redactor.current
         if redactor is not self._current:
             self._adopt(redactor)
-        body, count = redactor.redact(seen.method, seen.data)
-        method, request_id, target = facts_without(seen, body, count)
-        known = self._of_leg(seen.leg)
-        beginning = known.beginnings.get((seen.direction, seen.kind)) or _begin(known, seen)
+        data, leg = seen.data, seen.leg
+        body, count = redactor.redact(seen.method, data)
+        method, request_id, target = (
+            (seen.method, seen.id, seen.target) if not count else facts_without(seen, body, count)
+        )
+        known = self._legs.get(leg)
+        if known is None or known.facts != (leg.name, leg.revision, leg.session):
+            known = self._know(leg)
+        sort = (seen.direction, seen.kind, method)
         at = round((seen.at - self._run.clock) * MICROS)
         second, micros = divmod(self._wall + at, MICROS)
-        return b'%b%d,"time":"%b.%06dZ","at":%d.%06d%b%b%b%b%b%b%b,"size":%d%b%b}\n' % (
+        return b'%b%d,"time":"%b.%06dZ","at":%d.%06d%b%b%b%b%b,"size":%d%b%b}\n' % (
             self._opening,
             seq,
             second_of(second),
             micros,
-            *divmod(at, MICROS),
-            beginning,
+            at // MICROS,
+            at % MICROS,
+            known.members.get(sort) or self._members(leg, known, sort),
             b',"exchange":%d' % seen.exchange if seen.exchange else b"",
-            self._of_method(method) if method is not None else b"",
             b',"id":%b' % _json(request_id) if request_id is not None else b"",
             b',"target":%b' % _json(target) if target is not None else b"",
-            known.members,
             b',"status":%d' % seen.status if seen.status is not None else b"",
-            len(seen.data),
+            len(data),
             _outcome(seen, count) if count or seen.kind in ANSWERS else b"",
             self._body(seen.kind, body, level) if level != "metadata" else b"",
         )
@@ -86,30 +87,32 @@ class LineEncoder:
         """What was encoded by other rules is of no use."""
         self._current = redactor
         self._legs.clear()
-        self._method.cache_clear()
 
-    def _of_method(self, method: str) -> bytes:
-        return self._method(method) if len(method) <= METHOD_LENGTH else self._encode_method(method)
-
-    def _encode_method(self, method: str) -> bytes:
-        return b',"method":%b' % _json(self._current.redact_name(method))
-
-    def _of_leg(self, leg: Leg) -> _Known:
-        known = self._legs.get(leg)
-        if (
-            known is None
-            or known.name != leg.name
-            or known.revision != leg.revision
-            or known.session != leg.session
-        ):
-            if len(self._legs) >= LEGS_CACHED:
-                self._legs.clear()
-            members = self._encode_leg(leg)
-            known = self._legs[leg] = _Known(leg.name, leg.revision, leg.session, members, {})
+    def _know(self, leg: Leg) -> _Known:
+        if len(self._legs) >= LEGS_CACHED:
+            self._legs.clear()
+        known = self._legs[leg] = _Known((leg.name, leg.revision, leg.session), {})
         return known
 
-    def _encode_leg(self, leg: Leg) -> bytes:
+    def _members(self, leg: Leg, known: _Known, sort: _Sort) -> bytes:
+        """What stands between the time and the exchange."""
+        direction, kind, method = sort
+        if len(known.members) >= METHODS_CACHED:
+            known.members.clear()
         members = {
+            "kind": kind,
+            "leg": leg.side,
+            "direction": direction,
+            "method": self._current.redact_name(method),
+            **self._of_leg(leg),
+        }
+        found = b"," + _json({name: value for name, value in members.items() if value is not None})[1:-1]
+        if method is None or len(method) <= METHOD_LENGTH:
+            known.members[sort] = found
+        return found
+
+    def _of_leg(self, leg: Leg) -> dict[str, str | None]:
+        return {
             "peer": leg.peer,
             "upstream": leg.upstream,
             "client": self._current.redact_name(leg.name) if leg.side == "client" else None,
@@ -117,18 +120,10 @@ class LineEncoder:
             "transport": leg.transport,
             "revision": self._current.redact_name(leg.revision),
         }
-        return b"," + _json({name: value for name, value in members.items() if value is not None})[1:-1]
 
     def _body(self, kind: str, body: bytes, level: str) -> bytes:
         message, text = body_of(kind, body, level, self._body_bytes)
         return b',"message":%b' % message if message is not None else b',"text":%b' % _json(text)
-
-
-def _begin(known: _Known, seen: Seen) -> bytes:
-    """What stands between the time and the exchange."""
-    members = _json({"kind": seen.kind, "leg": seen.leg.side, "direction": seen.direction})
-    beginning = known.beginnings[seen.direction, seen.kind] = b"," + members[1:-1]
-    return beginning
 
 
 def _outcome(seen: Seen, count: int) -> bytes:

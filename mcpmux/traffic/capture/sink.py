@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import msgspec
 import structlog
 import trio
 
@@ -39,11 +38,8 @@ def reason_of(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-class _Waiting(msgspec.Struct, frozen=True, gc=False):
-    seq: int
-    level: str
-    seen: Seen
-    cost: int
+_Waiting = tuple[int, str, Seen]
+"""Number, level, message."""
 
 
 class CaptureSink:
@@ -68,6 +64,7 @@ class CaptureSink:
         self.complete = trio.Event()
         self.finished = trio.Event()
         self._limit = config.queue_bytes
+        self._enough = config.queue_bytes // 4  # not to wait for more
         self._levels = levels
         self._lines = LineEncoder(run, redactor, config.body_bytes)
         self._run = run
@@ -94,15 +91,15 @@ class CaptureSink:
         if level == OFF:
             return
         self._seq += 1
-        cost = len(seen.data) + COST
-        if self._bytes + cost > self._limit:
+        size = self._bytes + len(seen.data) + COST
+        if size > self._limit:
             self.dropped += 1
             return
         if not self._queue:
             self._filled.set()
-        self._queue.append(_Waiting(self._seq, level, seen, cost))
-        self._bytes += cost
-        if self._bytes > self._limit // 4:
+        self._queue.append((self._seq, level, seen))
+        self._bytes = size
+        if size > self._enough:
             self._hurry.set()
 
     async def admit(self, exchange: Exchange) -> None:
@@ -140,7 +137,7 @@ class CaptureSink:
     async def _gather(self) -> None:
         """A moment for more messages to come, which are written together."""
         self._hurry = trio.Event()
-        if self._bytes <= self._limit // 4 and not self._closed.is_set():
+        if self._bytes <= self._enough and not self._closed.is_set():
             with trio.move_on_after(FLUSH_SECONDS):
                 await self._hurry.wait()
 
@@ -153,23 +150,21 @@ class CaptureSink:
                 batches.append([])
                 size = 0
             batches[-1].append(waiting)
-            size += waiting.cost
+            size += len(waiting[2].data) + COST
         self._queue.clear()
         return batches
 
     async def _encode(self, batch: Sequence[_Waiting]) -> list[bytes]:
-        lines = []
-        for number, waiting in enumerate(batch, 1):
-            if len(waiting.seen.data) >= LARGE:
-                lines.append(await trio.to_thread.run_sync(self._line_of, waiting, abandon_on_cancel=True))
+        lines: list[bytes] = []
+        encode = self._lines.encode
+        for seq, level, seen in batch:
+            if len(seen.data) < LARGE:
+                lines.append(encode(seen, seq, level))
             else:
-                lines.append(self._line_of(waiting))
-            if number % BREATH == 0:
+                lines.append(await trio.to_thread.run_sync(encode, seen, seq, level, abandon_on_cancel=True))
+            if not seq % BREATH:
                 await trio.lowlevel.checkpoint()
         return lines
-
-    def _line_of(self, waiting: _Waiting) -> bytes:
-        return self._lines.encode(waiting.seen, waiting.seq, waiting.level)
 
     async def _write(self, batch: Sequence[_Waiting], lines: Sequence[bytes]) -> None:
         """Write all of them, however long it does not work."""
@@ -190,7 +185,7 @@ class CaptureSink:
                 done += written
 
     def _written(self, batch: Sequence[_Waiting]) -> None:
-        self._bytes -= sum(waiting.cost for waiting in batch)
+        self._bytes -= sum(len(seen.data) + COST for _, _, seen in batch)
         if self.paused:
             self.paused = False
             log.warning("capture goes on")

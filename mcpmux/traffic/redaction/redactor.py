@@ -17,16 +17,26 @@ import json
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import msgspec
-import regex
-from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from mcpmux.config.json_path import Step, parse_path
-from mcpmux.config.redaction import BUILT_IN, Redaction
+from mcpmux.config.redaction import BUILT_IN, Redaction, compile_pattern
 from mcpmux.traffic.redaction.json_walk import TooLong, Walk
-from mcpmux.traffic.redaction.secret_names import HINTS, Label, fold_message, hint_of, make_label
+from mcpmux.traffic.redaction.secret_names import (
+    HINTS,
+    IGNORED_BYTES,
+    Label,
+    fold_message,
+    hint_of,
+    make_label,
+)
 from mcpmux.traffic.redaction.secret_shapes import LONG_RUN, SHORTEST, Shape, marker, replace_shapes, shapes
+from mcpmux.traffic.redaction.word_scan import Scan, scan_for
+
+if TYPE_CHECKING:
+    import regex
 
 PATTERN_SECONDS = (
     0.05  # of one of the user's patterns on one text; text that takes longer is taken for secret
@@ -63,7 +73,7 @@ class Redactor:
         self._hides_userinfo = "url-userinfo" in labels
         self._shapes = shapes(labels, rules.keys)
         self._paths = tuple((parse_path(path), path) for path in rules.paths)
-        self._patterns = tuple((name, regex.compile(text)) for name, text in rules.patterns.items())
+        self._patterns = tuple((name, compile_pattern(text)) for name, text in rules.patterns.items())
         self._name_hints = frozenset(
             [hint for label in labels for hint in HINTS.get(label, ())]
             + [hint_of(name) for name in rules.keys]
@@ -72,9 +82,9 @@ class Redactor:
         self._hints = [(hint, hint.encode("latin-1")) for hint in sorted(hints)]
         exact = {hint.encode("latin-1"): hint for shape in self._shapes for hint in shape.exact}
         self._exact = list(exact.items())
-        # Most messages have none of either, and these tell in one go each.
-        self._any_hint = None if "" in hints else _automaton([data for _, data in self._hints])
-        self._any_exact = _automaton([*_MASKS, *exact])
+        # Whether a message has to be looked at at all; most have not. Without any of these there is no scan.
+        self._is_scanned = "" not in hints and not self._patterns and not self._paths
+        self._scan: Scan | None = None
         self._names = lru_cache(NAMES_CACHED)(self.redact_text)
         self._path_hints = tuple(_hint_of(steps) for steps, _ in self._paths)
 
@@ -96,6 +106,8 @@ class Redactor:
         whole, cut = data, 0
         if self._hides_userinfo and not data.endswith(_WHOLE_ENDS):
             whole, cut = _CUT_URL.subn(_CUT_MARK, data)
+        if self._is_scanned and not (self._scan or self._make_scan())(whole):
+            return whole, cut
         live = self._live(whole)
         if live is None:
             return whole, cut
@@ -117,26 +129,23 @@ class Redactor:
         """The text without secrets; short ones that come again and again are remembered."""
         return self._names(text)[0] if len(text) <= NAME_LENGTH else self.redact_text(text)[0]
 
+    def _make_scan(self) -> Scan:
+        names = [data for _, data in self._hints]
+        self._scan = scan_for(names, [*_MASKS, *(word for word, _ in self._exact)], IGNORED_BYTES)
+        return self._scan
+
     def _live(self, data: bytes) -> tuple[Shape, ...] | None:
         """The shapes that may be in the data; None when no rule of any kind can find something in it."""
-        exact = self._any_exact.find_matches_as_indexes(data)
-        if exact and any(mask in data for mask in _MASKS):
+        if any(mask in data for mask in _MASKS):
             return self._shapes
         folded = fold_message(data)
-        hinted = self._any_hint is None or self._any_hint.find_matches_as_indexes(folded)
-        if not exact and not hinted and not self._patterns and not self._path_hints:
-            return None
-        found = {hint for hint, folded_hint in self._hints if folded_hint in folded} if hinted else set()
-        if exact and _RUN in data.translate(_RUNS):
+        found = {hint for hint, folded_hint in self._hints if folded_hint in folded}
+        if _RUN in data.translate(_RUNS):
             found.update(hint for exact_hint, hint in self._exact if exact_hint in data)
         live = tuple(shape for shape in self._shapes if not found.isdisjoint(shape.hints + shape.exact))
         if live or self._patterns or not found.isdisjoint(self._name_hints):
             return live
         return live if any(hint in data for hint in self._path_hints) else None
-
-
-def _automaton(hints: Sequence[bytes]) -> BytesAhoCorasick:
-    return BytesAhoCorasick(hints, implementation=Implementation.DFA)
 
 
 def _hint_of(steps: Sequence[Step]) -> bytes:

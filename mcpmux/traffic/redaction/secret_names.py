@@ -12,7 +12,7 @@ CACHE_SIZE = 4096  # names; a hostile peer may send new ones all day
 CACHED_LENGTH = 128  # characters of a name that is worth remembering
 
 _IGNORED = "-_. \\"
-_IGNORED_BYTES = _IGNORED.encode()
+IGNORED_BYTES = _IGNORED.encode()
 _FOLD_TEXT = str.maketrans("", "", _IGNORED)
 _LOWER = bytes(range(256)).lower()
 
@@ -66,7 +66,7 @@ def fold_message(data: bytes) -> bytes:
 
     Characters that are not ASCII stay as they are.
     """
-    return data.translate(_LOWER, _IGNORED_BYTES).replace(b"progresstoken", b"")
+    return data.translate(_LOWER, IGNORED_BYTES).replace(b"progresstoken", b"")
 
 
 def hint_of(name: str) -> str:

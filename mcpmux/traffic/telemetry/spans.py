@@ -37,7 +37,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from mcpmux.errors import RpcError
+from mcpmux.errors import Overdue, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import Fields, Id
@@ -224,6 +224,8 @@ def error_type(method: str, outcome: Fields | BaseException) -> str | None:
         if method == m.LISTEN:
             return None
         return "timeout" if outcome.source == "deadline" else "cancelled"
+    if isinstance(outcome, Overdue):
+        return "timeout"
     if isinstance(outcome, BaseException):
         return type(outcome).__name__
     return TOOL_ERROR if method == m.TOOLS_CALL and says_failed(outcome) else None
