@@ -32,6 +32,8 @@ def _subject(params: Fields) -> str:
 class Outbox:
     """The waiting changes of one client, oldest first."""
 
+    __slots__ = ("_waiting", "merged")
+
     def __init__(self) -> None:
         self._waiting: dict[Key, Event] = {}
         self.merged = 0

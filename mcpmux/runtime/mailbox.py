@@ -1,6 +1,13 @@
-"""One client's changes on their way to it: put in by anybody without waiting, taken out by its one reader."""
+"""One client's changes on their way to it: put in by anybody without waiting, taken out by its one reader.
+
+A reader that has nothing to do may lend an Outlet. While it waits and nothing else does, a change leaves
+through that at once, from the task that puts it in, and nobody is woken; as soon as the client does not take
+everything at once, changes are kept for the reader as they are without an outlet, in the same order.
+"""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import trio
 
@@ -9,12 +16,26 @@ from mcpmux.protocol.call import Event
 from mcpmux.protocol.principal import ANYONE, Principal
 
 
+class Outlet(Protocol):
+    """How a client can be told something at once."""
+
+    def tell_nowait(self, event: Event) -> bool:
+        """Take `event`, and send what goes without waiting; False when `flush` has to come next."""
+        ...
+
+    async def flush(self) -> None:
+        """Send what `tell_nowait` has left."""
+        ...
+
+
 class Mailbox:
     """An outbox that can be waited for. `kinds`: the list changes (method names) that its client may hear.
 
     `principal`: who that client is. `is_granted`: what it hears of was acknowledged once, as in a listen;
     when less is allowed later, it has to end.
     """
+
+    __slots__ = ("_arrival", "_closed", "_outbox", "_outlet", "is_granted", "kinds", "principal")
 
     def __init__(
         self, kinds: frozenset[str], principal: Principal = ANYONE, *, is_granted: bool = False
@@ -25,6 +46,7 @@ class Mailbox:
         self._outbox = Outbox()
         self._arrival = trio.lowlevel.ParkingLot()
         self._closed = False
+        self._outlet: Outlet | None = None  # while the reader waits, for nothing is kept then
 
     def __repr__(self) -> str:
         return f"<Mailbox {self._outbox!r}>"
@@ -35,13 +57,22 @@ class Mailbox:
         return self._outbox.merged
 
     def put(self, event: Event, whole: Event | None = None) -> None:
-        """Keep `event` for the client, or `whole` for it when too much waits. Never waits."""
-        if self._outbox.put(event, whole):
+        """Tell the client of `event`, or keep it, or `whole` for it when too much waits. Never waits."""
+        if self._outlet is not None:
+            self._tell(self._outlet, event)
+        elif self._outbox.put(event, whole):
             self._arrival.unpark()
 
     def keep(self, event: Event) -> None:
-        """Keep an event of a kind that is not known. Never waits."""
-        if self._outbox.keep(event):
+        """Tell or keep an event of a kind that is not known. Never waits."""
+        if self._outlet is not None:
+            self._tell(self._outlet, event)
+        elif self._outbox.keep(event):
+            self._arrival.unpark()
+
+    def _tell(self, outlet: Outlet, event: Event) -> None:
+        if not outlet.tell_nowait(event):
+            self._outlet = None  # it has to be flushed first, by the reader
             self._arrival.unpark()
 
     def drop(self, method: str) -> bool:
@@ -53,8 +84,18 @@ class Mailbox:
         self._closed = True
         self._arrival.unpark_all()
 
-    async def take(self) -> Event | None:
-        """The next event, waiting for one; None at the end."""
+    async def take(self, outlet: Outlet | None = None) -> Event | None:
+        """The next event, waiting for one; None at the end.
+
+        Meanwhile events may have gone through `outlet`. It is flushed when this returns, not when cancelled.
+        """
         while (event := self._outbox.take()) is None and not self._closed:
-            await self._arrival.park()
+            self._outlet = outlet
+            try:
+                await self._arrival.park()
+            finally:
+                if self._outlet is outlet:  # another reader may have come
+                    self._outlet = None
+            if outlet is not None:
+                await outlet.flush()
         return event

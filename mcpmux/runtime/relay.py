@@ -2,9 +2,12 @@
 
 Promises: an update reaches exactly the subscribers of its URI or of one above it, under the URI that each
 of them used; a list change reaches everybody who may hear it, many within one window as one; nobody hears of
-what the access rules do not let it use; putting never waits, so a slow client holds up nobody. Refuses to
-know how a client is reached and how an upstream is asked: clients are mailboxes, upstreams are names with a
-set of wanted URIs.
+what the access rules do not let it use; putting never waits, so a slow client holds up nobody. Updates are
+told one after the other, in a pass each, with a turn of the scheduler in between: one that comes again before
+its pass is one with it, so a burst costs no more than what the clients can be told.
+
+Refuses to know how a client is reached and how an upstream is asked: clients are mailboxes, upstreams are
+names with a set of wanted URIs.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ ANYTHING = "dev.mcpmux/anything"
 
 SUBSCRIPTION_LIMIT = 10_000  # URIs of one client: bounds its outbox, which holds one event for each
 
+WAITING_LIMIT = 1000  # updates that wait for their pass; with more, whoever brings one waits for it himself
+
 SpaceOf = Callable[[str], Space | None]
 """The space of an upstream, None when it has gone."""
 
@@ -67,6 +72,8 @@ class Relay:
         self._raw: dict[Mailbox, set[tuple[str, str]]] = {}  # (upstream, URI) that its client says unprefixed
         self._changed: dict[str, set[str] | None] = {}  # by whose doing; None: nobody's in particular
         self._change = trio.Event()
+        self._updated: dict[tuple[str, str], None] = {}  # (upstream, URI) whose pass is still to come
+        self._update = trio.Event()
         self._closed = False
         self.passes_all = False  # whether the clients speak to one server alone, which is passed through
 
@@ -90,6 +97,7 @@ class Relay:
 
     def close(self) -> None:
         """We are stopping: every client's mailbox comes to its end."""
+        self._tell_all()
         self._closed = True
         for mailbox in self._listeners:
             mailbox.close()
@@ -125,6 +133,7 @@ class Relay:
 
     def move_interest(self, upstream: str, other: str) -> frozenset[str]:
         """The session with key `upstream` has gone and `other` takes over; the URIs that this is about."""
+        self._tell_all()
         for said_raw in self._raw.values():
             moved = {(owner, uri) for owner, uri in said_raw if owner == upstream}
             said_raw -= moved
@@ -133,6 +142,7 @@ class Relay:
 
     def forget(self, upstream: str) -> None:
         """Nothing has the URIs any more under which clients know those of an upstream."""
+        self._tell_all()
         self.subscriptions.forget(upstream)
         for said_raw in self._raw.values():
             said_raw -= {(owner, uri) for owner, uri in said_raw if owner == upstream}
@@ -199,20 +209,33 @@ class Relay:
                 self.tell_list_change(method, upstream)
 
     def tell_update(self, upstream: str, uri: str) -> None:
-        """An upstream's resource has changed, or may have."""
+        """An upstream's resource has changed, or may have; told soon, once however often it is said."""
+        if len(self._updated) >= WAITING_LIMIT and (upstream, uri) not in self._updated:
+            self._tell(upstream, uri)
+            return
+        self._updated[upstream, uri] = None
+        self._update.set()
+
+    def _tell_all(self) -> None:
+        """What is still to be told is told now, to those who listen now."""
+        updated, self._updated = self._updated, {}
+        for upstream, uri in updated:
+            self._tell(upstream, uri)
+
+    def _tell(self, upstream: str, uri: str) -> None:
+        """One pass over everybody who hears of an update."""
         audience = self.subscriptions.audience(upstream, uri)
         space = self._space_of(upstream)
         if not audience or space is None:
             return
-        exposed = _update_of(space.expose_uri(uri))
+        words = _Words(space, uri)
+        restricted, raw_of = self._guard.policy is not None, self._raw.get
         for mailbox, subscribed in audience.items():
-            if not self._may_hear_of(mailbox, upstream, uri):
+            if restricted and not self._may_hear_of(mailbox, upstream, uri):
                 continue
-            said_raw = (upstream, subscribed) in self._raw.get(mailbox, ())
-            whole = None
-            if subscribed != uri:
-                whole = _update_of(subscribed if said_raw else space.expose_uri(subscribed))
-            mailbox.put(_update_of(uri) if said_raw else exposed, whole)
+            said_raw = (upstream, subscribed) in raw_of(mailbox, ())
+            event = words.of(uri, said_raw=said_raw)
+            mailbox.put(event, None if subscribed == uri else words.of(subscribed, said_raw=said_raw))
 
     def _may_hear_of(self, mailbox: Mailbox, upstream: str, uri: str) -> bool:
         return self._guard.may(mailbox.principal, upstream_of(upstream), m.RESOURCES_SUBSCRIBE, uri)
@@ -256,7 +279,22 @@ class Relay:
         self._change.set()
 
     async def run(self) -> None:
-        """Tell list changes, window by window, until cancelled."""
+        """Tell what changes until cancelled: updates pass by pass, lists window by window."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tell_updates, name="relay updates")
+            nursery.start_soon(self._tell_lists, name="relay lists")
+
+    async def _tell_updates(self) -> None:
+        while True:
+            await self._update.wait()
+            while self._updated:
+                key = next(iter(self._updated))
+                del self._updated[key]
+                self._tell(*key)
+                await trio.lowlevel.checkpoint()  # so that a pass holds up the others for itself alone
+            self._update = trio.Event()
+
+    async def _tell_lists(self) -> None:
         while True:
             await self._change.wait()
             await trio.sleep(self.window)
@@ -276,6 +314,26 @@ class Relay:
 def upstream_of(key: str) -> str:
     """The configured name of the upstream of a session with that key (`docs`, `docs@legacy`, `docs#3`)."""
     return key.partition("@")[0].partition("#")[0]
+
+
+class _Words:
+    """What an update of an upstream's resource is called: one event for all clients that spell it alike."""
+
+    def __init__(self, space: Space, uri: str) -> None:
+        self._space = space
+        self._uri = uri
+        self._exposed = _update_of(space.expose_uri(uri))
+        self._others: dict[tuple[str, bool], Event] = {}
+
+    def of(self, uri: str, *, said_raw: bool) -> Event:
+        """That `uri`, the resource or one above it, has changed; `said_raw`: called as its server does."""
+        if uri == self._uri and not said_raw:
+            return self._exposed
+        found = self._others.get((uri, said_raw))
+        if found is None:
+            found = _update_of(uri if said_raw else self._space.expose_uri(uri))
+            self._others[uri, said_raw] = found
+        return found
 
 
 def _update_of(uri: str) -> Event:

@@ -475,6 +475,7 @@ async def test_what_waits_for_a_client_is_not_told_when_it_is_denied_meanwhile(a
         for number in (0, 1):
             relay.subscribe(mailbox, "docs", f"file:///open/{number}", said_raw=False)
         relay.tell_update("docs", "file:///open/1")
+        await trio.testing.wait_all_tasks_blocked()  # it has been put into the mailbox
         world.mux.router.policy = policy_of(LESS)
         mailbox.close()
         told = []

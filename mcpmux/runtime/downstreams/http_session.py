@@ -30,6 +30,7 @@ from mcpmux.protocol.envelope import (
     encode_request,
     id_of,
 )
+from mcpmux.protocol.notice import encode_notice
 from mcpmux.protocol.revisions import V_2025_11_25
 from mcpmux.runtime.calls import Calls
 from mcpmux.runtime.downstreams.http_answer import JSON, STREAM_HEADERS, Say, outcome, respond, streaming
@@ -275,25 +276,51 @@ class HttpSession:
             self._own_reader.cancel(reason="the client opened its stream again")
         with trio.CancelScope() as scope:
             self._own_reader = scope
+            outlet = _OwnOutlet(self, reply)
             while True:
                 event: Event | None = None
                 with trio.move_on_after(KEEP_ALIVE_SECONDS) as patience:
-                    event = await self.session.mailbox.take()
+                    event = await self.session.mailbox.take(outlet)
                 if event is not None:
-                    for data in self._messages_of(event):
-                        kept = self._buffer.add(OWN_STREAM, data, trio.current_time())
-                        await reply.write(encode_event(data, event_id=kept.event_id))
+                    await reply.write(self.keep_own(event))
                 elif patience.cancelled_caught:
                     await reply.write(b":\n\n")
                 else:
                     return
 
+    def keep_own(self, event: Event) -> bytes:
+        """What an event in the mailbox stands for, as events of the own stream that are kept now."""
+        now = trio.current_time()
+        events = [(self._buffer.add(OWN_STREAM, data, now), data) for data in self._messages_of(event)]
+        return b"".join([encode_event(data, event_id=kept.event_id) for kept, data in events])
+
     def _messages_of(self, event: Event) -> list[bytes]:
-        """What an event in the mailbox stands for: a notification, or the questions that wait."""
+        """A notification, or the questions that wait."""
         if event is not QUESTION:
-            return [encode_notification(event.method, event.params)]
+            return [encode_notice(event)]
         questions, self._questions = self._questions, []
         return questions
+
+
+class _OwnOutlet:
+    """An Outlet to the client of a session whose own stream is open."""
+
+    __slots__ = ("_reply", "_session")
+
+    def __init__(self, session: HttpSession, reply: HttpReply) -> None:
+        self._session = session
+        self._reply = reply
+
+    def __repr__(self) -> str:
+        return f"<_OwnOutlet {self._session!r}>"
+
+    def tell_nowait(self, event: Event) -> bool:
+        """See Outlet."""
+        return self._reply.write_nowait(self._session.keep_own(event))
+
+    async def flush(self) -> None:
+        """See Outlet."""
+        await self._reply.flush()
 
 
 async def _unasked(_data: bytes) -> None:

@@ -5,7 +5,7 @@ Source: `basic/patterns/subscriptions`, 2026-07-28.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import trio
 from msgspec import Raw
@@ -15,6 +15,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, SUBSCRIPTION_ID, Call, Event, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS
 from mcpmux.protocol.envelope import Fields, Id, decode_any, raw
+from mcpmux.protocol.notice import Tagged
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.relay import SUBSCRIPTION_LIMIT, Relay
 from mcpmux.runtime.router import Router
@@ -24,6 +25,40 @@ _KINDS = {
     "promptsListChanged": m.PROMPTS_CHANGED,
     "resourcesListChanged": m.RESOURCES_CHANGED,
 }
+
+
+@runtime_checkable
+class SaysAtOnce(Protocol):
+    """A Notify of a stream that can be written without waiting."""
+
+    def say_nowait(self, message: bytes) -> bool:
+        """Take an encoded message, and send what goes; False when `flush` has to come next."""
+        ...
+
+    async def flush(self) -> None:
+        """Send what `say_nowait` has left."""
+        ...
+
+
+class ListenOutlet:
+    """An Outlet to the client of one listen: each notification with the listen's `_meta`."""
+
+    __slots__ = ("_saying", "_tagged")
+
+    def __init__(self, saying: SaysAtOnce, meta: Raw) -> None:
+        self._saying = saying
+        self._tagged = Tagged(meta)
+
+    def __repr__(self) -> str:
+        return f"<ListenOutlet {self._tagged!r}>"
+
+    def tell_nowait(self, event: Event) -> bool:
+        """See Outlet."""
+        return self._saying.say_nowait(self._tagged.encode(event))
+
+    async def flush(self) -> None:
+        """See Outlet."""
+        await self._saying.flush()
 
 
 class Filter(NamedTuple):
@@ -70,7 +105,8 @@ async def serve_listen(request_id: Id, call: Call, notify: Notify, router: Route
     try:
         honoured = await _subscribe_all(router, mailbox, wish.uris, call)
         await notify(_acknowledgement(wish, honoured, tag))
-        while (event := await mailbox.take()) is not None:
+        outlet = ListenOutlet(notify, tag) if isinstance(notify, SaysAtOnce) else None
+        while (event := await mailbox.take(outlet)) is not None:
             await notify(Event(event.method, {**event.params, META: tag}))
     finally:
         relay.leave(mailbox)

@@ -1,0 +1,209 @@
+"""Updates on their way from the relay to clients: once each, at once where clients keep up, seen by taps."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from mcpmux.mux.namespace import Space
+from mcpmux.runtime.mailbox import Mailbox
+from mcpmux.runtime.relay import WAITING_LIMIT, Relay
+from mcpmux.traffic.recorder import Recorder
+from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION
+from tests.runtime.subscribable import Subscribable
+from tests.runtime.test_http_endpoint import (
+    IMPLEMENTATION,
+    LEGACY,
+    HttpClient,
+    Stream,
+    open_endpoint,
+    request,
+)
+from tests.runtime.test_http_streams import next_update
+from tests.runtime.test_mailbox import Client
+from tests.runtime.test_tap import Witness
+
+SPACE = Space("x", "x", frozenset())
+LISTEN_ID = "listen-7"
+
+
+@asynccontextmanager
+async def open_relay(spaces: dict[str, Space]) -> AsyncIterator[tuple[Relay, trio.Nursery]]:
+    relay = Relay(spaces.get, 1.0, lambda _upstream: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(relay.run)
+        yield relay, nursery
+        nursery.cancel_scope.cancel()
+
+
+def uris_of(client: Client) -> list[str]:
+    return [json.loads(bytes(event.params["uri"])) for event in client.heard]
+
+
+def join(
+    relay: Relay, uri: str, nursery: trio.Nursery, *, said_raw: bool = False, room: int = 10**6
+) -> Client:
+    """A client that listens to a URI and reads, at once as long as there is room."""
+    mailbox: Mailbox = relay.join(frozenset())
+    relay.subscribe(mailbox, "x", uri, said_raw=said_raw)
+    client = Client(mailbox, room)
+    nursery.start_soon(client.read)
+    return client
+
+
+async def test_a_burst_of_one_update_is_told_once_to_each(autojump_clock):
+    async with open_relay({"x": SPACE}) as (relay, nursery):
+        clients = [join(relay, "memo:1", nursery) for _ in range(50)]
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(1000):
+            relay.tell_update("x", "memo:1")
+        await trio.testing.wait_all_tasks_blocked()
+        assert [uris_of(client) for client in clients] == [["x+memo:1"]] * 50
+        relay.tell_update("x", "memo:1")
+        await trio.testing.wait_all_tasks_blocked()
+        assert [len(client.heard) for client in clients] == [2] * 50
+
+
+async def test_each_client_hears_in_its_own_words_and_those_who_say_the_same_share_an_event(autojump_clock):
+    async with open_relay({"x": SPACE}) as (relay, nursery):
+        exposed = [join(relay, "file:///a/b", nursery) for _ in range(2)]
+        spelled = [join(relay, "file:///a/b", nursery, said_raw=True) for _ in range(2)]
+        above = join(relay, "file:///a", nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        relay.tell_update("x", "file:///a/b")
+        await trio.testing.wait_all_tasks_blocked()
+        assert [uris_of(client) for client in exposed] == [["x+file:///a/b"]] * 2
+        assert [uris_of(client) for client in spelled] == [["file:///a/b"]] * 2
+        assert uris_of(above) == ["x+file:///a/b"]
+        assert exposed[0].heard[0] is exposed[1].heard[0] is above.heard[0]
+        assert spelled[0].heard[0] is spelled[1].heard[0]
+
+
+async def test_any_number_of_different_updates_takes_bounded_memory_and_none_is_lost(autojump_clock):
+    async with open_relay({"x": SPACE}) as (relay, nursery):
+        client = join(relay, "memo:/", nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(3 * WAITING_LIMIT):
+            relay.tell_update("x", f"memo:/{number}")
+            assert len(relay._updated) <= WAITING_LIMIT
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(uris_of(client)) == sorted(f"x+memo:/{number}" for number in range(3 * WAITING_LIMIT))
+
+
+@pytest.mark.parametrize("event", ["another session takes over", "it has another prefix", "we stop"])
+async def test_what_was_said_before_something_else_happens_is_told(autojump_clock, event: str):
+    spaces = {"x": SPACE, "x@legacy": SPACE}
+    async with open_relay(spaces) as (relay, nursery):
+        client = join(relay, "memo:1", nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        relay.tell_update("x", "memo:1")
+        if event == "another session takes over":
+            relay.move_interest("x", "x@legacy")
+            del spaces["x"]
+        elif event == "it has another prefix":
+            relay.forget("x")
+        else:
+            relay.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert uris_of(client) == ["x+memo:1"]
+
+
+async def test_a_pass_lets_others_have_their_turn(autojump_clock):
+    told_by_turn = [0]
+
+    async def take_turns() -> None:
+        while told_by_turn[-1] < 100:
+            told_by_turn.append(len(client.heard))
+            await trio.lowlevel.checkpoint()
+
+    async with open_relay({"x": SPACE}) as (relay, nursery):
+        client = join(relay, "memo:/", nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(take_turns)
+        for number in range(100):
+            relay.tell_update("x", f"memo:/{number}")
+        await trio.testing.wait_all_tasks_blocked()
+        assert max(after - before for before, after in pairwise(told_by_turn)) <= 2
+
+
+# Over HTTP
+
+
+@asynccontextmanager
+async def open_stream(client: HttpClient, revision: str) -> AsyncIterator[Stream]:
+    """A stream of a client that listens to `memo:1`."""
+    if revision == MODERN:
+        meta = {VERSION: MODERN, CLIENT_INFO: IMPLEMENTATION, CAPABILITIES: {}}
+        wish = {"notifications": {"resourceSubscriptions": ["x+memo:1"]}, "_meta": meta}
+        headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "subscriptions/listen"}
+        body = request("subscriptions/listen", wish, LISTEN_ID)
+        async with client.stream("POST", body, headers) as stream:
+            _, message = await stream.next()
+            assert message is not None
+            assert message["method"] == "notifications/subscriptions/acknowledged"
+            yield stream
+        return
+    session = await client.initialize(revision)
+    await client.send(request("resources/subscribe", {"uri": "x+memo:1"}), session)
+    async with client.stream("GET", None, session) as stream:
+        yield stream
+
+
+class Steps(trio.abc.Instrument):
+    """Which tasks have run."""
+
+    def __init__(self) -> None:
+        self.of: Counter[str] = Counter()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.of[task.name] += 1
+
+
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+async def test_no_task_of_a_client_is_woken_for_what_goes_out_at_once(revision: str):
+    server = Subscribable(MODERN)
+    async with (
+        open_endpoint({"x": server, "y": Subscribable(MODERN)}) as client,
+        open_stream(client, revision) as stream,
+    ):
+        await server.update("memo:1")
+        await next_update(stream)
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        await server.update("memo:1")
+        assert (await next_update(stream))[1] == "x+memo:1"
+        trio.lowlevel.remove_instrument(steps)
+        assert steps.of["relay updates"] >= 1
+        assert [name for name in steps.of if "_run_handler" in name] == []
+
+
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+async def test_a_tap_sees_each_update_once_with_the_exchange_of_its_stream(revision: str):
+    witness = Witness()
+    recorder = Recorder([witness], [witness], trio.current_time)
+    server = Subscribable(MODERN)
+    async with (
+        open_endpoint({"x": server, "y": Subscribable(MODERN)}, tap=recorder) as client,
+        open_stream(client, revision) as stream,
+    ):
+        for _ in range(3):
+            await server.update("memo:1")
+            await next_update(stream)
+    seen = [
+        each
+        for each in witness.seen
+        if (each.leg.side, each.direction) == ("client", "out") and b"resources/updated" in each.data
+    ]
+    assert [json.loads(each.data)["params"]["uri"] for each in seen] == ["x+memo:1"] * 3
+    listens: list[Any] = [each for each in witness.seen if each.method == "subscriptions/listen"]
+    asked = next((each.exchange for each in listens if each.leg.side == "client"), 0)
+    assert {each.exchange for each in seen} == {asked}
+    assert bool(asked) == (revision == MODERN)
