@@ -4,6 +4,7 @@ State of a ticket
 
     waiting --reply/error--> answered --close()--> gone
     waiting --ask()--------> asked         (the server wants to know something first; see runtime/calls)
+    waiting --cut_off()----> overdue       (its time is over, which `wake` tells) --close()--> gone
     waiting --close()------> gone          (the caller gave up: its late answer is swallowed)
     waiting --fail_all()---> answered      (the stream ended)
 
@@ -14,8 +15,10 @@ messages are dropped with a count once it is full.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol import method as m
@@ -25,10 +28,30 @@ from mcpmux.protocol.envelope import ErrorReply, Id, Reply, Request
 EVENT_LIMIT = 64  # events that wait for one exchange; a reader that keeps up never sees the bound
 
 
-class Ticket:
-    """One request that waits for its answer. `wake` is called whenever there is something to take."""
+class Limit(Protocol):
+    """An end in time, which may move."""
 
-    __slots__ = ("answer", "asked", "call", "dropped", "events", "id", "parked_until", "wake")
+    deadline: float
+
+
+class Ticket:
+    """One request that waits for its answer. `wake` is called whenever there is something to take.
+
+    `limit`: until when it may wait; it is what `cut_off` is called after.
+    """
+
+    __slots__ = (
+        "answer",
+        "asked",
+        "call",
+        "dropped",
+        "events",
+        "id",
+        "limit",
+        "overdue",
+        "parked_until",
+        "wake",
+    )
 
     def __init__(self, id: int, call: Call) -> None:  # noqa: A002 - the protocol's word
         self.id = id
@@ -38,6 +61,8 @@ class Ticket:
         self.events: deque[Event] = deque()
         self.answer: Reply | ErrorReply | McpmuxError | None = None
         self.dropped = 0
+        self.limit: Limit | None = None
+        self.overdue = False
         self.wake: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -67,6 +92,16 @@ class Ticket:
     def ask(self, request: Request) -> None:
         """The server asks something before it answers."""
         self.asked[repr(request.id)] = request  # 7 and "7" are different ids
+        self._notify()
+
+    @property
+    def until(self) -> float:
+        """When its time is over."""
+        return math.inf if self.limit is None else self.limit.deadline
+
+    def cut_off(self) -> None:
+        """Its time is over. An answer that has come all the same still counts."""
+        self.overdue = True
         self._notify()
 
     def settle(self, answer: Reply | ErrorReply | McpmuxError) -> None:

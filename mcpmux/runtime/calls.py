@@ -20,7 +20,7 @@ import structlog
 import trio
 from msgspec import Raw
 
-from mcpmux.errors import RpcError, TransportError
+from mcpmux.errors import Overdue, RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import RESPONSES, STATE, WITHDRAWN, input_required, offers, read_response
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify
@@ -42,12 +42,15 @@ from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.question import downgrade_answer
 from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.tasks import TASK_ID, related_task
+from mcpmux.runtime.term import Term, limited
 
 log = structlog.get_logger()
 
 PARK_SECONDS = 600.0  # for a person to answer; then the server is told that nobody did
 PARK_LIMIT = 1000  # parked calls of one server; each holds a request of it open
 STATE_BYTES = 24  # of randomness: a state is proof that one was given it
+
+_ANSWERS = (Reply, ErrorReply)
 
 Send = Callable[[bytes], Awaitable[None]]
 
@@ -112,27 +115,30 @@ class Calls:
     def __repr__(self) -> str:
         return f"<Calls {self.outgoing!r}, {len(self._parked)} parked>"
 
-    async def wait(self, ticket: Ticket, notify: Notify) -> Fields:
+    async def wait(self, ticket: Ticket, notify: Notify, term: Term | None = None) -> Fields:
         """The answer to a ticket's call, its notifications handed to `notify` on the way.
 
         It is `input_required`, and the ticket parked, when the server asks something first. Raises RpcError
-        (the server's answer) or what the ticket was failed with.
+        (the server's answer), what the ticket was failed with, or Overdue.
         """
         token = ticket.call.meta.get(PROGRESS_TOKEN)
         while True:
             while ticket.events:
-                await _pass_on(ticket.events.popleft(), token, notify)
+                with limited(term):  # for a client that does not read
+                    await _pass_on(ticket.events.popleft(), token, notify)
             answer = ticket.answer
             if answer is not None and ticket.dropped:
                 log.warning(
                     "events dropped for a slow client", method=ticket.call.method, count=ticket.dropped
                 )
-            if isinstance(answer, Reply | ErrorReply):
-                return result_of(answer)
             if answer is not None:
+                if isinstance(answer, _ANSWERS):
+                    return result_of(answer)
                 raise answer
             if ticket.asked:
                 return self._park(ticket)
+            if ticket.overdue:
+                raise Overdue("no answer in time")
             await _parked(ticket)
 
     @property
@@ -283,6 +289,8 @@ def result_of(answer: Reply | ErrorReply) -> Fields:
     """The members of an answer's result. Raises RpcError when it is an error or makes no sense."""
     if isinstance(answer, ErrorReply):
         raise answer.as_error()
+    if answer.members is not None:
+        return answer.members
     try:
         return decode_fields(answer.result)
     except ValueError:

@@ -7,7 +7,7 @@ sessions and what a method means, but for cancellation, progress and log message
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 
 import structlog
@@ -32,7 +32,6 @@ from mcpmux.protocol.envelope import (
     decode_message,
     encode_error,
     encode_notification,
-    encode_reply,
     encode_request,
     id_of,
     is_batch,
@@ -42,12 +41,14 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.inflight import Ticket
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.runtime.calls import Calls, FindClient, Hear
-from mcpmux.transports.pipe import MessagePipe
+from mcpmux.runtime.incoming import Answer, Incoming
+from mcpmux.runtime.term import Term, limited
+from mcpmux.transports.pipe import MessagePipe, offer_to, receive_from
+from mcpmux.transports.punctuality import Punctuality
 
 log = structlog.get_logger()
 
-Answer = Callable[[Request, Notify], Awaitable[Fields]]
-"""Answers one request of the peer, or raises RpcError."""
+_ANSWERS = (Reply, ErrorReply)
 
 INCOMING_LIMIT = 1024  # exchanges of one peer at a time; more than any host opens, less than hurts
 OBJECTION_LIMIT = 16  # refusals of one peer's messages that wait to be sent, after which it is not read on
@@ -62,13 +63,14 @@ class Link:
     """
 
     legacy_only = False
-    punctual = False
 
     def __init__(self, pipe: MessagePipe, answer: Answer, hear: Hear, *, objects: bool) -> None:
         self._pipe = pipe
+        self._offer = offer_to(pipe)
+        self._receive_nowait = receive_from(pipe)
+        self.punctuality = Punctuality()
         self.batches = False  # whether the peer may send them: set when the revision is agreed
         self.incoming_limit = INCOMING_LIMIT
-        self._answer = answer
         self._hear = hear
         self._objects = objects
         self._watching = False
@@ -76,7 +78,7 @@ class Link:
         self._objections = 0
         self._objected = trio.lowlevel.ParkingLot()
         self.calls = Calls(pipe.send, hear)
-        self._incoming: dict[Id, trio.CancelScope] = {}
+        self._incoming = Incoming(pipe, answer, self._stop_when_drained)
         self._reading = trio.CancelScope()
         self._draining = False
         self.closed = trio.Event()  # the peer will say nothing more
@@ -86,11 +88,11 @@ class Link:
     def __repr__(self) -> str:
         return f"<Link {self.calls!r}, {len(self._incoming)} incoming>"
 
-    async def exchange(self, call: Call, notify: Notify, _term: object = None) -> Fields:
+    async def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Fields:
         """Send one request and wait for its answer, handing its notifications to `notify` on the way.
 
         The client's progress token is replaced by our own on the wire and put back in what returns.
-        Raises RpcError (the peer's answer), TransportClosed (the stream ended first).
+        Raises RpcError (the peer's answer), TransportClosed (the stream ended first), Overdue.
         """
         if self.closed.is_set():
             raise self.close_reason
@@ -100,10 +102,21 @@ class Link:
             meta = {**meta, PROGRESS_TOKEN: raw(ticket.id)}
         params = with_meta(call.params, meta)
         try:
-            await self._pipe.send(encode_request(ticket.id, call.method, params or None))
-            return await self.calls.wait(ticket, notify)
+            data = encode_request(ticket.id, call.method, params or None)
+            if not self._offer(data):
+                with limited(term):
+                    await self._pipe.send(data)
+            if term is not None:
+                ticket.limit = term
+                self.punctuality.watch(ticket)
+            return await self.calls.wait(ticket, notify, term)
         finally:
-            await self._leave(ticket)
+            if term is not None:
+                self.punctuality.forget(ticket)
+            if ticket.answer is not None:
+                self.calls.outgoing.close(ticket)
+            else:
+                await self._leave(ticket)
 
     async def resume(self, call: Call, notify: Notify) -> Fields:
         """Go on with a parked call. Raises RpcError for a state that is not known (any more)."""
@@ -215,6 +228,7 @@ class Link:
                 self.close_reason = error
             finally:
                 self.closed.set()
+                self._incoming.close()
                 self.calls.outgoing.fail_all(self.close_reason)
             self._nursery.cancel_scope.deadline = trio.current_time() + linger
         self.ended.set()
@@ -222,7 +236,7 @@ class Link:
     async def _read(self) -> None:
         while True:
             try:
-                data = await self._pipe.receive()
+                data = self._receive_nowait() or await self._pipe.receive()
                 if self.batches and is_batch(data):
                     self._take_batch(data)
                 else:
@@ -268,7 +282,7 @@ class Link:
             self._nursery.start_soon(self._send_objection, objection)
 
     def _take(self, message: Request | Notification | Reply | ErrorReply) -> None:
-        if isinstance(message, Reply | ErrorReply):
+        if isinstance(message, _ANSWERS):
             if not self.calls.outgoing.take_answer(message):
                 log.debug("late or unknown answer dropped", id=message.id)
         elif isinstance(message, Request):
@@ -288,10 +302,7 @@ class Link:
             busy = Busy(f"more than {self.incoming_limit} requests in flight", IN_FLIGHT, own=True)
             self._object_to(BadMessage(busy.code, busy.message, request.id, busy.data), batch)
         else:
-            if batch is not None:
-                batch.expect()
-            scope = self._incoming[request.id] = trio.CancelScope()
-            self._nursery.start_soon(self._serve, request, scope, batch, name=f"exchange {request.method}")
+            self._incoming.begin(self._nursery, request, batch)
 
     def _take_notification(self, message: Notification) -> None:
         try:
@@ -314,35 +325,8 @@ class Link:
                 self._hear(message)
 
     def _take_cancellation(self, request_id: Id | None) -> None:
-        scope = self._incoming.get(request_id) if request_id is not None else None
-        if scope is not None:
-            scope.cancel(reason="the peer cancelled the request")
-        else:
+        if request_id is None or not self._incoming.cancel(request_id):
             self.calls.withdraw_question(request_id)
-
-    async def _serve(self, request: Request, scope: trio.CancelScope, batch: BatchAnswer | None) -> None:
-        """One incoming request, from its arrival to its answer. A cancelled one is not answered."""
-
-        async def notify(event: Event) -> None:
-            await self._pipe.send(encode_notification(event.method, event.params))
-
-        data: bytes | None = None
-        try:
-            with scope:
-                try:
-                    data = encode_reply(request.id, await self._answer(request, notify))
-                except RpcError as error:
-                    data = encode_error(request.id, error)
-                except Exception:  # the wall around one request
-                    log.exception("request failed", method=request.method)
-                    data = encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
-                if batch is None:
-                    await _quietly(self._pipe.send(data))
-            if batch is not None and (whole := batch.settle(data)) is not None:
-                await _quietly(self._pipe.send(whole))
-        finally:
-            del self._incoming[request.id]
-            self._stop_when_drained()
 
     async def _send_objection(self, data: bytes) -> None:
         try:
@@ -379,5 +363,6 @@ async def open_link(
     async with trio.open_nursery() as nursery:
         link = Link(pipe, answer, hear, objects=objects)
         nursery.start_soon(link.run, linger, name="link reader")
+        nursery.start_soon(link.punctuality.run, name="link deadlines")
         yield link
         nursery.cancel_scope.cancel()

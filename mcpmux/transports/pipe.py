@@ -11,9 +11,9 @@ that is queued at once, so a burst of messages costs one system call.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import trio
 from trio.abc import HalfCloseableStream
@@ -46,8 +46,37 @@ class MessagePipe(Protocol):
         """Send what is queued, within bounds, then close both directions. May be called again."""
 
 
+@runtime_checkable
+class PromptPipe(MessagePipe, Protocol):
+    """A pipe that can also be used without waiting, which is cheaper where many messages come at once."""
+
+    def offer(self, message: bytes) -> bool:
+        """Queue `message` as `send` does; False, and nothing is done, when that must wait or would fail."""
+
+    def receive_nowait(self) -> bytes | None:
+        """A message that is here already, None when `receive` has to wait for one. Raises MessageTooLarge."""
+
+
+def offer_to(pipe: MessagePipe) -> Callable[[bytes], bool]:
+    """How to send without waiting; what cannot do that takes nothing."""
+    return pipe.offer if isinstance(pipe, PromptPipe) else _take_nothing
+
+
+def receive_from(pipe: MessagePipe) -> Callable[[], bytes | None]:
+    """How to receive without waiting; what cannot do that has nothing."""
+    return pipe.receive_nowait if isinstance(pipe, PromptPipe) else _have_nothing
+
+
+def _take_nothing(_message: bytes) -> bool:
+    return False
+
+
+def _have_nothing() -> None:
+    return None
+
+
 class LinePipe:
-    """A MessagePipe over a byte stream. Made by `open_line_pipe`.
+    """A PromptPipe over a byte stream. Made by `open_line_pipe`.
 
     `send` and `receive` are checkpoints only when they have to wait.
     """
@@ -79,15 +108,32 @@ class LinePipe:
             await self._room.park()
         if self._send_end is not None:
             raise TransportClosed(self._send_end)
+        self._enqueue(message)
+
+    def offer(self, message: bytes) -> bool:
+        """See PromptPipe."""
+        if self._queued_bytes >= QUEUE_BYTES or self._send_end is not None:
+            return False
+        self._enqueue(message)
+        return True
+
+    def _enqueue(self, message: bytes) -> None:
         line = encode_line(message)
+        if not self._queue:
+            self._work.unpark()
         self._queue.append(line)
         self._queued_bytes += len(line)
-        self._work.unpark()
 
     async def receive(self) -> bytes:
         """See MessagePipe."""
-        while not self._received:
+        while (message := self.receive_nowait()) is None:
             await self._read_more()
+        return message
+
+    def receive_nowait(self) -> bytes | None:
+        """See PromptPipe."""
+        if not self._received:
+            return None
         line = self._received.popleft()
         if isinstance(line, Oversized):
             raise MessageTooLarge(f"a message of {line.size} bytes is over the limit of {self._limit} bytes")

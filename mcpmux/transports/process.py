@@ -74,6 +74,8 @@ class _ChildPipe:
     def __init__(self, process: trio.Process, lines: LinePipe) -> None:
         self._process = process
         self._lines = lines
+        self.offer = lines.offer
+        self.receive_nowait = lines.receive_nowait
 
     async def send(self, message: bytes) -> None:
         await self._lines.send(message)

@@ -20,8 +20,10 @@ SWEEP_SECONDS = 0.1  # how late a deadline may be kept
 class Timed(Protocol):
     """Something with an end in time."""
 
-    until: float
-    """In trio's time."""
+    @property
+    def until(self) -> float:
+        """In trio's time."""
+        ...
 
     def cut_off(self) -> None:
         """It is over, for whoever waits for it."""

@@ -231,3 +231,25 @@ def test_progress_gets_in_among_log_messages_only():
     assert ticket.dropped == 2
     assert ticket.events[0] == log_message(1)
     assert ticket.events[-1] == progress(1)
+
+
+def test_a_ticket_is_over_when_its_limit_is_and_the_limit_may_move():
+    class Moving:
+        deadline = 5.0
+
+    ticket = Outgoing().open(CALL)
+    assert ticket.until == float("inf")
+    ticket.limit = moving = Moving()
+    assert ticket.until == 5
+    moving.deadline = 8
+    assert ticket.until == 8
+
+
+def test_a_ticket_that_is_cut_off_wakes_who_waits_and_the_peer_is_to_be_told():
+    outgoing = Outgoing()
+    ticket = outgoing.open(CALL)
+    woken = []
+    ticket.wake = lambda: woken.append(ticket.overdue)
+    ticket.cut_off()
+    assert woken == [True]
+    assert outgoing.close(ticket)

@@ -11,7 +11,15 @@ from trio.testing import (
 )
 
 from mcpmux.errors import MessageTooLarge, TransportClosed
-from mcpmux.transports.pipe import FLUSH_SECONDS, LAST_WORDS_SECONDS, QUEUE_BYTES, open_line_pipe
+from mcpmux.transports.pipe import (
+    FLUSH_SECONDS,
+    LAST_WORDS_SECONDS,
+    QUEUE_BYTES,
+    offer_to,
+    open_line_pipe,
+    receive_from,
+)
+from tests.memory_pipe import open_memory_pipes
 
 LIMIT = 1000
 
@@ -213,3 +221,58 @@ async def test_many_senders_over_a_real_socket_do_not_mix_their_messages():
             for sender in range(5):
                 nursery.start_soon(send_all, sending, sender)
             assert sorted([await receiving.receive() for _ in expected]) == expected
+
+
+async def test_what_is_offered_and_what_is_sent_arrive_in_order():
+    left_stream, right_stream = memory_stream_pair()
+    async with open_line_pipe(left_stream, LIMIT) as left, open_line_pipe(right_stream, LIMIT) as right:
+        assert left.offer(b"1")
+        await left.send(b"2")
+        assert left.offer(b"3")
+        assert [await right.receive() for _ in range(3)] == [b"1", b"2", b"3"]
+
+
+async def test_nothing_is_taken_that_would_have_to_wait():
+    stuck = Stuck()
+    async with open_line_pipe(stuck.stream, LIMIT) as pipe:
+        await pipe.send(b"first")
+        await wait_all_tasks_blocked()  # it is being written, and stays so
+        taken = 0
+        while pipe.offer(b"x" * (QUEUE_BYTES // 4)):
+            taken += 1
+        assert taken == 4
+        stuck.released.set()
+        await wait_all_tasks_blocked()
+        assert pipe.offer(b"again")
+
+
+async def test_nothing_is_taken_when_the_pipe_is_closed_or_broken():
+    left, right = memory_stream_pair()
+    async with open_line_pipe(right, LIMIT) as pipe:
+        await pipe.aclose()
+        assert not pipe.offer(b"late")
+        with pytest.raises(TransportClosed, match="closed"):
+            await pipe.send(b"late")
+    await left.aclose()
+
+
+async def test_what_is_here_already_is_received_without_waiting():
+    left, right = memory_stream_pair()
+    async with open_line_pipe(right, LIMIT) as pipe:
+        assert pipe.receive_nowait() is None
+        await left.send_all(b"1\n2\n" + b"x" * (LIMIT + 1) + b"\n3\n")
+        assert pipe.receive_nowait() is None  # only `receive` reads
+        assert await pipe.receive() == b"1"
+        assert pipe.receive_nowait() == b"2"
+        with pytest.raises(MessageTooLarge):
+            pipe.receive_nowait()
+        assert pipe.receive_nowait() == b"3"
+        assert pipe.receive_nowait() is None
+
+
+async def test_a_pipe_that_may_have_to_wait_is_never_used_without_waiting():
+    left, right = open_memory_pipes()
+    assert offer_to(left)(b"message") is False
+    await left.send(b"message")
+    assert receive_from(right)() is None
+    assert await right.receive() == b"message"

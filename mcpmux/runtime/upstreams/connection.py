@@ -27,8 +27,8 @@ from mcpmux.protocol.modern import LOG_LEVELS, severity
 from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.tasks import without_task_support
 from mcpmux.runtime.calls import FindClient
+from mcpmux.runtime.term import Term, limited
 from mcpmux.runtime.upstreams.http_peer import HttpStatusError
-from mcpmux.runtime.upstreams.term import Term, limited
 
 log = structlog.get_logger()
 
@@ -44,8 +44,6 @@ class Channel(Protocol):
     closed: trio.Event
     legacy_only: bool
     """Whether no modern server is to be expected there."""
-    punctual: bool
-    """Whether it ends an exchange in time by itself."""
 
     @property
     def close_reason(self) -> TransportError:
@@ -53,9 +51,9 @@ class Channel(Protocol):
         ...
 
     async def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Fields:
-        """Send `call` as it is. Raises RpcError (the server's answer) or TransportError.
+        """Send `call` as it is, and wait for its answer until the end of `term`.
 
-        It has until the end of `term`; then a `punctual` channel raises Overdue.
+        Raises RpcError (the server's answer), TransportError or Overdue.
         """
         ...
 
@@ -118,7 +116,6 @@ class Connection:
         self._client_info = client_info
         self.facts = facts
         self.closed = channel.closed
-        self.punctual = channel.punctual
         self._sure_until = -math.inf
 
     def __repr__(self) -> str:

@@ -36,9 +36,12 @@ from mcpmux.protocol.envelope import (
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import Headers
 from mcpmux.protocol.inflight import Ticket
+from mcpmux.protocol.large import read_large_reply
 from mcpmux.runtime.calls import Calls, FindClient, Hear, result_of
-from mcpmux.runtime.link import Answer, Link
+from mcpmux.runtime.incoming import Answer
+from mcpmux.runtime.link import Link
 from mcpmux.runtime.tap import Watch
+from mcpmux.runtime.term import Term, limited
 from mcpmux.runtime.upstreams.carried import CarriedCalls
 from mcpmux.runtime.upstreams.http_events import (
     batch_in,
@@ -50,7 +53,6 @@ from mcpmux.runtime.upstreams.http_events import (
 from mcpmux.runtime.upstreams.http_intake import Intake, unheard
 from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream
 from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer, SessionExpired, nonsense
-from mcpmux.runtime.upstreams.term import Term, limited
 from mcpmux.transports.http.client import HttpPool, HttpResponse
 from mcpmux.transports.sse import SseDecoder
 
@@ -91,7 +93,6 @@ class HttpChannel:
     """One upstream over HTTP. Made by `open_http_channel`."""
 
     legacy_only = False
-    punctual = True
 
     def __init__(
         self, peer: HttpPeer, answer: Answer, hear: Hear, nursery: trio.Nursery, older: OpenOlder | None
@@ -155,7 +156,8 @@ class HttpChannel:
     async def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Fields:
         """Send one request and wait for its answer.
 
-        Raises RpcError (the server's answer), SessionExpired, HttpStatusError or another TransportError, Overdue.
+        Raises RpcError (the server's answer), SessionExpired, HttpStatusError or another TransportError,
+        Overdue.
         """
         if self._peer.legacy and call.method in _MAY_BE_PARKED:
             with limited(term):
@@ -300,7 +302,12 @@ class HttpChannel:
             raise SessionExpired("the server has forgotten the session")
         body = response.read_nowait()
         if body is None:
-            body = await response.read()
+            received = await response.read_body()
+            if response.status == 200 and not self._peer.watched:
+                reply = read_large_reply(received)
+                if reply is not None and reply.id == waiting.request_id:
+                    return reply
+            body = bytes(received)
         self._peer.note(body, response.status)
         message = await self._answer_in_batch(body, waiting) if self._is_batch(body) else message_in(body)
         if response.status >= 400:

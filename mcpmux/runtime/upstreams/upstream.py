@@ -40,6 +40,7 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.calls import FindClient, Hear
 from mcpmux.runtime.tap import EXCHANGE, Watch
+from mcpmux.runtime.term import Term
 from mcpmux.runtime.upstreams.condition import Condition, OnChange, when_again
 from mcpmux.runtime.upstreams.connection import Channel, Connection, Eras, connect
 from mcpmux.runtime.upstreams.health import Health
@@ -47,7 +48,6 @@ from mcpmux.runtime.upstreams.http_peer import TOO_MANY, HttpStatusError
 from mcpmux.runtime.upstreams.news import News
 from mcpmux.runtime.upstreams.repeating import may_repeat, pause_before_repeating
 from mcpmux.runtime.upstreams.subscriber import Subscriber
-from mcpmux.runtime.upstreams.term import Term
 
 log = structlog.get_logger()
 
@@ -194,11 +194,7 @@ class Upstream(Condition):
         for attempt in (1, 2):
             connection = self.connection or await self._connected_within(term)
             try:
-                if connection.punctual:
-                    result = await connection.exchange(call, notify, term)
-                else:
-                    with term.limit():
-                        result = await connection.exchange(call, notify, term)
+                result = await connection.exchange(call, notify, term)
             except RpcError as error:
                 self.heard()
                 if attempt == 2 or not may_repeat(call, error, holds=False):

@@ -1,0 +1,187 @@
+"""Deadlines of exchanges on one stream, which one task keeps for all of them."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from mcpmux.errors import Overdue, RpcError
+from mcpmux.protocol.call import PROGRESS_TOKEN, Call
+from mcpmux.protocol.envelope import raw
+from mcpmux.runtime.link import open_link
+from mcpmux.runtime.term import Term
+from mcpmux.transports.pipe import QUEUE_BYTES, open_line_pipe
+from mcpmux.transports.punctuality import SWEEP_SECONDS
+from tests.memory_pipe import open_memory_pipes
+from tests.transports.test_pipe import Stuck
+
+LIMIT = 2 * QUEUE_BYTES
+VIRTUAL_SECONDS = 2000  # after which a test has failed
+CALL = Call("tools/call", {"name": raw("slow")}, {})
+
+
+async def unheard(_event: object) -> None:
+    pass
+
+
+async def refuse(_request: object, _notify: object):
+    raise RpcError(-32601, "Method not found")
+
+
+class Peer:
+    """The other end, by hand."""
+
+    def __init__(self, pipe) -> None:
+        self._pipe = pipe
+
+    async def next(self):
+        return json.loads(await self._pipe.receive())
+
+    async def say(self, **message: object) -> None:
+        await self._pipe.send(json.dumps({"jsonrpc": "2.0", **message}).encode())
+
+
+@asynccontextmanager
+async def open_world(kind: str):
+    """A link and its peer: over lines, which can be sent without waiting, or over a pipe that cannot."""
+    with trio.fail_after(VIRTUAL_SECONDS):
+        if kind == "memory":
+            ours, theirs = open_memory_pipes()
+            async with open_link(ours, refuse, lambda _: None, objects=False) as link:
+                yield link, Peer(theirs)
+            return
+        left, right = trio.testing.memory_stream_pair()
+        async with (
+            open_line_pipe(left, LIMIT) as ours,
+            open_line_pipe(right, LIMIT) as theirs,
+            open_link(ours, refuse, lambda _: None, objects=False) as link,
+        ):
+            yield link, Peer(theirs)
+
+
+@pytest.fixture(params=["lines", "memory"])
+def kind(request):
+    return request.param
+
+
+async def overdue(link, term: Term, call: Call = CALL) -> float:
+    """How long an exchange took that was not answered in time."""
+    began = trio.current_time()
+    with pytest.raises(Overdue):
+        await link.exchange(call, unheard, term)
+    return trio.current_time() - began
+
+
+async def test_an_unanswered_exchange_ends_in_time_and_the_peer_is_told(autojump_clock, kind):
+    async with open_world(kind) as (link, peer):
+        took = await overdue(link, Term(10, 4, 60))
+        assert 6 <= took <= 6 + 2 * SWEEP_SECONDS
+        asked, told = await peer.next(), await peer.next()
+        assert told["method"] == "notifications/cancelled"
+        assert told["params"]["requestId"] == asked["id"]
+        await peer.say(id=asked["id"], result={})  # too late, and nobody's
+        assert len(link.calls.outgoing) == 0
+
+
+async def test_an_answer_in_time_is_the_answer_and_nothing_is_watched_after_it(autojump_clock, kind):
+    async with open_world(kind) as (link, peer), trio.open_nursery() as nursery:
+
+        async def answer() -> None:
+            asked = await peer.next()
+            await trio.sleep(9)
+            await peer.say(id=asked["id"], result={"ok": True})
+
+        nursery.start_soon(answer)
+        assert await link.exchange(CALL, unheard, Term(10, 0, 60)) == {"ok": raw(True)}
+        assert repr(link.punctuality) == "<Punctuality of 0>"
+
+
+async def test_each_exchange_has_its_own_deadline(autojump_clock, kind):
+    async with open_world(kind) as (link, _peer), trio.open_nursery() as nursery:
+        took: dict[int, float] = {}
+
+        async def ask(seconds: int) -> None:
+            took[seconds] = await overdue(link, Term(seconds, 0, 60))
+
+        for seconds in (7, 1, 30, 3):
+            nursery.start_soon(ask, seconds)
+    assert all(0 <= spent - seconds <= 2 * SWEEP_SECONDS for seconds, spent in took.items()), took
+
+
+async def test_progress_renews_the_deadline_up_to_the_maximum(autojump_clock, kind):
+    async with open_world(kind) as (link, peer), trio.open_nursery() as nursery:
+        term = Term(10, 0, 30)
+
+        async def renew(_event: object) -> None:
+            term.renew()
+
+        async def progress() -> None:
+            asked = await peer.next()
+            token = asked["params"]["_meta"][PROGRESS_TOKEN]
+            for step in range(10):
+                await trio.sleep(8)
+                await peer.say(
+                    method="notifications/progress", params={PROGRESS_TOKEN: token, "progress": step}
+                )
+
+        nursery.start_soon(progress)
+        began = trio.current_time()
+        with pytest.raises(Overdue):
+            await link.exchange(Call("tools/call", {}, {PROGRESS_TOKEN: raw("mine")}), renew, term)
+        assert 30 <= trio.current_time() - began <= 30 + 2 * SWEEP_SECONDS
+        assert term.exhausted
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_peer_that_does_not_read_holds_nobody_past_the_deadline(autojump_clock):
+    stuck = Stuck()
+    large = Call("tools/call", {"text": raw("x" * QUEUE_BYTES)}, {})
+    with trio.fail_after(VIRTUAL_SECONDS):
+        pipes = open_line_pipe(stuck.stream, LIMIT)
+        async with pipes as pipe, open_link(pipe, refuse, lambda _: None, objects=False) as link:
+            took: list[float] = []
+
+            async def ask() -> None:
+                took.append(await overdue(link, Term(5, 0, 60), large))
+
+            async with trio.open_nursery() as asking:
+                for _ in range(4):  # the first is being written, the second queued, the others wait for room
+                    asking.start_soon(ask)
+            assert all(5 <= spent <= 5 + 4 for spent in took), took  # 4: for saying that it is cancelled
+            stuck.released.set()
+
+
+async def test_a_client_that_does_not_take_its_progress_is_not_waited_for(autojump_clock, kind):
+    async with open_world(kind) as (link, peer), trio.open_nursery() as nursery:
+
+        async def never(_event: object) -> None:
+            await trio.sleep_forever()
+
+        async def progress() -> None:
+            asked = await peer.next()
+            token = asked["params"]["_meta"][PROGRESS_TOKEN]
+            await peer.say(method="notifications/progress", params={PROGRESS_TOKEN: token, "progress": 1})
+
+        nursery.start_soon(progress)
+        began = trio.current_time()
+        with pytest.raises(Overdue):
+            call = Call("tools/call", {}, {PROGRESS_TOKEN: raw("mine")})
+            await link.exchange(call, never, Term(10, 0, 60))
+        assert trio.current_time() - began == pytest.approx(10)
+
+
+async def test_without_a_term_an_exchange_waits_as_long_as_it_takes(autojump_clock, kind):
+    async with open_world(kind) as (link, peer), trio.open_nursery() as nursery:
+
+        async def answer() -> None:
+            asked = await peer.next()
+            await trio.sleep(1000)
+            await peer.say(id=asked["id"], result={})
+
+        nursery.start_soon(answer)
+        assert await link.exchange(CALL, unheard) == {}
+        assert trio.current_time() >= 1000
