@@ -38,6 +38,7 @@ from mcpmux.protocol.envelope import (
     raw,
     text_of,
 )
+from mcpmux.protocol.large import is_large, raw_list, read_objects
 from mcpmux.protocol.tasks import made_task
 
 TextChange = Callable[[str], str]
@@ -246,13 +247,14 @@ def _change_each(item: Fields, key: str, change: Callable[[Fields], None]) -> No
     value = item.get(key)
     if value is None:
         return
+    large = is_large(value)
     try:
-        members = decode_list(value)
+        members = read_objects(value) if large else decode_list(value)
     except ValueError:
         return
     for member in members:
         change(member)
-    item[key] = raw(members)
+    item[key] = raw_list(members) if large else raw(members)
 
 
 def _expose_ui(meta: Fields, space: Space) -> None:

@@ -12,6 +12,7 @@ integers and never null, 2024-11-05 onward).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -36,6 +37,7 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding a stranger's bytes can raise: malformed, not UTF-8, nested deeper than we go."""
 
 EMPTY_OBJECT = Raw(b"{}")
+_BATCH = re.compile(rb"\s*\[")
 
 NO_BATCH = (
     "Invalid request: batches are part of sessions of revision 2025-03-26 only; send messages one by one"
@@ -58,10 +60,14 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
-    """The successful answer to `id`. `result` is raw JSON: an object, if the peer keeps the rules."""
+    """The successful answer to `id`. `result` is raw JSON: an object, if the peer keeps the rules.
+
+    `members`: its members, where reading the message has shown them.
+    """
 
     id: Id
     result: Raw
+    members: Fields | None = None
 
 
 class ErrorReply(msgspec.Struct, frozen=True, gc=False):
@@ -189,7 +195,7 @@ def _lower_first(text: str) -> str:
 
 def is_batch(data: bytes) -> bool:
     """Whether `data` looks like a JSON-RPC batch (allowed in revision 2025-03-26 only)."""
-    return data.lstrip()[:1] == b"["
+    return _BATCH.match(data) is not None
 
 
 def split_batch(data: bytes) -> list[bytes]:

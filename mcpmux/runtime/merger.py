@@ -138,7 +138,7 @@ class Merger:
             positions = self.seal.open(call.method, cursor, call.principal.name)
         except InvalidCursor as error:
             raise RpcError(INVALID_PARAMS, f"Invalid cursor: {error}") from None
-        visible = self._guard.visible(call, [position.upstream for position in positions])
+        visible = set(self._guard.visible(call, [position.upstream for position in positions]))
         return [position for position in positions if position.upstream in visible]
 
     async def _fetch(

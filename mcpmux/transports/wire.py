@@ -10,6 +10,9 @@ from __future__ import annotations
 import os
 import select
 import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import trio
@@ -17,11 +20,20 @@ from trio.lowlevel import wait_readable, wait_writable
 
 from mcpmux.errors import ConnectFailed, TransportClosed
 
-RECEIVE_BYTES = 64 * 1024  # one receive holds any usual message whole; larger ones gain little
+RECEIVE_BYTES = 64 * 1024  # one receive holds any usual message whole
+LARGE_RECEIVE_BYTES = (
+    512 * 1024
+)  # of what is of use only as a whole: each piece costs a turn of the scheduler
 
 # A server that vanished without a word (power, network, a firewall that forgot) is found out in a minute.
 KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
 """The last in milliseconds: for what was sent and is not acknowledged. Systems lack some of them."""
+
+
+LARGE_SEND_BYTES = 2 * 2**20  # that may wait in the kernel to be sent, for who has large messages
+PARTS_AT_ONCE = 64  # what every system takes in one call; the rest comes after
+
+Part = bytes | memoryview
 
 
 class Wire(Protocol):
@@ -36,6 +48,9 @@ class Wire(Protocol):
         Whoever goes on sends what is left, and nothing else. Raises as `send` does.
         """
 
+    def send_parts_nowait(self, parts: Sequence[Part]) -> int:
+        """As `send_nowait`, of all `parts` one after the other."""
+
     async def send_some(self, rest: memoryview) -> memoryview:
         """Wait until the kernel takes more; return what it has not taken yet. Raises as `send` does."""
 
@@ -47,6 +62,12 @@ class Wire(Protocol):
 
     async def receive(self) -> bytes:
         """Bytes as they come, or b"" at the end. Raises TransportClosed when it broke."""
+
+    async def receive_into(self, room: memoryview) -> int:
+        """Fill `room`, or the beginning of it; how many bytes that was, 0 at the end. Raises as `receive`.
+
+        It is of use only when full, so whoever waits may be left asleep until there is much.
+        """
 
     def receive_nowait(self) -> bytes | None:
         """What has come, b"" at the end, None for nothing yet. Raises as `receive` does."""
@@ -67,7 +88,7 @@ class Wire(Protocol):
 class PlainWire:
     """A connected, non-blocking TCP socket that this object owns."""
 
-    __slots__ = ("_fd", "_socket")
+    __slots__ = ("_fd", "_socket", "_widened")
 
     def __init__(self, stream: trio.SocketStream) -> None:
         """Take the socket out of `stream`, with the options trio set (TCP_NODELAY)."""
@@ -75,21 +96,49 @@ class PlainWire:
         self._socket = socket.socket(taken.family, taken.type, taken.proto, fileno=taken.detach())
         self._socket.setblocking(False)
         self._fd = self._socket.fileno()
+        self._widened = False
 
     def __repr__(self) -> str:
         return f"PlainWire(fd={self._socket.fileno()})"
 
-    async def receive(self) -> bytes:
+    @property
+    def socket(self) -> socket.socket:
+        """The socket itself, for whoever hands it to another process."""
+        return self._socket
+
+    async def receive(self, most: int = RECEIVE_BYTES) -> bytes:
         while True:
             try:
                 await wait_readable(self._fd)
-                return self._socket.recv(RECEIVE_BYTES)
+                return self._socket.recv(most)
             except BlockingIOError:
                 continue
             except trio.ClosedResourceError:
                 raise TransportClosed("interrupted") from None
             except OSError as error:
                 raise TransportClosed(reason_of(error)) from error
+
+    async def receive_into(self, room: memoryview) -> int:
+        self._wake_at(min(len(room), LARGE_RECEIVE_BYTES))
+        try:
+            while True:
+                try:
+                    await wait_readable(self._fd)
+                    return self._socket.recv_into(room)
+                except BlockingIOError:
+                    continue
+                except trio.ClosedResourceError:
+                    raise TransportClosed("interrupted") from None
+                except OSError as error:
+                    raise TransportClosed(reason_of(error)) from error
+        finally:  # or nobody would notice the few bytes of something else
+            self._wake_at(1)
+
+    def _wake_at(self, size: int) -> None:
+        """Have whoever waits to receive sleep until so many bytes are there, or it is full, or the end."""
+        if sys.platform == "linux":
+            with suppress(OSError):  # it is broken or closed, which whoever receives is told
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     def receive_nowait(self) -> bytes | None:
         try:
@@ -106,6 +155,23 @@ class PlainWire:
             return 0
         except OSError as error:
             raise TransportClosed(reason_of(error)) from error
+
+    def send_parts_nowait(self, parts: Sequence[Part]) -> int:
+        if not self._widened:
+            self._widen()
+        try:
+            return self._socket.sendmsg(parts[:PARTS_AT_ONCE])
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise TransportClosed(reason_of(error)) from error
+
+    def _widen(self) -> None:
+        """Have the kernel take a large message at once: as trio sets it, it takes a few packets at a time."""
+        self._widened = True
+        with suppress(OSError, AttributeError):  # not every system has it, nor needs it then
+            option = trio.socket.TCP_NOTSENT_LOWAT
+            self._socket.setsockopt(socket.IPPROTO_TCP, option, LARGE_SEND_BYTES)
 
     async def send(self, data: bytes) -> None:
         sent = self.send_nowait(data)

@@ -39,7 +39,7 @@ PATIENCE = 100.0  # seconds, on a busy machine
 CLIENT = {"name": "fanout", "version": "1"}
 META = {VERSION: MODERN, CLIENT_INFO: CLIENT, CAPABILITIES: {}}
 
-IDLE_BYTES_LIMIT = 40 * 1024  # of memory for one subscriber that hears nothing
+IDLE_BYTES_LIMIT = 32 * 1024  # of memory for one subscriber that hears nothing; it takes 20 KiB
 GROWTH_LIMIT = 4 * 1024 * 1024  # bytes that a process may grow by noise alone
 
 

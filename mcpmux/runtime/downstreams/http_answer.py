@@ -11,6 +11,7 @@ from mcpmux.protocol.busy import RETRY_SECONDS, TOO_MANY_REQUESTS, UNAVAILABLE, 
 from mcpmux.protocol.call import Event, Notify
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_REQUEST
 from mcpmux.protocol.envelope import Fields, Request, encode_error, encode_notification, encode_reply
+from mcpmux.protocol.large import Part, encode_large_reply
 from mcpmux.protocol.modern import http_status
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import encode_event
@@ -84,6 +85,37 @@ def streaming(reply: HttpReply, *, streams: bool) -> Say:
     return say
 
 
+class HttpNotify:
+    """Tells the client of a request something before its answer, if it takes event streams."""
+
+    __slots__ = ("_reply", "_streams")
+
+    def __init__(self, reply: HttpReply, *, streams: bool) -> None:
+        self._reply = reply
+        self._streams = streams
+
+    def __repr__(self) -> str:
+        return f"<HttpNotify {self._reply!r}>"
+
+    async def __call__(self, event: Event) -> None:
+        """Tell it; waits while the client is slow."""
+        if not self._streams:
+            return
+        data = encode_event(encode_notification(event.method, event.params))
+        if self._reply.started:
+            await self._reply.write(data)
+        else:
+            await self._reply.open(200, STREAM_HEADERS, data)
+
+    def say_nowait(self, message: bytes) -> bool:
+        """A message in a stream that has begun; False when `flush` has to send the rest of it."""
+        return self._reply.write_nowait(encode_event(message))
+
+    async def flush(self) -> None:
+        """Send what `say_nowait` has left."""
+        await self._reply.flush()
+
+
 async def respond(
     request: Request, reply: HttpReply, work: Work, *, streams: bool, legacy: bool = False
 ) -> None:
@@ -91,15 +123,19 @@ async def respond(
 
     A legacy client hears of errors with status 200: it takes a 404 for the end of its session.
     """
-    say = streaming(reply, streams=streams)
-
-    async def notify(event: Event) -> None:
-        await say(encode_notification(event.method, event.params))
-
+    notify = HttpNotify(reply, streams=streams)
+    parts: list[Part] | None = None
     try:
-        status, data = 200, encode_reply(request.id, await work(notify))
+        result = await work(notify)
+        if not reply.started:
+            parts = encode_large_reply(request.id, result)
+        status, data = 200, b"" if parts is not None else encode_reply(request.id, result)
+        del result  # nothing has to be kept while it is sent but what is sent
     except Exception as error:
         status, data = failure(request, error)
+    if parts is not None:
+        await reply.send_parts(200, JSON, parts)
+        return
     if reply.started:
         await reply.finish(encode_event(data))
     else:

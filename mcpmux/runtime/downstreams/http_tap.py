@@ -6,11 +6,14 @@ A session is a leg; requests without one are on the leg of their connection.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
+from contextvars import Context, copy_context
 
 from mcpmux.runtime.tap import Leg, Tap, Watch
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import SseDecoder
+from mcpmux.transports.wire import Part
 
 CONNECTION_LIMIT = 1024  # legs that are remembered, of which most are over: a listener serves 800 at a time
 EVENT_LIMIT = 2**40  # what mcpmux sends is bounded before it comes here
@@ -44,11 +47,12 @@ class ConnectionLegs:
 class TappedReply(HttpReply):
     """A reply whose messages a tap sees: a body, or the events of a stream."""
 
-    __slots__ = ("_decoder", "_reply", "watch")
+    __slots__ = ("_context", "_decoder", "_reply", "watch")
 
     def __init__(self, reply: HttpReply, watch: Watch) -> None:
         self._reply = reply
         self._decoder: SseDecoder | None = None
+        self._context: Context | None = None
         self.watch = watch
 
     def __repr__(self) -> str:
@@ -70,8 +74,13 @@ class TappedReply(HttpReply):
             self.watch.tap.saw(self.watch.leg, "out", body, status)
         await self._reply.send(status, fields, body)
 
+    async def send_parts(self, status: int, fields: Fields, body: Sequence[Part]) -> None:
+        """See HttpReply."""
+        await self.send(status, fields, b"".join(body))
+
     async def open(self, status: int, fields: Fields, data: bytes = b"") -> None:
         """See HttpReply."""
+        self._context = copy_context()  # of the exchange that all of the stream belongs to
         self._see(data)
         await self._reply.open(status, fields, data)
 
@@ -79,6 +88,16 @@ class TappedReply(HttpReply):
         """See HttpReply."""
         self._see(data)
         await self._reply.write(data)
+
+    def write_nowait(self, data: bytes) -> bool:
+        """See HttpReply. Whichever task this is, it is the stream's exchange that the tap is told."""
+        if self._context is not None:
+            self._context.run(self._see, data)
+        return self._reply.write_nowait(data)
+
+    async def flush(self) -> None:
+        """See HttpReply."""
+        await self._reply.flush()
 
     async def finish(self, data: bytes = b"") -> None:
         """See HttpReply."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from mcpmux.errors import RpcError
 from mcpmux.protocol.batch import read_batch
 from mcpmux.protocol.envelope import BadMessage, ErrorReply, Message, Reply, decode_message, is_batch
+from mcpmux.protocol.large import LARGE_BYTES, read_large_reply
 from mcpmux.transports.http.client import HttpResponse
 from mcpmux.transports.sse import SseDecoder
 
@@ -20,6 +21,8 @@ LEAST_RETRY_SECONDS = 0.05  # a server that says 0 and closes at once must not k
 
 def message_in(body: bytes) -> Message | None:
     """The message that a body or an event holds; None when it holds none."""
+    if len(body) > LARGE_BYTES and (reply := read_large_reply(body)) is not None:
+        return reply
     try:
         return decode_message(body)
     except RpcError:

@@ -23,7 +23,7 @@ from mcpmux.protocol.envelope import (
 from mcpmux.protocol.inflight import Ticket
 from mcpmux.protocol.tasks import related_task
 from mcpmux.runtime.calls import Calls, Hear
-from mcpmux.runtime.link import Answer
+from mcpmux.runtime.incoming import Answer
 from mcpmux.runtime.upstreams.http_peer import HttpPeer
 
 

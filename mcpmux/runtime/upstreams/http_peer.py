@@ -307,6 +307,11 @@ class HttpPeer:
         if response.status in (TOO_MANY, UNAVAILABLE):
             raise self.status_error(response, body)
 
+    @property
+    def watched(self) -> bool:
+        """Whether somebody sees what is said."""
+        return self._watch is not None
+
     def note(self, body: bytes, status: int) -> None:
         """A whole response has been read: whoever watches may see it."""
         if self._watch is not None and body:

@@ -20,8 +20,9 @@ from mcpmux.errors import LocalProtocolError, MessageTooLarge, TransportClosed, 
 from mcpmux.transports.http.connection import HttpConnection, HttpOrigin
 from mcpmux.transports.http.message import HEAD_FIELDS, Fields, encode_fields, encode_request_head
 from mcpmux.transports.http.proxy import Proxy
-from mcpmux.transports.punctuality import Punctuality, limit
 from mcpmux.transports.http.route import Route, direct_route
+from mcpmux.transports.punctuality import Punctuality, limit
+from mcpmux.transports.wire import RECEIVE_BYTES
 
 FRESH_SECONDS = 0.2  # no server closes a connection so soon after it was used
 LENGTHLESS_METHODS = frozenset({"GET", "DELETE", "OPTIONS"})  # say no Content-Length without a body
@@ -62,15 +63,20 @@ class HttpResponse:
 
     async def read(self) -> bytes:
         """The rest of the body. Raises MessageTooLarge, TransportClosed, RemoteProtocolError, Overdue."""
-        limit = self._pool.limits.body_bytes
-        parts: list[bytes] = []
-        size = 0
-        while data := await self.receive_some():
-            size += len(data)
-            if size > limit:
-                raise MessageTooLarge(f"the response's body is larger than {limit} bytes")
-            parts.append(data)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return bytes(await self.read_body())
+
+    async def read_body(self) -> bytes | bytearray:
+        """The same; a large body is not copied once more. Raises as `read` does."""
+        if self._connection is None:
+            raise LocalProtocolError("the response was released")
+        limit, parser = self._pool.limits.body_bytes, self._connection.parser
+        while not parser.complete and parser.body_bytes + parser.missing <= limit:
+            if parser.missing > RECEIVE_BYTES:
+                return await self._connection.receive_rest()
+            await self._connection.receive()
+        if parser.body_bytes + parser.missing > limit:
+            raise MessageTooLarge(f"the response's body is larger than {limit} bytes")
+        return parser.take_body()
 
     async def receive_some(self) -> bytes:
         """The next bytes of the body as they come, b"" at its end. Raises as `read` does."""

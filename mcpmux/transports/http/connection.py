@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from mcpmux.errors import Overdue, TransportClosed
 from mcpmux.transports.http.message import HEAD_FIELDS, JOIN_BYTES
-from mcpmux.transports.punctuality import Punctuality
 from mcpmux.transports.http.response import ResponseParser
+from mcpmux.transports.punctuality import Punctuality
 from mcpmux.transports.wire import Wire
 
 
@@ -41,6 +41,9 @@ class HttpOrigin:
     def url(self) -> str:
         """Without a path."""
         return f"{'https' if self.secure else 'http'}://{self.authority}"
+
+
+ROOM_BYTES = 4 * 2**20  # for a body, as soon as its length is known
 
 
 class HttpConnection:
@@ -102,6 +105,31 @@ class HttpConnection:
             self.parser.feed(data)
         else:
             self.parser.feed_eof()
+
+    async def receive_rest(self) -> bytearray:
+        """All of a body whose length is known, received where it stays. Raises as `receive`.
+
+        A server that promises much gets memory for no more than twice what it has sent, or ROOM_BYTES.
+        """
+        parser = self.parser
+        begun = parser.take_body()
+        filled, size = len(begun), len(begun) + parser.missing
+        body = bytearray(min(size, max(filled, ROOM_BYTES)))
+        body[:filled] = begun
+        try:
+            while filled < size:
+                if filled == len(body):
+                    body += bytes(min(filled, size - filled))
+                with memoryview(body) as room, room[filled:] as rest:
+                    count = await self.wire.receive_into(rest)
+                if not count:
+                    parser.feed_eof()
+                filled += count
+        except TransportClosed:
+            self._check_time()
+            raise
+        parser.skip_rest()
+        return body
 
     def close(self) -> None:
         """In the middle of an exchange: its end is not waited for any more."""

@@ -3,7 +3,9 @@
     NEW  -- send -->   FINISHED
     NEW  -- open -->   OPEN
     OPEN -- write -->  OPEN
+    OPEN -- write_nowait --> OPEN   `flush` comes next when it says that not all of it went
     OPEN -- finish --> FINISHED   the server finishes what a returning handler left open
+    NEW  -- pass_on --> PASSED    another process answers, the server hands the connection over
 
 Anything else is a LocalProtocolError. Sending never fails because of the peer: a peer that is gone
 cancels the handler.
@@ -11,9 +13,10 @@ cancels the handler.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Protocol
 
 from mcpmux.errors import LocalProtocolError
 from mcpmux.transports.http.message import (
@@ -25,6 +28,7 @@ from mcpmux.transports.http.message import (
     encode_response_head,
     has_no_body,
 )
+from mcpmux.transports.wire import Part
 
 
 @dataclass(slots=True)
@@ -40,27 +44,56 @@ class _Stage(Enum):
     NEW = auto()
     OPEN = auto()
     FINISHED = auto()
+    PASSED = auto()
 
 
-NEW, OPEN, FINISHED = _Stage
+NEW, OPEN, FINISHED, PASSED = _Stage
+
+
+class AtOnce(Protocol):
+    """How bytes leave without waiting."""
+
+    def send_nowait(self, data: bytes) -> bool:
+        """Take all of `data` and send what goes; False when a rest waits for `flush`, which comes next."""
+        ...
+
+    async def flush(self) -> None:
+        """Send what `send_nowait` has left."""
+        ...
+
+    async def send_parts(self, parts: Sequence[Part]) -> None:
+        """Send all of them, one after the other."""
+        ...
 
 
 class HttpReply:
     """The answer to one request. To be used by one task at a time."""
 
-    __slots__ = ("_chunked", "_request", "_send", "_stage", "_state")
+    __slots__ = ("_at_once", "_chunked", "_request", "_send", "_stage", "_state", "passed_to")
 
     def __init__(
-        self, request: HttpRequest, send: Callable[[bytes], Awaitable[None]], state: ServerState
+        self,
+        request: HttpRequest,
+        send: Callable[[bytes], Awaitable[None]],
+        state: ServerState,
+        at_once: AtOnce | None = None,
     ) -> None:
+        """`at_once`: for `write_nowait`, which is not to be used without."""
         self._request = request
         self._send = send
+        self._at_once = at_once
         self._state = state
         self._stage = NEW
         self._chunked = False
+        self.passed_to: int | None = None
 
     def __repr__(self) -> str:
         return f"HttpReply({self._stage.name}, to={self._request.method} {self._request.path})"
+
+    @property
+    def request(self) -> HttpRequest:
+        """What is answered."""
+        return self._request
 
     @property
     def started(self) -> bool:
@@ -84,8 +117,22 @@ class HttpReply:
         if len(body) <= JOIN_BYTES:
             await self._send(head + body)
         else:
-            await self._send(head)
-            await self._send(body)
+            await self._send_parts([head, body])
+
+    async def send_parts(self, status: int, fields: Fields, body: Sequence[Part]) -> None:
+        """As `send`, of a body in parts, which are not copied together."""
+        if has_no_body(status) or self._request.method == "HEAD":
+            raise LocalProtocolError("a response without a body has no parts")
+        self._advance(NEW, FINISHED)
+        size = sum(map(len, body))
+        head = b"%bContent-Length: %d\r\n\r\n" % (self._encode_head(status, fields), size)
+        await self._send_parts([head, *body])
+
+    async def _send_parts(self, parts: Sequence[Part]) -> None:
+        if self._at_once is not None:
+            await self._at_once.send_parts(parts)
+        else:
+            await self._send(b"".join(parts))
 
     async def open(self, status: int, fields: Fields, data: bytes = b"") -> None:
         """Start a streamed response; the head and the first `data` travel together."""
@@ -106,11 +153,32 @@ class HttpReply:
         if data:
             await self._send(self._encode_part(data))
 
+    def write_nowait(self, data: bytes) -> bool:
+        """Take more of a streamed response, and send what goes without waiting.
+
+        False when some of it is left: `flush` sends that, and has to come before anything else is written.
+        May be called by any task, while the one that uses the reply does something else than writing.
+        """
+        self._advance(OPEN, OPEN)
+        if self._at_once is None:
+            raise LocalProtocolError("this response cannot be written without waiting")
+        return not data or self._at_once.send_nowait(self._encode_part(data))
+
+    async def flush(self) -> None:
+        """Send what `write_nowait` has left, if it has."""
+        if self._at_once is not None:
+            await self._at_once.flush()
+
     async def finish(self, data: bytes = b"") -> None:
         """End a streamed response; the last `data` and the end travel together."""
         self._advance(OPEN, FINISHED)
         end = LAST_CHUNK if self._chunked else b""
         await self._send(self._encode_part(data) + end)
+
+    def pass_on(self, worker: int) -> None:
+        """Have another worker answer; the handler returns without an answer of its own."""
+        self._advance(NEW, PASSED)
+        self.passed_to = worker
 
     def _advance(self, before: _Stage, after: _Stage) -> None:
         if self._stage is not before:

@@ -39,6 +39,7 @@ class ResponseParser:
         self._repeats = 0
         self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
+        self._length = 0  # of the body, where the head says it
         self._ends_with_stream = False
 
     def feed(self, data: bytes) -> None:
@@ -62,6 +63,24 @@ class ResponseParser:
         if not self._ends_with_stream:
             raise TransportClosed("the server closed the connection in the middle of its answer")
         self.complete = True
+
+    @property
+    def body_bytes(self) -> int:
+        """Of the body so far."""
+        return self._body_bytes
+
+    @property
+    def missing(self) -> int:
+        """Bytes of the body that are still to come; 0 when nobody knows."""
+        return max(0, self._length - self._body_bytes)
+
+    def skip_rest(self) -> None:
+        """What is `missing` was received, and did not come here."""
+        self.wire_bytes += self.missing
+        self._body_bytes = self._length
+        self.complete = True
+        self.keep_alive = self._parser.should_keep_alive()
+        self._parser = httptools.HttpResponseParser(self)
 
     def take_body(self) -> bytes:
         """The body bytes that have come since the last call, b"" for none."""
@@ -101,8 +120,9 @@ class ResponseParser:
         if "transfer-encoding" in headers:
             if headers["transfer-encoding"].lower() != "chunked":
                 raise RemoteProtocolError("its transfer coding is not chunked")
-        elif "content-length" not in headers:
-            self._ends_with_stream = not has_no_body(status)
+        elif not has_no_body(status):
+            self._length = int(headers.get("content-length", 0))
+            self._ends_with_stream = "content-length" not in headers
         self.status = status
 
     def on_body(self, part: bytes) -> None:

@@ -11,14 +11,14 @@ section 9.8).
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import trio
 
 from mcpmux.errors import ConnectFailed, TransportClosed
-from mcpmux.transports.wire import RECEIVE_BYTES, Wire
+from mcpmux.transports.wire import RECEIVE_BYTES, Part, Wire
 
 RECORD_BYTES = 64 * 1024  # encrypted at a time: what the kernel may not take is held no further ahead
 LINGER_RECEIVES = 16  # after a failed handshake, so that the peer reads our alert, not a reset
@@ -126,8 +126,12 @@ class TlsWire:
             self._receiving = False
         return self._take_early()
 
-    async def receive_much(self, expected: int) -> bytes:  # noqa: ARG002 - records come as they are
-        return await self.receive()
+    async def receive_into(self, room: memoryview) -> int:
+        data = await self.receive()
+        taken = min(len(data), len(room))
+        room[:taken] = data[:taken]
+        self._early = data[taken:]
+        return taken
 
     def receive_nowait(self) -> bytes | None:
         self._pump()
@@ -205,6 +209,15 @@ class TlsWire:
                 break
             done += written
         return done
+
+    def send_parts_nowait(self, parts: Sequence[Part]) -> int:
+        sent = 0
+        for part in parts:
+            taken = self.send_nowait(part)
+            sent += taken
+            if taken < len(part):
+                break
+        return sent
 
     async def send_some(self, rest: memoryview) -> memoryview:
         await self._below.wait_sendable()

@@ -1,0 +1,176 @@
+"""Large messages: the one pass reads what the usual way reads, and the parts are what would be encoded."""
+
+import json
+import tracemalloc
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from mcpmux.protocol.envelope import (
+    BadMessage,
+    Reply,
+    decode_fields,
+    decode_list,
+    decode_message,
+    encode_reply,
+    raw,
+)
+from mcpmux.protocol.large import (
+    LARGE_BYTES,
+    check_utf8,
+    encode_large_reply,
+    raw_list,
+    read_large_reply,
+    read_objects,
+)
+
+LONG = "x" * (LARGE_BYTES + 1)
+
+
+def plain(fields):
+    return {key: bytes(value) for key, value in fields.items()}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"jsonrpc":"2.0","id":7,"result":{"a":1,"b":{"id":3}}}',
+        '{"id":"seven","jsonrpc":"2.0","result":{"text":"}}","x":[{"result":{}}]}}',
+        '{"result":{"a":"\\"result\\":{"},"jsonrpc":"2.0","id":-7}',
+        ' { "jsonrpc" : "2.0" , "result" : {"a": {}} , "id" : 7 } \n',
+        '{"jsonrpc":"2.0","id":1,"result":{}}',
+        '{"jsonrpc":"2.0","id":1,"result":{"ü":"é"},"id":2}',
+    ],
+)
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_an_answer_is_read_as_it_is_read_otherwise(text, kind):
+    data = text.encode()
+    expected = decode_message(data)
+    reply = read_large_reply(kind(data))
+    assert isinstance(reply, Reply)
+    assert (reply.id, plain(reply.members)) == (expected.id, plain(decode_fields(expected.result)))
+    assert decode_fields(reply.result).keys() == reply.members.keys()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"jsonrpc":"2.0","id":1,"result":{"a":1}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"a":1}}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"a":1},"error":{}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"a":1},"method":"x","id":1}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"a":"\xff"}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"a":"\n"}}'.replace(b"\n", b"\\x"),
+        b'{"jsonrpc":"1.0","id":1,"result":{}}',
+        b'{"jsonrpc":"2.0","id":null,"result":{}}',
+        b'{"jsonrpc":"2.0","id":1.5,"result":{}}',
+        b'{"jsonrpc":"2.0","id":1,"result":[{}]}',
+        b'{"jsonrpc":"2.0","id":1,"result":3}',
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"result"}}',
+        b'{"jsonrpc":"2.0","result":{}}',
+        b'[{"jsonrpc":"2.0","id":1,"result":{}}]',
+        b"",
+        b"{",
+    ],
+)
+def test_what_is_no_plain_answer_is_left_to_the_usual_way(data):
+    assert read_large_reply(data) is None
+
+
+@given(st.binary(max_size=40), st.integers(0, 60), st.integers(0, 60))
+def test_no_damage_makes_an_answer_that_the_usual_way_does_not_see(junk, start, length):
+    data = b'{"jsonrpc":"2.0","id":1,"result":{"a":"b\\"","c":[1,{"id":2}]},"id":3}'
+    data = data[:start] + junk + data[start + length :]
+    reply = read_large_reply(data)
+    if reply is None:
+        return
+    expected = decode_message(data)
+    assert isinstance(expected, Reply)
+    assert (reply.id, plain(reply.members)) == (expected.id, plain(decode_fields(expected.result)))
+
+
+def test_small_members_do_not_keep_the_message():
+    data = raw({"jsonrpc": "2.0", "id": 1, "result": {"text": LONG, "ttlMs": 5}})
+    tracemalloc.start()
+    try:
+        reply = read_large_reply(bytearray(bytes(data)))
+        kept = {"ttlMs": reply.members["ttlMs"]}
+        del reply
+        assert tracemalloc.get_traced_memory()[0] < LARGE_BYTES
+        assert bytes(kept["ttlMs"]) == b"5"
+    finally:
+        tracemalloc.stop()
+
+
+values = st.recursive(
+    st.none() | st.integers(-5, 5) | st.text(max_size=5) | st.just(LONG) | st.just('"' * 3 + LONG + '\\"'),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=6,
+)
+objects = st.lists(st.dictionaries(st.text(max_size=3) | st.just(LONG), values, max_size=4), max_size=3)
+
+
+@given(objects)
+def test_objects_with_long_strings_are_read_as_all_others_are(members):
+    value = raw(members)
+    assert [plain(each) for each in read_objects(value)] == [plain(each) for each in decode_list(value)]
+
+
+@given(objects)
+def test_objects_with_large_values_are_written_as_all_others_are(members):
+    decoded = decode_list(raw(members))
+    assert bytes(raw_list(decoded)) == bytes(raw(decoded))
+
+
+@pytest.mark.parametrize("text", ['"', "\\", '\\"', "0", '"0"', "\n"])
+def test_a_long_string_may_hold_what_marks_it(text):
+    members = [{"uri": "0", "text": text * LARGE_BYTES}, {"0": "0", "1": 1, "text": text + LONG}]
+    value = raw(members)
+    assert [plain(each) for each in read_objects(value)] == [plain(each) for each in decode_list(value)]
+
+
+def test_what_is_no_list_of_objects_is_refused():
+    for value in (raw({"a": LONG}), raw([LONG]), raw(LONG)):
+        with pytest.raises(ValueError, match="Expected"):
+            read_objects(value)
+
+
+@pytest.mark.parametrize("result", [{}, {"a": 1}, {"a": LONG}, {"ü": 1, "b": LONG, "c": [], "d": LONG}])
+def test_the_parts_of_an_answer_are_the_answer(result):
+    fields = {key: raw(value) for key, value in result.items()}
+    parts = encode_large_reply("id\n", fields)
+    if LONG not in result.values():
+        assert parts is None
+    else:
+        assert b"".join(parts) == encode_reply("id\n", fields)
+
+
+def test_large_values_are_not_copied():
+    fields = {"a": raw(LONG)}
+    tracemalloc.start()
+    try:
+        parts = encode_large_reply(1, fields)
+        assert tracemalloc.get_traced_memory()[1] < LARGE_BYTES
+    finally:
+        tracemalloc.stop()
+    assert json.loads(b"".join(parts))["result"]["a"] == LONG
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 3])
+def test_text_is_checked_across_the_pieces_it_is_looked_at_in(cut):
+    text = ("x" * (LARGE_BYTES - cut) + "\U0001f600" * 20_000).encode()
+    check_utf8(text)
+    for broken in (text[:-1], text[:cut] + b"\xff" + text[cut:], text + b"\xed\xa0\x80"):
+        with pytest.raises(UnicodeDecodeError):
+            check_utf8(broken)
+
+
+def test_the_usual_way_reads_what_is_no_plain_answer():
+    """Without this, the cases above could be ones that nobody can read."""
+    assert isinstance(decode_message(b'{"jsonrpc":"2.0","id":1,"result":3}'), Reply)
+    with pytest.raises(BadMessage):
+        decode_message(b'{"jsonrpc":"2.0","id":1.5,"result":{}}')
+    assert isinstance(Raw(msgspec.json.encode(LONG)), Raw)
