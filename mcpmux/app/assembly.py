@@ -36,11 +36,13 @@ async def open_mux(
     open_channel: OpenChannel | None = None,
     tap: Tap | None = None,
     trace: Trace | None = None,
+    mark: str = "",
 ) -> AsyncIterator[Mux]:
     """Connect the upstreams (in the background) and put the router in front of them.
 
     `open_channel` replaces the real transports, for embedding mcpmux where servers are not reached by them.
-    `tap` sees every message on both legs; `trace`, which needs a tap, every call of an upstream.
+    `tap` sees every message on both legs; `trace`, which needs a tap, every call of an upstream. `mark`
+    stands in front of what clients are given to come back with, when other processes serve them, too.
 
     Leaving ends sessions and stops child processes, each step bounded.
     """
@@ -64,7 +66,7 @@ async def open_mux(
     router = Router(
         fleet, sessions.namespace, merger, relay, tasks, server_info, config.identity.instructions, guard
     )
-    front = Front(router, relay, server_info, tap, state_seal_of(config))
+    front = Front(router, relay, server_info, tap, state_seal_of(config), mark)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(relay.run, name="relay")
         await nursery.start(tasks.waits.run)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import structlog
@@ -17,9 +17,8 @@ import trio
 
 from mcpmux.app.config_file import ConfigFile
 from mcpmux.app.gates import check_doors
-from mcpmux.app.mux import Mux
 from mcpmux.config import Config, Upstream
-from mcpmux.config.plan import plan_change
+from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
 from mcpmux.traffic.admin.control import NoSuchUpstream, NotPossible
 
@@ -35,10 +34,32 @@ def _load(file: ConfigFile) -> Config:
     return config
 
 
+class Steered(Protocol):
+    """What is controlled: a mux, or whoever passes it on to several; see `Mux`."""
+
+    config: Config
+
+    def apply(self, config: Config) -> Plan:
+        """Become what `config` says; what was done and what was not."""
+        ...
+
+    def restart(self, name: str) -> None:
+        """Begin anew with an upstream."""
+        ...
+
+    def drain(self, name: str) -> None:
+        """Give an upstream nothing more to do."""
+        ...
+
+    def release(self, name: str) -> None:
+        """The end of `drain`."""
+        ...
+
+
 class Control:
     """Of one mux. `file` is where its configuration comes from, None when that cannot be read again."""
 
-    def __init__(self, mux: Mux, file: ConfigFile | None) -> None:
+    def __init__(self, mux: Steered, file: ConfigFile | None) -> None:
         self._mux = mux
         self._file = file
         self._started = self._filed = mux.config
@@ -46,7 +67,7 @@ class Control:
         self._lock = trio.Lock()
 
     def __repr__(self) -> str:
-        return f"<Control of {self._mux.upstreams!r}, by hand: {self._by_hand}>"
+        return f"<Control of {self._file!r}, by hand: {self._by_hand}>"
 
     @property
     def pending(self) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import trio
-from trio.abc import Listener, Stream
 
 from mcpmux.app.gates import gate_of
 from mcpmux.auth.gate import Gate
@@ -22,20 +21,21 @@ from mcpmux.config import (
 )
 from mcpmux.errors import ConfigError, TransportError
 from mcpmux.mux.replay import ReplayBounds
+from mcpmux.mux.worker_mark import mark_of
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.runtime.downstreams.http_guard import HttpGuard
+from mcpmux.runtime.downstreams.http_owner import HttpOwner
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
-from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
+from mcpmux.transports.handing import HandedListener, Handing
 from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.stdio import open_stdio_pipe
-from mcpmux.transports.stream_server import open_tcp_listeners, serve_streams
+from mcpmux.transports.stream_server import in_tls, open_tcp_listeners, serve_streams
 from mcpmux.transports.tls.context import server_context
 from mcpmux.transports.unix_socket import open_unix_listener
-from mcpmux.transports.websocket.server import Door
 
 Announce = Callable[[str], None]
 StreamListener = WebSocketListener | TcpListener | UnixListener
@@ -53,6 +53,19 @@ class Serving:
     stopping: trio.Event
     announce: Announce
     gate: Gate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One worker's part of a listener whose address another process has bound.
+
+    `accepting` gives it connections of its own, `handing` those that it shares with worker 1 to `workers`.
+    """
+
+    accepting: HandedListener
+    handing: Handing
+    worker: int
+    workers: int
 
 
 async def serve_stdio(serving: Serving) -> None:
@@ -74,12 +87,15 @@ async def _cancel_when(stopping: trio.Event, scope: trio.CancelScope) -> None:
 async def serve_http_listener(
     listener: HttpListener,
     serving: Serving,
+    share: Share | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve HTTP until we stop. Raises TransportError when the address cannot be listened on."""
-    tls = await _tls_of(listener)
-    sockets = await _listen(listener)
-    port = sockets[0].socket.getsockname()[1]
+    """Serve HTTP until we stop. Raises TransportError when the address cannot be listened on.
+
+    With a `share` it is bound and announced already.
+    """
+    tls = await tls_of(listener)
+    url, accepting = ("", [share.accepting]) if share is not None else await open_http(listener)
     policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
     settings, stopping = serving.limits, serving.stopping
     sessions = SessionLimits(
@@ -87,10 +103,15 @@ async def serve_http_listener(
     )
     stall = settings.client_stall
     gate = gate_of(listener, serving.gate)
-    endpoint = HttpEndpoint(serving.front, listener.path, policy, sessions, listener.sse_path, stall, gate)
+    mark = mark_of(share.worker) if share is not None else ""
+    endpoint = HttpEndpoint(
+        serving.front, listener.path, policy, sessions, listener.sse_path, stall, gate, mark
+    )
     handle = endpoint.handle
     if gate is not None:
         handle = HttpGuard(gate, policy, listener.path, handle).handle
+    if share is not None:
+        handle = HttpOwner(share.worker, share.workers, handle).handle
     limits = HttpLimits(
         head_bytes=settings.max_head_bytes,
         head_fields=settings.max_header_fields,
@@ -105,11 +126,13 @@ async def serve_http_listener(
         await sessions_of_listener.start(endpoint.run)
         sessions_of_listener.start_soon(endpoint.drain_after, stopping, name="drain")
         async with trio.open_nursery() as connections:
-            serve_listener = partial(serve_http, refuse=refuse, stopping=stopping, limits=limits, tls=tls)
-            name = f"http {listener.host}:{port}"
-            await connections.start(serve_listener, sockets, handle, name=name)
-            host = f"[{listener.host}]" if ":" in listener.host else listener.host
-            serving.announce(f"{'http' if tls is None else 'https'}://{host}:{port}{listener.path}")
+            handing = share.handing if share is not None else None
+            serve_listener = partial(
+                serve_http, refuse=refuse, stopping=stopping, limits=limits, tls=tls, handing=handing
+            )
+            await connections.start(serve_listener, accepting, handle, name=url or "http share")
+            if share is None:
+                serving.announce(url)
             task_status.started()
         sessions_of_listener.cancel_scope.cancel()
 
@@ -117,9 +140,14 @@ async def serve_http_listener(
 async def serve_stream_listener(
     listener: StreamListener,
     serving: Serving,
+    share: Share | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve WebSocket or lines of JSON until we stop. Raises TransportError as `serve_http_listener`."""
+    """Serve WebSocket or lines of JSON until we stop. Raises and shares as `serve_http_listener` does."""
+    # Not at the top: most serve HTTP alone, and WebSocket is a large part of a start.
+    from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
+    from mcpmux.transports.websocket.server import Door
+
     limits, stopping = serving.limits, serving.stopping
     door = None
     if isinstance(listener, WebSocketListener):
@@ -128,30 +156,37 @@ async def serve_stream_listener(
     bounds = StreamLimits(limits.max_message_bytes, limits.client_stall, limits.max_in_flight)
     clients = StreamClients(serving.front, bounds, stopping, door, gate_of(listener, serving.gate))
     most = min(limits.max_connections, limits.max_sessions)  # a stream has at most one session
-    async with _open_listeners(listener) as (url, listeners), trio.open_nursery() as connections:
-        await connections.start(serve_streams, listeners, clients.serve, stopping, most, name=url)
+    tls = await tls_of(listener)
+    if share is not None:
+        async with trio.open_nursery() as connections:
+            listeners = in_tls([share.accepting], tls)
+            await connections.start(serve_streams, listeners, clients.serve, stopping, most, name="share")
+            task_status.started()
+        return
+    async with open_streams(listener) as (url, plain), trio.open_nursery() as connections:
+        await connections.start(serve_streams, in_tls(plain, tls), clients.serve, stopping, most, name=url)
         serving.announce(url)
         task_status.started()
 
 
 @asynccontextmanager
-async def _open_listeners(listener: StreamListener) -> AsyncIterator[tuple[str, list[Listener[Stream]]]]:
-    """What listens, and its URL."""
+async def open_streams(listener: StreamListener) -> AsyncIterator[tuple[str, list[trio.SocketListener]]]:
+    """What listens, without TLS, and its URL. Raises TransportError."""
     if isinstance(listener, UnixListener):
         async with open_unix_listener(listener.path, int(listener.mode, 8)) as unix:
             yield f"unix:{listener.path}", [unix]
         return
-    tls = await _tls_of(listener)
-    port, listeners = await open_tcp_listeners(listener.host, listener.port, tls)
+    port, listeners = await open_tcp_listeners(listener.host, listener.port)
     host = f"[{listener.host}]" if ":" in listener.host else listener.host
     if isinstance(listener, WebSocketListener):
-        yield f"{'ws' if tls is None else 'wss'}://{host}:{port}{listener.path}", listeners
+        yield f"{'ws' if listener.tls is None else 'wss'}://{host}:{port}{listener.path}", listeners
     else:
-        yield f"{'tcp' if tls is None else 'tls'}://{host}:{port}", listeners
+        yield f"{'tcp' if listener.tls is None else 'tls'}://{host}:{port}", listeners
 
 
-async def _tls_of(listener: HttpListener | WebSocketListener | TcpListener) -> ssl.SSLContext | None:
-    if listener.tls is None:
+async def tls_of(listener: StreamListener | HttpListener) -> ssl.SSLContext | None:
+    """What a listener secures its connections with. Raises ConfigError for files that are of no use."""
+    if isinstance(listener, UnixListener) or listener.tls is None:
         return None
     try:
         return await trio.to_thread.run_sync(server_context, listener.tls)
@@ -160,9 +195,13 @@ async def _tls_of(listener: HttpListener | WebSocketListener | TcpListener) -> s
         raise ConfigError([f"{where}: {problem}" for problem in error.problems]) from None
 
 
-async def _listen(listener: HttpListener) -> list[trio.SocketListener]:
+async def open_http(listener: HttpListener) -> tuple[str, list[trio.SocketListener]]:
+    """The URL, and what listens there. Raises TransportError."""
     try:
-        return await trio.open_tcp_listeners(listener.port, host=listener.host)
+        sockets = await trio.open_tcp_listeners(listener.port, host=listener.host)
     except OSError as error:
         reason = error.strerror or str(error)
         raise TransportError(f"cannot listen on {listener.host}:{listener.port}: {reason.lower()}") from None
+    host = f"[{listener.host}]" if ":" in listener.host else listener.host
+    scheme, port = "http" if listener.tls is None else "https", sockets[0].socket.getsockname()[1]
+    return f"{scheme}://{host}:{port}{listener.path}", sockets

@@ -23,6 +23,7 @@ from mcpmux.app.mux import Follower
 from mcpmux.app.reloading import keep_reloading
 from mcpmux.app.watching import open_watching
 from mcpmux.config import Config
+from mcpmux.transports.memory import keep_freed_memory
 
 log = structlog.get_logger()
 
@@ -46,10 +47,11 @@ async def serve(
     Raises TransportError when an address cannot be listened on, ConfigError when strangers would get in that
     nobody has asked for.
     """
+    keep_freed_memory()
     gate = await make_gate(config)
     stopping, reloading = trio.Event(), trio.CancelScope()
     async with trio.open_nursery() as signals:
-        signals.start_soon(_watch_signals, stopping, signals.cancel_scope, name="signals")
+        signals.start_soon(watch_signals, stopping, signals.cancel_scope, name="signals")
         async with (
             open_watching(config) as watching,
             open_mux(config, tap=watching.tap, trace=watching.trace) as mux,
@@ -70,7 +72,7 @@ async def serve(
                 clients.start_soon(serve_stdio, serving, name="stdio client")
             if watching.inspector is not None:
                 await clients.start(watching.inspector.serve, mux, control, stopping, announce)
-            _settle_memory()
+            settle_memory()
             await stopping.wait()
             mux.relay.close()
             reloading.cancel(reason="stopping")
@@ -78,7 +80,7 @@ async def serve(
         signals.cancel_scope.cancel()
 
 
-def _settle_memory() -> None:
+def settle_memory() -> None:
     """What exists once everything is set up stays: the collector need not look at it on every round.
 
     Nor need it come so often: what an exchange leaves behind is freed without it.
@@ -88,7 +90,8 @@ def _settle_memory() -> None:
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
 
 
-async def _watch_signals(stopping: trio.Event, everything: trio.CancelScope) -> None:
+async def watch_signals(stopping: trio.Event, everything: trio.CancelScope) -> None:
+    """The first SIGINT or SIGTERM sets `stopping`, the second cancels everything."""
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
         async for number in received:
             name = signal.Signals(number).name

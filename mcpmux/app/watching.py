@@ -1,7 +1,7 @@
 """Whoever watches the traffic, as the configuration says: capture, audit log, inspector, metrics, traces.
 
 Promises: with nobody to watch there is no tap. Metrics and traces hear of an exchange first, so that what the
-audit log refuses is counted, too.
+audit log refuses is counted, too. What only the inspector needs is imported when there is one.
 """
 
 from __future__ import annotations
@@ -11,31 +11,28 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from mcpmux.app.mux import Mux
 from mcpmux.config import Admin, Config
 from mcpmux.runtime.tap import Tap, Trace
-from mcpmux.traffic.admin.control import Control
-from mcpmux.traffic.admin.listener import serve_admin
-from mcpmux.traffic.admin.scrape import metrics_route
-from mcpmux.traffic.admin.upstreams import UpstreamView
 from mcpmux.traffic.audit.journal import open_audit
 from mcpmux.traffic.audit.keeper import Audit
 from mcpmux.traffic.capture.capture import CaptureSink, Run, open_capture
 from mcpmux.traffic.capture.level import Levels
-from mcpmux.traffic.live.ring import LiveRing
-from mcpmux.traffic.live.view import LiveView
 from mcpmux.traffic.recorder import Keeper, Recorder, Sink
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
-from mcpmux.traffic.telemetry.gauges import audit_gauges, capture_gauges, mux_gauges
-from mcpmux.traffic.telemetry.metrics import Metrics
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 
 if TYPE_CHECKING:
+    from mcpmux.traffic.admin.control import Control
+    from mcpmux.traffic.admin.upstreams import UpstreamView
+    from mcpmux.traffic.live.ring import LiveRing
+    from mcpmux.traffic.telemetry.metrics import Metrics
+    from mcpmux.traffic.telemetry.prometheus import Gauge
     from mcpmux.traffic.telemetry.spans import Spans
 
 RUN_BYTES = 4  # of randomness in the name of a run: enough to tell the runs of one machine apart
@@ -62,12 +59,16 @@ class Watching:
             self.spans.know(servers_of(upstreams))
 
 
+class Elsewhere(Sink, Keeper, Protocol):
+    """Takes what passes to where it is shown."""
+
+
 @dataclass(frozen=True, slots=True)
 class Inspector:
-    """What the admin listener shows."""
+    """What the admin listener shows. `ring` is None when it is shown elsewhere."""
 
     config: Admin
-    ring: LiveRing
+    ring: LiveRing | None
     metrics: Metrics
     redactor: Redactor
     run: Run
@@ -83,31 +84,55 @@ class Inspector:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
+        from mcpmux.traffic.admin.listener import serve_admin
+        from mcpmux.traffic.admin.scrape import metrics_route
+        from mcpmux.traffic.live.view import LiveView
+
+        assert self.ring is not None
+        await serve_admin(
+            self.config,
+            LiveView(self.ring, self.redactor, self.run),
+            self.view(mux),
+            stopping,
+            announce,
+            [metrics_route(self.metrics, self.gauges(mux))],
+            control,
+            task_status=task_status,
+        )
+
+    def view(self, mux: Mux) -> UpstreamView:
+        """How the upstreams are."""
+        from mcpmux.traffic.admin.upstreams import UpstreamView
+
+        return UpstreamView(
+            mux.upstreams, mux.relay.subscriptions, self.redactor, lambda: mux.config.upstreams
+        )
+
+    def gauges(self, mux: Mux) -> tuple[Gauge, ...]:
+        """What is counted elsewhere than in `metrics`."""
+        from mcpmux.traffic.telemetry.gauges import audit_gauges, capture_gauges, mux_gauges
+
         gauges = mux_gauges(mux.upstreams, mux.relay, mux.sessions.store)
         if self.capture is not None:
             gauges += capture_gauges(self.capture)
         if self.audit is not None:
             gauges += audit_gauges(self.audit)
-        await serve_admin(
-            self.config,
-            LiveView(self.ring, self.redactor, self.run),
-            UpstreamView(mux.upstreams, mux.relay.subscriptions, self.redactor, lambda: mux.config.upstreams),
-            stopping,
-            announce,
-            [metrics_route(self.metrics, gauges)],
-            control,
-            task_status=task_status,
-        )
+        return gauges
+
+
+def new_run() -> Run:
+    """A run that begins now."""
+    return Run(secrets.token_hex(RUN_BYTES), trio.current_time(), time.time())
 
 
 @asynccontextmanager
-async def open_watching(config: Config) -> AsyncIterator[Watching]:
-    """Everybody who watches; belongs around `open_mux`.
+async def open_watching(config: Config, elsewhere: Elsewhere | None = None) -> AsyncIterator[Watching]:
+    """Everybody who watches; belongs around `open_mux`. `elsewhere`: takes the inspector's part.
 
     Raises CaptureUnusable and AuditUnusable when what must be kept cannot be kept.
     """
     redactor = ReplaceableRedactor(config.redaction)
-    run = Run(secrets.token_hex(RUN_BYTES), trio.current_time(), time.time())
+    run = new_run()
     upstreams = [upstream for upstream in config.upstreams if upstream.enabled]
     async with (
         open_tracing(config.tracing, redactor, upstreams) as spans,
@@ -120,11 +145,16 @@ async def open_watching(config: Config) -> AsyncIterator[Watching]:
         keepers: list[Keeper] = [spans] if spans is not None else []
         inspector = None
         if config.admin.port is not None:
-            ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
+            from mcpmux.traffic.live.ring import LiveRing
+            from mcpmux.traffic.telemetry.metrics import Metrics
+
+            ring = None
+            if elsewhere is None:
+                elsewhere = ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
             metrics = Metrics()
             inspector = Inspector(config.admin, ring, metrics, redactor, run, capturing.sink, audit)
-            sinks = [metrics, *sinks, ring]
-            keepers = [metrics, *keepers, ring]
+            sinks = [metrics, *sinks, elsewhere]
+            keepers = [metrics, *keepers, elsewhere]
         sinks += capturing.sinks
         keepers += capturing.keepers
         if audit is not None:

@@ -6,6 +6,7 @@ disk before the old one goes. Everything here blocks: call it in a thread.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import tempfile
@@ -74,6 +75,28 @@ class TokenStore:
             _write(path, msgspec.json.format(msgspec.json.encode(login)))
         except OSError as error:
             raise StoreTrouble(f"{path}: {(error.strerror or 'cannot be written').lower()}") from None
+
+    def try_lock(self, upstream: str, url: str) -> int | None:
+        """Be the only process that renews a login: a descriptor to close at the end, None while another is.
+
+        Raises StoreTrouble.
+        """
+        path = self.path_of(upstream, url)
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(
+                path.with_name(f".{path.stem}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600
+            )
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BaseException as error:
+                os.close(descriptor)
+                if isinstance(error, BlockingIOError):
+                    return None
+                raise
+        except OSError as error:
+            raise StoreTrouble(f"{path}: {(error.strerror or 'cannot be locked').lower()}") from None
+        return descriptor
 
     def remove(self, upstream: str, url: str) -> bool:
         """Forget a login; whether there was one. Raises StoreTrouble."""

@@ -8,7 +8,9 @@ Source: RFC 6749, section 6; "Authorization Server Binding", 2026-07-28.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 
 import msgspec
@@ -24,6 +26,8 @@ from mcpmux.auth.token_store import StoreTrouble, TokenStore
 from mcpmux.auth.tokens import Login
 from mcpmux.auth.web import Web
 from mcpmux.config.oauth import OAuth
+
+LOCK_SECONDS = 0.1  # between two looks whether another process has renewed a login
 
 log = structlog.get_logger()
 
@@ -64,6 +68,29 @@ class UserLogin(Credential):
 
     async def _renew(self, challenge: Challenge | None = None) -> None:
         login = await self._load()
+        if self._takes_over(login):
+            return
+        async with self._alone():
+            await self._renew_alone(await self._load(), challenge)
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """No other process renews this login meanwhile: a refresh token may be good for one use only."""
+        try:
+            lock = await trio.to_thread.run_sync(self._store.try_lock, self.name, self._url)
+            while lock is None:
+                await trio.sleep(LOCK_SECONDS)
+                lock = await trio.to_thread.run_sync(self._store.try_lock, self.name, self._url)
+        except StoreTrouble as error:
+            log.warning("a login is renewed without a lock", upstream=self.name, reason=str(error))
+            yield
+            return
+        try:
+            yield
+        finally:
+            os.close(lock)
+
+    async def _renew_alone(self, login: Login, challenge: Challenge | None) -> None:
         if self._takes_over(login):
             return
         if challenge is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from mcpmux.errors import ConfigError
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import raw
 from mcpmux.traffic.audit.check import Verdict, read_head, read_records, verify
+from mcpmux.traffic.audit.files import chains_in
 from mcpmux.traffic.audit.record import AuditRecord
 
 KEY_VARIABLE = "MCPMUX_AUDIT_KEY"
@@ -60,6 +62,28 @@ def verify_command(path: Path, key_file: Path | None, head: str | None, after: s
       mcpmux audit verify audit-000007.jsonl --key-file audit.key
     """
     key = read_key(key_file)
+    for each in chains_of(path, single=head is not None or after is not None):
+        if each != path:
+            click.echo(f"{printable(each.name)}: ", nl=False)
+        verify_chain(each, key, after, head)
+
+
+def chains_of(path: Path, *, single: bool) -> list[Path]:
+    """Everything that one path stands for: with several workers it is a chain of each.
+
+    Raises Mistake when there are several and `single` is wanted.
+    """
+    try:
+        chains = (chains_in(path) if path.is_dir() else []) or [path]
+    except OSError:
+        chains = [path]  # whoever reads it says what is wrong
+    if single and len(chains) > 1:
+        raise Mistake(f"{path}: there is a chain of each worker; name one of them, such as {chains[0]}")
+    return chains
+
+
+def verify_chain(path: Path, key: bytes | None, after: str | None, head: str | None) -> None:
+    """Say whether one chain holds. Raises ClickException when it does not, ConfigError."""
     verdict = verify(path, key, after, head)
     if verdict.fault is not None:
         raise click.ClickException(f"{printable(str(verdict.fault))} ({holds(verdict)} before it)")
@@ -91,7 +115,8 @@ def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
     """
     wanted = parse_conditions(conditions)
     unreadable = 0
-    for where, record, line in read_records(path):
+    chains = chains_of(path, single=False)
+    for where, record, line in itertools.chain.from_iterable(map(read_records, chains)):
         if record is None:
             unreadable += 1
             tell(f"{where}: no record")
@@ -115,8 +140,9 @@ def head(path: Path) -> None:
     Example:
       mcpmux audit head /var/log/mcpmux/audit
     """
-    link = read_head(path)
-    click.echo(f"{link.hash} {link.seq}")
+    for each in chains_of(path, single=False):
+        link = read_head(each)
+        click.echo(f"{link.hash} {link.seq}" + (f" {printable(each.name)}" if each != path else ""))
 
 
 def read_key(file: Path | None) -> bytes | None:

@@ -11,6 +11,7 @@ import trio
 
 from mcpmux import app
 from mcpmux.app import ConfigFile
+from mcpmux.cli.open_files import allow_clients
 from mcpmux.cli.options import DEFAULT_ADDRESS, LEVELS, parse_http, parse_listen, upstream_option
 from mcpmux.cli.source import STANDARD_INPUT, is_file, load_config
 from mcpmux.config import (
@@ -24,6 +25,7 @@ from mcpmux.config import (
 )
 from mcpmux.errors import ConfigError
 from mcpmux.logs import configure_logs
+from mcpmux.mux.worker_mark import WORKERS_LIMIT
 from mcpmux.traffic.redaction.redactor import Redactor
 
 
@@ -43,6 +45,13 @@ from mcpmux.traffic.redaction.redactor import Redactor
     is_flag=True,
     help="Let clients in from the network who show nothing; see auth in the configuration.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1, WORKERS_LIMIT),
+    default=1,
+    show_default=True,
+    help="Serve from that many processes.",
+)
 @click.option("--no-watch", is_flag=True, help="Read CONFIG again on SIGHUP only, not when it changes.")
 @click.option("--log-level", type=LEVELS, help="Least important events to write to stderr.")
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or for machines.")
@@ -53,6 +62,7 @@ def serve(
     http: tuple[str, ...],
     listen: tuple[str, ...],
     allow_anyone: bool,
+    workers: int,
     no_watch: bool,
     log_level: str | None,
     log_format: str | None,
@@ -62,6 +72,9 @@ def serve(
     CONFIG is a TOML or JSON file (that of a host app will do), - for standard input, or one server by its
     URL or its command line in quotes. Options override the file's listeners and logging; when nothing
     says where to listen it is 127.0.0.1:8484. Each URL is printed when it is ready.
+
+    With --workers the clients of one address are served by that many processes, for as many processors.
+    A server that mcpmux starts runs once for all of them, unless `per_worker` is set for it.
 
     A file is read again when it changes and on SIGHUP: only what changed is restarted, and a file with
     mistakes changes nothing.
@@ -92,10 +105,10 @@ def serve(
         )
 
     if config is None or not is_file(config):
-        run_server(load())
+        run_server(load(), workers=workers)
         return
     file = ConfigFile(config, load)
-    run_server(file.load(), file, watch=not no_watch)
+    run_server(file.load(), file, watch=not no_watch, workers=workers)
 
 
 def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyListener]) -> Listeners:
@@ -113,15 +126,24 @@ def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyLis
     return Listeners(http=(parse_http(DEFAULT_ADDRESS),))
 
 
-def run_server(config: Config, file: ConfigFile | None = None, *, watch: bool = True) -> None:
+def run_server(
+    config: Config, file: ConfigFile | None = None, *, watch: bool = True, workers: int = 1
+) -> None:
     """Serve until stopped, printing each URL. `file`: see `app.serve`. Raises what that raises."""
     set_up_logs(config)
+    allow_clients(config)
     on_stderr = config.listeners.stdio  # then stdout belongs to the protocol
 
     def announce(url: str) -> None:
         click.echo(url, err=on_stderr)
 
-    trio.run(partial(app.serve, config, announce, file, watch=watch, followers=[set_up_logs]))
+    serving = app.serve
+    if workers > 1:
+        # Not at the top: few serve from several processes.
+        from mcpmux.app.workers.keeper import serve_workers
+
+        serving = partial(serve_workers, workers=workers)
+    trio.run(partial(serving, config, announce, file, watch=watch, followers=[set_up_logs, allow_clients]))
 
 
 def set_up_logs(config: Config) -> None:

@@ -207,6 +207,12 @@ class Handling:
         default=True,
         metadata=about("false: nothing of the server is kept, and identical requests are not shared."),
     )
+    per_worker: Annotated[bool, Flag()] = field(
+        default=False,
+        metadata=about(
+            "true: with `--workers` each worker starts the server for itself. Otherwise it runs once for all."
+        ),
+    )
 
 
 @frozen(kw_only=True)

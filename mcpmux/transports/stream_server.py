@@ -25,10 +25,8 @@ Handle = Callable[[Stream, bool], Awaitable[None]]
 """Serves one stream; True says that there are too many already, which the peer should hear."""
 
 
-async def open_tcp_listeners(
-    host: str, port: int, context: ssl.SSLContext | None
-) -> tuple[int, list[Listener[Stream]]]:
-    """The port, and what listens on it, inside TLS when a context is given. Raises TransportError."""
+async def open_tcp_listeners(host: str, port: int) -> tuple[int, list[trio.SocketListener]]:
+    """The port, and what listens on it. Raises TransportError."""
     try:
         listeners = await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
@@ -36,9 +34,16 @@ async def open_tcp_listeners(
     for listener in listeners:  # what it accepts inherits it: a peer that lost its network is noticed one day
         listener.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     found: int = listeners[0].socket.getsockname()[1]
+    return found, listeners
+
+
+def in_tls(
+    listeners: Sequence[Listener[trio.SocketStream]], context: ssl.SSLContext | None
+) -> list[Listener[Stream]]:
+    """Their connections inside TLS, when a context is given."""
     if context is None:
-        return found, list(listeners)
-    return found, [trio.SSLListener(plain, context, https_compatible=True) for plain in listeners]
+        return list(listeners)
+    return [trio.SSLListener(plain, context, https_compatible=True) for plain in listeners]
 
 
 async def serve_streams(

@@ -209,6 +209,28 @@ async def test_a_refresh_token_that_another_has_used_is_no_loss(tmp_path: Path) 
         assert world.grants.count("refresh_token") == 1
 
 
+async def test_two_that_renew_a_login_at_the_same_time_use_its_refresh_token_once(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        await world.log_in(world.target())
+        both = [world.credential(world.target()) for _ in range(2)]
+        for each in both:
+            await each.header()
+        world.clock.now += 3600
+        came = [trio.Event(), trio.Event()]
+
+        async def wait_for_the_other() -> None:
+            next(event for event in came if not event.is_set()).set()
+            with trio.move_on_after(0.5):
+                await came[1].wait()
+
+        world.before_token = wait_for_the_other
+        async with trio.open_nursery() as nursery:
+            for each in both:
+                nursery.start_soon(each.header)
+        assert {await shown_by(each) for each in both} == {"Bearer SECRET-access-2"}
+        assert world.grants.count("refresh_token") == 1
+
+
 async def test_an_ended_login_says_what_to_run(tmp_path: Path) -> None:
     async with open_world(tmp_path) as world:
         await world.log_in(world.target())

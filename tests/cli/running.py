@@ -107,6 +107,10 @@ class Running:
         assert chunk, f"{stream} has ended: {self._rest}, exit code {self._process.poll()}"
         self._rest[stream] += chunk
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def send_signal(self, number: int) -> None:
         self._process.send_signal(number)
 

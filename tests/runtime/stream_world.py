@@ -263,7 +263,7 @@ class StreamWorld:
 
         async def serve(task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
             serving = Serving(config.limits, self.mux.front, self.stopping, announced.append)
-            await serve_stream_listener(listener, serving, task_status)
+            await serve_stream_listener(listener, serving, task_status=task_status)
             self.served.set()
 
         await self._nursery.start(serve)

@@ -16,7 +16,7 @@ from trio.testing import MemoryReceiveStream, MemorySendStream
 from mcpmux.config import ClientTls, ServerTls
 from mcpmux.errors import ConnectFailed, TransportError
 from mcpmux.transports.stream import PatientStream, open_tcp, open_unix
-from mcpmux.transports.stream_server import REFUSED_CONNECTIONS, open_tcp_listeners, serve_streams
+from mcpmux.transports.stream_server import REFUSED_CONNECTIONS, in_tls, open_tcp_listeners, serve_streams
 from mcpmux.transports.tls.context import server_context
 from mcpmux.transports.unix_socket import open_unix_listener
 
@@ -62,7 +62,7 @@ async def check_echo(stream) -> None:
 
 
 async def test_tcp_listeners_serve_on_the_port_that_they_tell():
-    port, listeners = await open_tcp_listeners("127.0.0.1", 0, None)
+    port, listeners = await open_tcp_listeners("127.0.0.1", 0)
     async with serving(listeners, echo):
         await check_echo(await open_tcp("127.0.0.1", port, None))
 
@@ -72,8 +72,8 @@ async def test_tls_wraps_what_tcp_opens(tmp_path: Path):
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
     context = server_context(ServerTls(certificate=str(tmp_path / "server.pem")))
-    port, listeners = await open_tcp_listeners("127.0.0.1", 0, context)
-    async with serving(listeners, echo):
+    port, listeners = await open_tcp_listeners("127.0.0.1", 0)
+    async with serving(in_tls(listeners, context), echo):
         tls = ClientTls(ca=str(tmp_path / "ca.pem"), server_name="localhost")
         await check_echo(await open_tcp("127.0.0.1", port, tls))
         with pytest.raises(ConnectFailed, match=r"TLS: the server's certificate is not trusted.*`tls.ca`"):
@@ -88,7 +88,7 @@ async def test_who_cannot_be_reached_is_named(tmp_path: Path):
         with pytest.raises(
             TransportError, match=f"cannot listen on 127.0.0.1:{port}: address already in use"
         ):
-            await open_tcp_listeners("127.0.0.1", port, None)
+            await open_tcp_listeners("127.0.0.1", port)
     with pytest.raises(ConnectFailed, match=f"cannot connect to 127.0.0.1:{port}: connection refused"):
         await open_tcp("127.0.0.1", port, None)
     with pytest.raises(
@@ -108,7 +108,7 @@ async def test_connections_are_bounded_and_one_crash_touches_no_other():
             raise RuntimeError("a fault")
         await release.wait()
 
-    port, listeners = await open_tcp_listeners("127.0.0.1", 0, None)
+    port, listeners = await open_tcp_listeners("127.0.0.1", 0)
     async with serving(listeners, handle, limit=2):
         first = await trio.open_tcp_stream("127.0.0.1", port)
         assert await first.receive_some() == b"in"
@@ -132,7 +132,7 @@ async def test_stopping_lets_nobody_in_and_waits_for_those_inside():
         await release.wait()
         await stream.send_all(b"done")
 
-    port, listeners = await open_tcp_listeners("127.0.0.1", 0, None)
+    port, listeners = await open_tcp_listeners("127.0.0.1", 0)
     stopping = trio.Event()
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:

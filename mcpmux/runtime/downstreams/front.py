@@ -9,6 +9,7 @@ from msgspec import Raw
 
 from mcpmux.errors import RpcError
 from mcpmux.mux.request_state import ForeignState, StateSeal
+from mcpmux.mux.worker_mark import ForeignMark, own_part
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import STATE
 from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event, Notify
@@ -16,12 +17,14 @@ from mcpmux.protocol.codes import METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import Fields, Id, Request, raw, text_of
 from mcpmux.protocol.modern import MalformedRequest, severity
 from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.calls import unknown_state
 from mcpmux.runtime.downstreams.listen import serve_listen
 from mcpmux.runtime.downstreams.session import LegacySession, open_session
 from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.tap import Tap, identify, watched
+from mcpmux.runtime.tasks.tasks import task_not_found
 
 STATE_KEY_BYTES = 32
 
@@ -36,8 +39,13 @@ class Front:
         server_info: Raw,
         tap: Tap | None = None,
         state_seal: StateSeal | None = None,
+        mark: str = "",
     ) -> None:
-        """`tap` watches what clients do; `state_seal` binds a server's states to principals."""
+        """`tap` watches what clients do; `state_seal` binds a server's states to principals.
+
+        `mark` stands in front of states and task ids, so that they come back to this worker.
+        """
+        self._mark = mark
         self._state_seal = state_seal or StateSeal(secrets.token_bytes(STATE_KEY_BYTES))
         self.tap = tap
         self._router = router
@@ -61,24 +69,39 @@ class Front:
             if event.method != m.LOG_MESSAGE or _wants(call, event):
                 await notify(event)
 
-        if not call.principal.name:
+        if not call.principal.name and not self._mark:
             return await self._router.exchange(call, pass_on)
         return self._sealed(await self._router.exchange(self._opened(call), pass_on), call.principal.name)
 
     def _opened(self, call: Call) -> Call:
-        """The call with the state that its server gave. Raises RpcError for that of another principal."""
-        state = call.text(STATE)
-        if state is None:
+        """The call with the state that its server gave, and the task id.
+
+        Raises RpcError for those of another principal or worker.
+        """
+        state, task_id = call.text(STATE), call.text(TASK_ID) if self._mark else None
+        if state is None and task_id is None:
             return call
+        params = {**call.params}
         try:
-            state = self._state_seal.open(call.principal.name, state)
-        except ForeignState:
+            if state is not None:
+                state = own_part(self._mark, state)
+                principal = call.principal.name
+                params[STATE] = raw(self._state_seal.open(principal, state) if principal else state)
+        except (ForeignState, ForeignMark):
             raise unknown_state() from None
-        return call.with_params({**call.params, STATE: raw(state)})
+        try:
+            if task_id is not None:
+                params[TASK_ID] = raw(own_part(self._mark, task_id))
+        except ForeignMark:
+            raise task_not_found() from None
+        return call.with_params(params)
 
     def _sealed(self, result: Fields, principal: str) -> Fields:
-        state = text_of(result.get(STATE))
-        return result if state is None else {**result, STATE: raw(self._state_seal.seal(principal, state))}
+        state, task_id = text_of(result.get(STATE)), text_of(result.get(TASK_ID)) if self._mark else None
+        if state is not None:
+            state = self._state_seal.seal(principal, state) if principal else state
+            result = {**result, STATE: raw(self._mark + state)}
+        return result if task_id is None else {**result, TASK_ID: raw(self._mark + task_id)}
 
     def leave(self, client: object) -> None:
         """A client has gone that called itself `client` in its calls."""

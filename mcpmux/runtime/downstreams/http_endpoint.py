@@ -103,11 +103,14 @@ class HttpEndpoint:
         sse_path: str = "",
         stall: float = STALL_SECONDS,
         gate: Gate | None = None,
+        mark: str = "",
     ) -> None:
         """`sse_path`: of HTTP+SSE, "" for none; `stall`: seconds that its clients may read nothing.
 
         `gate` knows which scopes a method needs; whoever comes here has been let in by an HttpGuard then.
+        `mark` stands in front of every session id.
         """
+        self._mark = mark
         self._gate = gate
         self._front = front
         self._path = path
@@ -117,7 +120,7 @@ class HttpEndpoint:
         self._legs = ConnectionLegs()
         self._nursery: trio.Nursery
         self.sessions: dict[str, HttpSession] = {}
-        self._sse = SseEndpoint(front, sse_path, SseLimits(self._is_full, limits.idle, stall), gate)
+        self._sse = SseEndpoint(front, sse_path, SseLimits(self._is_full, limits.idle, stall), gate, mark)
 
     def __repr__(self) -> str:
         return f"<HttpEndpoint {self._path} {len(self.sessions)} sessions>"
@@ -298,7 +301,7 @@ class HttpEndpoint:
             count = self._limits.sessions
             raise Busy(f"{count} sessions are open; end one", "limits.max_sessions")
         session, result = await self._front.initialize(message, request.principal)
-        session_id, limits = secrets.token_urlsafe(SESSION_BYTES), self._limits
+        session_id, limits = self._mark + secrets.token_urlsafe(SESSION_BYTES), self._limits
         opened = HttpSession(session, self._nursery, limits.replay, limits.in_flight)
         self.sessions[session_id] = opened
         if isinstance(reply, TappedReply):

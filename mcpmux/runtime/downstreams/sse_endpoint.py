@@ -55,8 +55,11 @@ class _Session(NamedTuple):
 class SseEndpoint:
     """All clients of one listener that use HTTP+SSE. They share `path`: GET is the stream, POST the input."""
 
-    def __init__(self, front: Service, path: str, limits: SseLimits, gate: Gate | None = None) -> None:
-        """`gate` knows which scopes a method needs."""
+    def __init__(
+        self, front: Service, path: str, limits: SseLimits, gate: Gate | None = None, mark: str = ""
+    ) -> None:
+        """`gate` knows which scopes a method needs; `mark` stands in front of every session id."""
+        self._mark = mark
         self._gate = gate
         self.path = path
         self._front = front
@@ -90,7 +93,7 @@ class SseEndpoint:
             error = Busy("too many sessions are open; end one", "limits.max_sessions")
             await reply.send(error.status, headers_of(error.status), encode_error(None, error))
             return
-        session_id = secrets.token_urlsafe(SESSION_BYTES)
+        session_id = self._mark + secrets.token_urlsafe(SESSION_BYTES)
         with trio.CancelScope(deadline=trio.current_time() + self._limits.idle) as scope:
             async with open_sse_server_pipe(reply, f"{self.path}?{SESSION_KEY}={session_id}") as pipe:
                 self._sessions[session_id] = _Session(pipe, scope, principal)

@@ -13,7 +13,6 @@ import structlog
 import trio
 
 from mcpmux.auth.credential import Credential
-from mcpmux.auth.upstream_auth import make_credential
 from mcpmux.config import ClientTls, Http, Stdio, Upstream, WebSocket
 from mcpmux.errors import ConfigError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol.call import Notify
@@ -25,7 +24,6 @@ from mcpmux.runtime.link import open_link
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.runtime.upstreams.connection import Channel
 from mcpmux.runtime.upstreams.sse_channel import HttpPlace, open_either, open_sse, open_streamable
-from mcpmux.runtime.upstreams.stream_channel import open_stream_channel
 from mcpmux.transports.http.client import HttpPool, PoolLimits
 from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.http.message import HEAD_FIELDS
@@ -82,6 +80,9 @@ class ChannelOpener:
             async with self._open_http(upstream, upstream.target, hear, watch) as channel:
                 yield channel
         else:
+            # Not at the top: most servers are reached otherwise, and WebSocket is a large part of a start.
+            from mcpmux.runtime.upstreams.stream_channel import open_stream_channel
+
             limit, patience, credential = (
                 self._message_limit,
                 upstream.connect_timeout,
@@ -97,6 +98,9 @@ class ChannelOpener:
         target = upstream.target
         if not isinstance(target, Http | WebSocket) or target.oauth is None:
             return None
+        # Not at the top: few servers want tokens that have to be fetched.
+        from mcpmux.auth.upstream_auth import make_credential
+
         known = self._credentials.get(upstream.name)
         if known is None or known[0] != target:
             known = self._credentials[upstream.name] = target, make_credential(upstream.name, target)

@@ -16,15 +16,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
 
 import trio
 
 from mcpmux.protocol import method as m
 from mcpmux.traffic.admin.route import BadQuestion, Route, Visit, whole_number
 from mcpmux.traffic.admin.stream import stream_records, stream_rows
-from mcpmux.traffic.admin.upstreams import UpstreamView
+from mcpmux.traffic.admin.upstreams import UpstreamState
 from mcpmux.traffic.live.filter import FilterError, RowFilter, read_filter
 from mcpmux.traffic.live.ring import Row
 from mcpmux.traffic.live.stats import Timed, measure
@@ -40,13 +40,25 @@ SLOTS = 60
 OWN = ""  # upstream of what mcpmux answers a client as a whole
 
 
+class Upstreams(Protocol):
+    """Who tells how the upstreams are; see `UpstreamView`."""
+
+    async def told(self) -> list[UpstreamState]:
+        """All of them."""
+        ...
+
+    async def told_states(self) -> Mapping[str, str]:
+        """The state of each that is enabled."""
+        ...
+
+
 class Api:
     """Answers the inspector. `fields` go with every answer."""
 
     def __init__(
         self,
         view: LiveView,
-        upstreams: UpstreamView,
+        upstreams: Upstreams,
         stopping: trio.Event,
         fields: Fields,
         ready: str = "any",
@@ -133,7 +145,7 @@ class Api:
             raise BadQuestion("a stream has to be asked for with GET")
 
     async def _show_upstreams(self, visit: Visit) -> None:
-        await self._send(visit, {"upstreams": self._upstreams.show()})
+        await self._send(visit, {"upstreams": await self._upstreams.told()})
 
     async def _stats(self, visit: Visit) -> None:
         window = whole_number(visit.query, "window", 1, DAY_SECONDS, STATS_SECONDS) * 1000.0
@@ -173,7 +185,8 @@ class Api:
         await self._send(visit, {"live": True})
 
     async def _ready(self, visit: Visit) -> None:
-        ready = not self._stopping.is_set() and is_ready(self._ready_when, self._upstreams.states.values())
+        states = await self._upstreams.told_states()
+        ready = not self._stopping.is_set() and is_ready(self._ready_when, states.values())
         await self._send(visit, {"ready": ready}, 200 if ready else 503)
 
 

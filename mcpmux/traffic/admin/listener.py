@@ -19,12 +19,11 @@ from mcpmux.config.secret import Secret
 from mcpmux.errors import ConfigError, TransportError
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.traffic.admin.actions import Actions
-from mcpmux.traffic.admin.api import Api
+from mcpmux.traffic.admin.api import Api, Upstreams
 from mcpmux.traffic.admin.control import Control
 from mcpmux.traffic.admin.door import Door, Entry
 from mcpmux.traffic.admin.pages import Page, load_pages
 from mcpmux.traffic.admin.route import BadQuestion, Route, Routes, Visit, read_query
-from mcpmux.traffic.admin.upstreams import UpstreamView
 from mcpmux.traffic.live.view import LiveView, encode
 from mcpmux.transports.http.message import Fields, HttpLimits, HttpRequest
 from mcpmux.transports.http.reply import HttpReply
@@ -137,7 +136,7 @@ def _method(request: HttpRequest) -> str:
 async def serve_admin(
     config: Admin,
     view: LiveView,
-    upstreams: UpstreamView,
+    upstreams: Upstreams,
     stopping: trio.Event,
     announce: Callable[[str], None],
     more: Sequence[Route] = (),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from mcpmux.traffic.admin.route import Route, Visit
 from mcpmux.traffic.telemetry.metrics import Metrics
@@ -21,7 +21,16 @@ _FIELDS: Fields = (
 def metrics_route(metrics: Metrics, gauges: Sequence[Gauge]) -> Route:
     """What `serve_admin` takes as one of `more`."""
 
+    async def read() -> bytes:
+        return render(metrics, gauges)
+
+    return text_route(read)
+
+
+def text_route(read: Callable[[], Awaitable[bytes]]) -> Route:
+    """The same, with what `read` says."""
+
     async def handle(visit: Visit) -> None:
-        await visit.reply.send(200, _FIELDS, render(metrics, gauges))
+        await visit.reply.send(200, _FIELDS, await read())
 
     return Route(PATH, handle)

@@ -95,6 +95,14 @@ class UpstreamView:
         """The state of each upstream's shared session."""
         return {name: upstream.state for name, upstream in self._fleet.items()}
 
+    async def told(self) -> list[UpstreamState]:
+        """See `Upstreams`. Never waits."""
+        return self.show()
+
+    async def told_states(self) -> dict[str, str]:
+        """See `Upstreams`. Never waits."""
+        return self.states
+
     def show(self) -> list[UpstreamState]:
         """All of them, in configuration order; then those that are disabled."""
         sessions: dict[str, list[Upstream]] = {}

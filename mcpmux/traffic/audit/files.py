@@ -26,6 +26,8 @@ LINE_LIMIT = 2**20  # bytes; many times what the longest record needs
 
 _AWAY = "; `mcpmux audit verify` says more. To begin a new log move the files of this one away"
 _FILE_NAME = re.compile(r"audit-([0-9]{6,12})\.jsonl")
+CHAIN_FOLDER = "worker-"  # and a number: each worker of several writes a chain of its own
+_CHAIN_FOLDER = re.compile(rf"{CHAIN_FOLDER}[1-9]\d*")
 
 Opening = Callable[[int | None, bytes], bytes]
 """The body of an `open` record: the number of the file that it begins, None for a run that goes on in one,
@@ -42,6 +44,13 @@ class Tail(NamedTuple):
     line: bytes | None
     end: int
     torn: bytes
+
+
+def chains_in(directory: Path) -> list[Path]:
+    """The folders of the chains: those of several workers, or the folder itself. Raises OSError."""
+    found = [path for path in directory.iterdir() if _CHAIN_FOLDER.fullmatch(path.name) and path.is_dir()]
+    found.sort(key=lambda path: int(path.name.removeprefix(CHAIN_FOLDER)))
+    return found if not found or not audit_files(directory) else [directory, *found]
 
 
 def audit_files(directory: Path) -> list[Path]:

@@ -137,10 +137,10 @@ class LiveRing:
     def __repr__(self) -> str:
         return f"<LiveRing {len(self._rows)} rows, {self._bytes} bytes, {self.seq} messages seen>"
 
-    def take(self, seen: Seen) -> None:
-        """See Sink."""
+    def take(self, seen: Seen, size: int | None = None) -> None:
+        """See Sink. `size`: of a message whose text is not all there."""
         self.seq += 1
-        size = len(seen.data)
+        size = len(seen.data) if size is None else size
         if size > self._most_of_message:
             seen = msgspec.structs.replace(seen, data=b"")
         row = self._row_of(seen)
@@ -156,8 +156,13 @@ class LiveRing:
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, _seconds: float) -> None:
         """See Keeper. An exchange that was cut off has no message that says so."""
-        row = self._by_exchange.get(exchange.number)
-        if row is not None and isinstance(outcome, trio.Cancelled) and row.status == "open":
+        if isinstance(outcome, trio.Cancelled):
+            self.cut_off(exchange.number)
+
+    def cut_off(self, exchange: int) -> None:
+        """An exchange has ended without an answer."""
+        row = self._by_exchange.get(exchange)
+        if row is not None and row.status == "open":
             row.status = "cancelled"
             self.seq += 1  # readers are to look at it again
             self._recent.append(row)

@@ -111,7 +111,7 @@ def _timed(metrics: Metrics) -> Iterator[str]:
 def _family(name: str, about: str, kind: str, labels: Sequence[str], samples: Samples) -> Iterator[str]:
     yield from _head(name, about, kind)
     for values, value in samples:
-        yield f"{name}{_labels(zip(labels, values, strict=True))} {_number(value)}"
+        yield f"{name}{_labels(zip(labels, values, strict=True))} {print_number(value)}"
 
 
 def _histograms(
@@ -124,13 +124,13 @@ def _histograms(
         for bound, more in zip(_bounds(histogram.bounds), histogram.counts, strict=True):
             count += more
             yield f'{name}_bucket{{{inside},le="{bound}"}} {count}'
-        yield f"{name}_sum{{{inside}}} {_number(histogram.total)}"
+        yield f"{name}_sum{{{inside}}} {print_number(histogram.total)}"
         yield f"{name}_count{{{inside}}} {count}"
 
 
 @lru_cache
 def _bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
-    return tuple(_number(bound) for bound in (*bounds, math.inf))
+    return tuple(print_number(bound) for bound in (*bounds, math.inf))
 
 
 def _head(name: str, about: str, kind: str) -> Iterator[str]:
@@ -152,7 +152,8 @@ def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-def _number(value: float) -> str:
+def print_number(value: float) -> str:
+    """A value as Prometheus reads it."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value == int(value) and abs(value) < WHOLE_LIMIT else repr(float(value))

@@ -1,0 +1,160 @@
+"""What passes at a worker, brought to the keeper, whose inspector shows the traffic of all workers as one.
+
+Promises: messages arrive in the order in which they passed at their worker, some at a time; what waits is
+bounded in bytes, and what does not fit is left out and counted in the log. Workers' times, exchanges and
+clients are changed to what they are at the keeper; `peer` says the worker, as in `2/c7`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import structlog
+import trio
+
+from mcpmux.protocol.envelope import Fields
+from mcpmux.runtime.tap import Leg, Side
+from mcpmux.traffic.correlation import Seen
+from mcpmux.traffic.live.ring import LiveRing
+from mcpmux.traffic.recorder import Exchange
+
+log = structlog.get_logger()
+
+PAUSE_SECONDS = 0.1  # between two deliveries; as often as the inspector looks
+WAITING_BYTES = 16 * 2**20  # of what was not brought yet
+MESSAGE_BYTES = 400  # what a message takes besides its text
+LONG_BYTES = 4 * 2**20  # a longer message is told without its text
+LEGS = 16_384  # conversations that are known at the keeper; the longest silent is forgotten first
+
+
+class LegFacts(NamedTuple):
+    """A `Leg` as it is told."""
+
+    side: Side
+    peer: str
+    transport: str
+    upstream: str | None
+    revision: str | None
+    session: str | None
+    name: str | None
+
+
+class Told(NamedTuple):
+    """A message; `seen` has everything of a `Seen` behind its leg, in order. `size`: of its whole text."""
+
+    leg: LegFacts
+    size: int
+    seen: tuple[Any, ...]
+
+
+class CutOff(NamedTuple):
+    """An exchange has ended without an answer."""
+
+    exchange: int
+
+
+class Parcel(NamedTuple):
+    """One delivery. Times are in seconds since 1970. `missing`: messages that were left out before it."""
+
+    told: list[Told | CutOff]
+    missing: int
+
+
+class Courier:
+    """A worker's: a Sink, and a Keeper that only takes note. `run` has to run."""
+
+    def __init__(self) -> None:
+        self._wall = time.time() - trio.current_time()
+        self._waiting: list[Told | CutOff] = []
+        self._bytes = 0
+        self._missing = 0
+
+    def __repr__(self) -> str:
+        return f"<Courier {len(self._waiting)} messages wait, {self._missing} are missing>"
+
+    def take(self, seen: Seen) -> None:
+        """See Sink."""
+        size = len(seen.data)
+        data = seen.data if size <= LONG_BYTES else b""
+        if self._bytes > WAITING_BYTES:
+            self._missing += 1
+            return
+        self._bytes += len(data) + MESSAGE_BYTES
+        leg, rest = seen.leg, (seen.method, seen.id, seen.target, seen.code, seen.failed, seen.ms)
+        facts = LegFacts(leg.side, leg.peer, leg.transport, leg.upstream, leg.revision, leg.session, leg.name)
+        beginning = (seen.direction, data, self._wall + seen.at, seen.kind, seen.exchange)
+        self._waiting.append(Told(facts, size, (*beginning, *rest, seen.status)))
+
+    async def admit(self, exchange: Exchange) -> None:
+        """See Keeper."""
+
+    async def ended(self, exchange: Exchange, outcome: Fields | BaseException, _seconds: float) -> None:
+        """See Keeper."""
+        if isinstance(outcome, trio.Cancelled):
+            self._waiting.append(CutOff(exchange.number))
+
+    async def run(self, deliver: Callable[[Parcel], Awaitable[None]]) -> None:
+        """Bring what has passed, until cancelled."""
+        while True:
+            await trio.sleep(PAUSE_SECONDS)
+            if self._waiting:
+                parcel = Parcel(self._waiting, self._missing)
+                if self._missing:
+                    log.warning("the inspector misses messages, there are too many", number=self._missing)
+                self._waiting, self._bytes, self._missing = [], 0, 0
+                await deliver(parcel)
+
+
+class Gathering:
+    """The keeper's: puts what workers bring into one ring."""
+
+    def __init__(self, ring: LiveRing, workers: int) -> None:
+        self._ring = ring
+        self._workers = workers
+        self._wall = time.time() - trio.current_time()
+        self._lives: dict[int, int] = {}  # how often a worker was started
+        self._base: dict[int, int] = {}
+        self._highest = 0
+        self._legs: OrderedDict[tuple[int, int, str, str], Leg] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Gathering {self._ring!r}, {len(self._legs)} legs>"
+
+    def begin(self, worker: int) -> None:
+        """A new process has that number from now on: its exchanges and clients are others."""
+        self._lives[worker] = self._lives.get(worker, 0) + 1
+        self._base[worker] = self._highest // self._workers + 1
+
+    def take(self, worker: int, parcel: Parcel) -> None:
+        """What a worker has brought."""
+        for each in parcel.told:
+            if isinstance(each, CutOff):
+                self._ring.cut_off(self._exchange(worker, each.exchange))
+                continue
+            direction, data, at, kind, exchange, *rest = each.seen
+            number = self._exchange(worker, exchange)
+            seen = Seen(self._leg(worker, each.leg), direction, data, at - self._wall, kind, number, *rest)
+            self._ring.take(seen, each.size)
+
+    def _exchange(self, worker: int, exchange: int) -> int:
+        """A number that no other exchange has had; 0 stays 0."""
+        if not exchange:
+            return 0
+        number = (self._base.get(worker, 0) + exchange) * self._workers + worker - 1
+        self._highest = max(self._highest, number)
+        return number
+
+    def _leg(self, worker: int, facts: LegFacts) -> Leg:
+        key = (worker, self._lives.get(worker, 0), facts.side, facts.peer)
+        leg = self._legs.get(key)
+        if leg is None:
+            leg = self._legs[key] = Leg(facts.side, f"{worker}/{facts.peer}", facts.transport, facts.upstream)
+            if len(self._legs) > LEGS:
+                self._legs.popitem(last=False)
+        else:
+            self._legs.move_to_end(key)
+        leg.revision, leg.session, leg.name = facts.revision, facts.session, facts.name
+        return leg

@@ -1,0 +1,218 @@
+"""The workers as their keeper sees them: started, given connections, told things, started again, ended.
+
+Promises: connections go to the workers in turn, so that a handful of lasting ones is spread as evenly as
+many; one that a worker hands over goes to the worker that it names. A worker that ends without being asked to
+is told in the log and started again, at once at first, later when it keeps ending.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+import trio
+
+from mcpmux.app.workers.desk import Begin, Desk, Saying, Stop
+from mcpmux.app.workers.member import Take, Worker, end_worker, start_worker
+from mcpmux.errors import TransportClosed, TransportError
+from mcpmux.mux.comeback import Comeback
+from mcpmux.transports.handing import Hatch, Note, hatch_pair
+from mcpmux.transports.orphans import OrphanGuard
+from mcpmux.transports.wire import reason_of
+
+log = structlog.get_logger()
+
+BACK_SECONDS = 10.0  # for a worker that is started again to take what is for it alone
+FULL_SECONDS = 0.05  # until a worker is tried again that takes nothing more for now
+FORWARDED = 256  # connections that wait for a worker; more are closed
+
+BeginningOf = Callable[[int], Begin]
+"""What the worker with that number is told first."""
+
+
+class Crew:
+    """All workers. `run` has to run."""
+
+    def __init__(self, count: int, beginning_of: BeginningOf, take: Take) -> None:
+        self._take = take
+        self.count = count
+        self._beginning_of = beginning_of
+        self._workers: dict[int, Worker] = {}
+        self._changed = trio.Event()
+        self._next = 0
+        self._stopping = False
+        self._guard = OrphanGuard()
+        self.lives: dict[int, int] = {}
+        """How often each worker was started."""
+
+    def __repr__(self) -> str:
+        return f"<Crew {list(self._workers.values())}>"
+
+    @property
+    def serving(self) -> list[Worker]:
+        """Those that can be given connections, in order."""
+        return [worker for _, worker in sorted(self._workers.items()) if worker.serves]
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep the workers running; returns when all have ended after `stop`.
+
+        Started when all are ready. Raises what keeps one from beginning for the first time. Cancelling ends
+        them at once.
+        """
+        async with trio.open_nursery() as nursery:
+            for number in range(1, self.count + 1):
+                nursery.start_soon(self._keep, number, name=f"worker {number}")
+            while len(self.serving) < self.count:
+                await self._changed.wait()
+            task_status.started()
+
+    async def _keep(self, number: int) -> None:
+        """One worker, and the next when it is lost."""
+        comeback, came_up = Comeback(), False
+        while not self._stopping:
+            began = trio.current_time()
+            try:
+                worker = await self._live(number)
+            except OSError as error:
+                failure: Exception | None = TransportError(f"a worker cannot be started: {reason_of(error)}")
+                ready = False
+            else:
+                failure, ready = worker.failure, worker.ready.is_set()
+            if self._stopping:
+                return
+            came_up = came_up or ready
+            if not came_up:
+                raise failure or TransportError(f"worker {number} has ended before it was ready")
+            held = trio.current_time() - began if ready else 0.0
+            wait = comeback.wait(trio.current_time(), died=True, held=held, chance=random.random())
+            reason = str(failure) if failure is not None else "it has ended"
+            log.error("worker lost with its sessions", worker=number, reason=reason, again=round(wait, 1))
+            await trio.sleep(wait)
+
+    async def _live(self, number: int) -> Worker:
+        """One process from its start to its end. Raises OSError when there is none."""
+        desk, their_desk = socket.socketpair()
+        hatch, their_hatch = hatch_pair()
+        with their_desk, their_hatch:
+            fds = (their_desk.fileno(), their_hatch.fileno())
+            try:
+                process = await start_worker(number, self.count, fds)
+            except BaseException:
+                desk.close()
+                hatch.close()
+                raise
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(desk))
+        worker = self._workers[number] = Worker(number, Desk(stream), Hatch(hatch), self._take)
+        self.lives[number] = self.lives.get(number, 0) + 1
+        watching = trio.CancelScope()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._guard.watch, process.pid, watching, name=f"guard {number}")
+                nursery.start_soon(self._forward_all, worker, nursery, name=f"hatch {number}")
+                nursery.start_soon(self._tell_when_ready, worker)
+                await self._tell(worker, self._beginning_of(number))
+                if self._stopping:
+                    await self._tell(worker, Stop())
+                await worker.listen()
+                nursery.cancel_scope.cancel(reason="the worker has ended")
+        finally:
+            worker.ended = True
+            worker.desk.close()
+            worker.hatch.close()
+            await end_worker(process)
+            watching.cancel(reason="the worker has ended")
+        return worker
+
+    async def _tell_when_ready(self, worker: Worker) -> None:
+        await worker.ready.wait()
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    # Connections
+
+    async def give(self, listener: int, sock: socket.socket) -> None:
+        """Have the next worker serve a connection that came in at a listener; waits while there is none."""
+        note = Note(listener)
+        while True:
+            serving = self.serving
+            for _ in serving:
+                self._next += 1
+                if serving[self._next % len(serving)].put(note, sock):
+                    return
+            if serving:
+                await trio.sleep(FULL_SECONDS)
+            else:
+                await self._changed.wait()
+
+    async def _forward_all(self, worker: Worker, nursery: trio.Nursery) -> None:
+        """What a worker hands over goes to the one that it names."""
+        waiting = trio.CapacityLimiter(FORWARDED)
+        try:
+            while True:
+                note, sock = await worker.hatch.receive()
+                if not note.worker:
+                    nursery.start_soon(self._give_again, note, sock)
+                    continue
+                target = self._workers.get(note.worker)
+                if target is not None and target.serves and target.put(note, sock):
+                    sock.close()
+                elif waiting.available_tokens:
+                    nursery.start_soon(self._forward_later, note, sock, waiting)
+                else:
+                    sock.close()
+        except TransportClosed:
+            return
+
+    async def _give_again(self, note: Note, sock: socket.socket) -> None:
+        """A worker that is leaving has not begun with it."""
+        with sock:
+            await self.give(note.listener, sock)
+
+    async def _forward_later(self, note: Note, sock: socket.socket, waiting: trio.CapacityLimiter) -> None:
+        """The worker that it is for is busy or being started again."""
+        with sock:
+            async with waiting:
+                with trio.move_on_after(BACK_SECONDS):
+                    while True:
+                        target = self._workers.get(note.worker)
+                        if target is not None and target.serves and target.put(note, sock):
+                            return
+                        await trio.sleep(FULL_SECONDS)
+        log.warning("connection closed: nobody serves its session", worker=note.worker)
+
+    # Sayings
+
+    async def tell(self, saying_for: Callable[[int], Saying]) -> None:
+        """Tell every worker; one that is started later begins with the configuration of then."""
+        for number, worker in list(self._workers.items()):
+            if not worker.ended:
+                await self._tell(worker, saying_for(number))
+
+    async def _tell(self, worker: Worker, saying: Saying) -> None:
+        try:
+            await worker.desk.say(saying)
+        except TransportClosed:
+            log.debug("a worker has gone that was to be told something", worker=worker.number)
+
+    async def stop(self) -> None:
+        """Have all finish what they do, and start none any more."""
+        self._stopping = True
+        await self.tell(lambda _number: Stop())
+
+    async def ask(self, about: str) -> dict[int, Any]:
+        """What each worker answers, by its number; those that do not are left out."""
+        answers: dict[int, Any] = {}
+
+        async def ask_one(worker: Worker) -> None:
+            try:
+                answers[worker.number] = await worker.ask(about)
+            except TransportClosed as error:
+                log.warning("part of an answer is missing", worker=worker.number, reason=str(error))
+
+        async with trio.open_nursery() as nursery:
+            for worker in self.serving:
+                nursery.start_soon(ask_one, worker)
+        return dict(sorted(answers.items()))

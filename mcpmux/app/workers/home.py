@@ -1,0 +1,225 @@
+"""Where a server lives that all workers share: one mux that passes it on untouched, at a Unix socket.
+
+Promises: workers are connected exactly as long as the server is, so that they know what it can do and hear
+when it is another one; a worker that comes while it is down hears why. Calls of one worker may be those of
+many clients, so nothing is taken for certain because two of them came the same way: a legacy server that asks
+in the middle of several calls is refused, as it would be by stateless clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+import trio
+from trio.abc import Stream
+
+from mcpmux.app.assembly import open_mux
+from mcpmux.app.mux import Mux
+from mcpmux.app.workers.share import home_config
+from mcpmux.config import Config, Upstream
+from mcpmux.errors import RpcError
+from mcpmux.protocol.call import Call, Notify
+from mcpmux.protocol.codes import UPSTREAM_UNAVAILABLE
+from mcpmux.protocol.envelope import Fields, Id, Request
+from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.runtime.downstreams.service import Session
+from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
+from mcpmux.runtime.tap import Tap
+from mcpmux.runtime.upstreams.upstream import Upstream as Server
+from mcpmux.traffic.admin.upstreams import UpstreamState, UpstreamView
+from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.transports.stream_server import serve_streams
+from mcpmux.transports.unix_socket import open_unix_listener
+
+log = structlog.get_logger()
+
+LOOK_SECONDS = 0.1  # between two looks whether a server that was lost is back
+CONNECTIONS = 4096  # of workers; each has one for all clients, and one more for its legacy clients
+SOCKET_MODE = 0o600
+
+
+class Home:
+    """One upstream's. `run` has to run; `path` is where workers connect."""
+
+    def __init__(
+        self, config: Config, upstream: Upstream, path: Path, on_ready: Callable[[str], None]
+    ) -> None:
+        """`on_ready` is called with the upstream's name each time that it can be connected."""
+        self.name = upstream.name
+        self.path = path
+        self.scope = trio.CancelScope()
+        self._config = home_config(config, upstream)
+        self._on_ready = on_ready
+        self._mux: Mux | None = None
+
+    def __repr__(self) -> str:
+        return f"<Home {self.name} at {self.path}>"
+
+    @property
+    def server(self) -> Server | None:
+        """The session with the server, once there is any."""
+        return self._mux.upstreams.get(self.name) if self._mux is not None else None
+
+    def state(self, redactor: Redactor) -> UpstreamState | None:
+        """How the server is; None before there is any."""
+        if self._mux is None:
+            return None
+        return UpstreamView(self._mux.upstreams, self._mux.relay.subscriptions, redactor).show()[0]
+
+    def adopt(self, config: Config, upstream: Upstream) -> None:
+        """The configuration has changed."""
+        self._config = home_config(config, upstream)
+        if self._mux is not None:
+            self._mux.apply(self._config)
+
+    def restart(self) -> None:
+        """A new process takes over."""
+        if self._mux is not None:
+            self._mux.restart(self.name)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until `scope` is cancelled. Raises TransportError when the socket cannot be made."""
+        with self.scope:
+            async with (
+                open_unix_listener(str(self.path), SOCKET_MODE) as listener,
+                open_mux(self._config) as self._mux,
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(self._tell_when_ready, name=f"home {self.name}")
+                await nursery.start(
+                    serve_streams,
+                    [listener],
+                    self._serve,
+                    trio.Event(),
+                    CONNECTIONS,
+                    name=f"unix {self.path}",
+                )
+                task_status.started()
+
+    async def _tell_when_ready(self) -> None:
+        told = None
+        while True:
+            connection = self.server.connection if self.server is not None else None
+            if connection is not None and connection is not told:
+                told = connection
+                self._on_ready(self.name)
+                await connection.closed.wait()
+            await trio.sleep(LOOK_SECONDS)
+
+    async def _serve(self, stream: Stream, crowded: bool) -> None:
+        """One connection of a worker."""
+        mux, server = self._mux, self.server
+        if mux is None or server is None:
+            return
+        await server.settled()
+        limits = self._config.limits
+        bounds = StreamLimits(limits.max_message_bytes, limits.client_stall, limits.max_in_flight)
+        connection = server.connection
+        async with trio.open_nursery() as nursery:
+            if connection is not None:
+                if connection.facts.info:
+                    mux.router.server_info = connection.facts.info
+
+                async def end_with_server() -> None:
+                    await connection.closed.wait()
+                    nursery.cancel_scope.cancel(reason="the server was lost")
+
+                nursery.start_soon(end_with_server)
+            clients = StreamClients(_Hop(mux, server), bounds, trio.Event(), None)
+            await clients.serve(stream, crowded)
+            nursery.cancel_scope.cancel()
+
+
+class _Hop:
+    """A Service for workers: nobody's calls in particular, and an error while the server is down."""
+
+    tap: Tap | None = None
+
+    def __init__(self, mux: Mux, server: Server) -> None:
+        self._front = mux.front
+        self._server = server
+
+    def _check(self) -> None:
+        if self._server.connection is None:
+            raise RpcError(UPSTREAM_UNAVAILABLE, self._server.trouble)
+
+    async def answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
+        """See Service."""
+        self._check()
+        return await self._front.answer(request_id, msgspec.structs.replace(call, client=None), notify)
+
+    async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[Session, Fields]:
+        """See Service."""
+        self._check()
+        return await self._front.initialize(request, principal)
+
+    def leave(self, client: object) -> None:
+        """See Service."""
+        self._front.leave(client)
+
+    def roots_changed(self) -> None:
+        """See Service."""
+        self._front.roots_changed()
+
+
+class Homes:
+    """All of them. `run` has to run."""
+
+    def __init__(self, folder: Path, on_ready: Callable[[str], None]) -> None:
+        """`folder`: for the sockets; nobody else may get into it."""
+        self._folder = folder
+        self._on_ready = on_ready
+        self._homes: dict[str, Home] = {}
+        self._made = 0
+        self._nursery: trio.Nursery | None = None
+
+    def __repr__(self) -> str:
+        return f"<Homes {list(self._homes)}>"
+
+    @property
+    def sockets(self) -> dict[str, str]:
+        """Where each upstream can be reached, by name."""
+        return {name: str(home.path) for name, home in self._homes.items()}
+
+    def states(self, redactor: Redactor) -> dict[str, UpstreamState]:
+        """How each server is, by name."""
+        states = {name: home.state(redactor) for name, home in self._homes.items()}
+        return {name: state for name, state in states.items() if state is not None}
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep the homes until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def open(self, config: Config, upstreams: list[Upstream]) -> None:
+        """Make a home for each of these. Raises TransportError."""
+        assert self._nursery is not None
+        for upstream in upstreams:
+            await self._nursery.start(self._add(config, upstream).run, name=f"home {upstream.name}")
+
+    def become(self, config: Config, upstreams: list[Upstream]) -> None:
+        """These have a home from now on; those that had one change in place."""
+        assert self._nursery is not None
+        wanted = {upstream.name: upstream for upstream in upstreams}
+        for name in [name for name in self._homes if name not in wanted]:
+            self._homes.pop(name).scope.cancel(reason="it has no home here any more")
+        for name, upstream in wanted.items():
+            if name in self._homes:
+                self._homes[name].adopt(config, upstream)
+            else:
+                self._nursery.start_soon(self._add(config, upstream).run, name=f"home {name}")
+
+    def _add(self, config: Config, upstream: Upstream) -> Home:
+        self._made += 1
+        path = self._folder / f"{self._made}.sock"
+        home = self._homes[upstream.name] = Home(config, upstream, path, self._on_ready)
+        return home
+
+    def restart(self, name: str) -> None:
+        """A new process takes over, if that server has a home here."""
+        if name in self._homes:
+            self._homes[name].restart()

@@ -1,0 +1,123 @@
+"""One worker as its keeper sees it: a process, what it says and is told, and its end.
+
+Promises: no worker outlives its keeper: it ends when its desk does, and a reaper ends one that does not.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import structlog
+import trio
+
+from mcpmux.app.workers.courier import Parcel
+from mcpmux.app.workers.desk import Answer, Ask, Desk, Failed, Leaving, Passed, Ready
+from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
+from mcpmux.transports.handing import Hatch, Note
+
+log = structlog.get_logger()
+
+ANSWER_SECONDS = 10.0  # for a worker to answer an administrator
+END_SECONDS = 5.0  # for a worker to end by itself when its desk is closed
+BOOT = (  # every module is found where the keeper has found it
+    "import os, sys; sys.path[:] = sys.argv.pop(1).split(os.pathsep); "
+    "from mcpmux.app.workers.program import main; main()"
+)
+
+Take = Callable[[int, Parcel], None]
+"""Takes what a worker has brought."""
+
+
+class Worker:
+    """One process, from its start to its end. `ready` is set when it can be given connections."""
+
+    def __init__(self, number: int, desk: Desk, hatch: Hatch, take: Take) -> None:
+        self._take = take
+        self.number = number
+        self.desk = desk
+        self.hatch = hatch
+        self.ready = trio.Event()
+        self.failure: Exception | None = None
+        self.leaving = False
+        self.ended = False
+        self._questions: dict[int, trio.MemorySendChannel[Any]] = {}
+        self._asked = 0
+
+    def __repr__(self) -> str:
+        state = "ended" if self.ended else "ready" if self.ready.is_set() else "starting"
+        return f"<Worker {self.number} {state}>"
+
+    @property
+    def serves(self) -> bool:
+        """Whether it can be given connections."""
+        return self.ready.is_set() and not self.leaving and not self.ended
+
+    async def listen(self) -> None:
+        """Hear what it says until it has gone."""
+        try:
+            while True:
+                saying = await self.desk.hear()
+                if isinstance(saying, Ready):
+                    self.ready.set()
+                elif isinstance(saying, Failed):
+                    mistakes = list(saying.mistakes)
+                    self.failure = ConfigError(mistakes) if mistakes else McpmuxError(saying.reason)
+                elif isinstance(saying, Leaving):
+                    self.leaving = True
+                elif isinstance(saying, Passed):
+                    self._take(self.number, saying.parcel)
+                elif isinstance(saying, Answer) and saying.number in self._questions:
+                    self._questions[saying.number].send_nowait(saying.value)
+        except TransportClosed:
+            self.ended = True
+
+    def put(self, note: Note, sock: socket.socket) -> bool:
+        """Whether it has taken a connection, which the caller still has to close."""
+        try:
+            return self.hatch.send_nowait(note, sock.fileno())
+        except TransportClosed:
+            return False
+
+    async def ask(self, about: str) -> Any:
+        """Its answer. Raises TransportClosed when there is none."""
+        self._asked += 1
+        number = self._asked
+        answered, answer = trio.open_memory_channel[Any](1)
+        self._questions[number] = answered
+        try:
+            with trio.move_on_after(ANSWER_SECONDS):
+                await self.desk.say(Ask(number, about))
+                return await answer.receive()
+        finally:
+            del self._questions[number]
+        raise TransportClosed(f"worker {self.number} does not answer")
+
+
+async def start_worker(number: int, count: int, fds: tuple[int, int]) -> trio.Process:
+    """A session of its own: what a terminal sends goes to the keeper alone."""
+    return await trio.lowlevel.open_process(
+        [sys.executable, "-P", "-c", BOOT, os.pathsep.join(sys.path), *map(str, (number, count, *fds))],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        pass_fds=fds,
+    )
+
+
+async def end_worker(process: trio.Process) -> None:
+    """Wait for a process whose desk is closed; end it when it does not end by itself."""
+    with trio.CancelScope(shield=True):
+        with trio.move_on_after(END_SECONDS):
+            await process.wait()
+        if process.returncode is None:
+            log.error("worker does not end, it is killed", pid=process.pid)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()

@@ -1,0 +1,246 @@
+"""One worker: a mux like any other, whose connections come from the keeper and whose orders, too.
+
+Nesting is the stop order, as in `app.serving`. When the keeper has gone, however that came, everything is
+cancelled at once.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import structlog
+import trio
+
+from mcpmux.app.assembly import open_mux
+from mcpmux.app.gates import adopt, make_gate
+from mcpmux.app.listeners import Serving, Share, serve_http_listener, serve_stream_listener
+from mcpmux.app.mux import Mux
+from mcpmux.app.serving import DRAIN_SECONDS, settle_memory
+from mcpmux.app.watching import open_watching
+from mcpmux.app.workers.answers import Answers
+from mcpmux.app.workers.courier import Courier, Parcel
+from mcpmux.app.workers.desk import (
+    Act,
+    Adopt,
+    Answer,
+    Ask,
+    Begin,
+    Desk,
+    Failed,
+    Leaving,
+    Passed,
+    Ready,
+    Saying,
+    Stop,
+)
+from mcpmux.config import Config
+from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
+from mcpmux.logs import configure_logs
+from mcpmux.mux.worker_mark import mark_of
+from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.transports.handing import HandedListener, Handing, Hatch, Note
+
+log = structlog.get_logger()
+
+ACCEPTED = 256  # connections that wait for one listener of a worker
+QUESTIONS = 64  # of administrators that are worked on at a time
+
+
+async def run_worker(number: int, workers: int, desk: Desk, hatch: Hatch) -> None:
+    """Serve until the keeper says to stop, or has gone."""
+    structlog.contextvars.bind_contextvars(worker=number)
+    try:
+        begin = await desk.hear()
+    except TransportClosed:
+        return
+    assert isinstance(begin, Begin)
+    set_up_logs(begin.config)
+    try:
+        await _Work(number, workers, desk, hatch, begin).run()
+    except* McpmuxError as group:
+        errors = _leaves(group)
+        mistakes = [text for error in errors if isinstance(error, ConfigError) for text in error.problems]
+        with trio.move_on_after(DRAIN_SECONDS):
+            await _say(desk, Failed("; ".join(map(str, errors)), tuple(mistakes)))
+
+
+class _Work:
+    def __init__(self, number: int, workers: int, desk: Desk, hatch: Hatch, begin: Begin) -> None:
+        self._begin = begin
+        self._number = number
+        self._workers = workers
+        self._desk = desk
+        self._hatch = hatch
+        self._stopping = trio.Event()
+
+    async def run(self) -> None:
+        config = self._begin.config
+        gate = await make_gate(config)
+        async with trio.open_nursery() as everything:
+            everything.start_soon(self._heed_signals, name="signals")
+            courier = Courier()
+            if config.admin.port is not None:
+                everything.start_soon(courier.run, self._bring, name="courier")
+            async with (
+                open_watching(config, courier) as watching,
+                open_mux(config, tap=watching.tap, trace=watching.trace, mark=mark_of(self._number)) as mux,
+                trio.open_nursery() as clients,
+            ):
+                mux.followers += [watching.follow, set_up_logs]
+                if gate is not None:
+                    mux.followers.append(partial(adopt, gate))
+                for name in self._begin.drained:
+                    mux.drain(name)
+                answers = Answers(mux, watching.inspector)
+                everything.start_soon(self._obey, mux, answers, everything, name="desk")
+                serving = Serving(config.limits, mux.front, self._stopping, _announced, gate)
+                await self._open_listeners(config, serving, clients, everything)
+                await _say(self._desk, Ready())
+                settle_memory()
+                await self._stopping.wait()
+                mux.relay.close()
+                clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
+            everything.cancel_scope.cancel(reason="stopped")
+
+    async def _open_listeners(
+        self, config: Config, serving: Serving, clients: trio.Nursery, everything: trio.Nursery
+    ) -> None:
+        accepting: list[HandedListener] = []
+        resuming: list[trio.MemorySendChannel[tuple[trio.SocketStream, Note]]] = []
+        listeners = config.listeners
+        for number, listener in enumerate((*listeners.http, *listeners.streams)):
+            resumed, arrivals = trio.open_memory_channel[tuple[trio.SocketStream, Note]](ACCEPTED)
+            door = HandedListener(ACCEPTED)
+            accepting.append(door)
+            resuming.append(resumed)
+            share = Share(door, Handing(number, arrivals, self._hatch.send), self._number, self._workers)
+            if number < len(listeners.http):
+                await clients.start(serve_http_listener, listener, serving, share)
+            else:
+                await clients.start(serve_stream_listener, listener, serving, share)
+        everything.start_soon(self._receive, accepting, resuming, name="hatch")
+
+    async def _receive(
+        self,
+        accepting: Sequence[HandedListener],
+        resuming: Sequence[trio.MemorySendChannel[tuple[trio.SocketStream, Note]]],
+    ) -> None:
+        """Give each connection that comes to its listener; once we stop, back to the keeper."""
+        while True:
+            try:
+                note, sock = await self._hatch.receive()
+            except TransportClosed:
+                return
+            if self._stopping.is_set():
+                await self._give_back(note, sock)
+                continue
+            stream = _stream_of(sock)
+            if stream is not None and note.open:
+                await _resume(resuming[note.listener], stream, note)
+            elif stream is not None:
+                await accepting[note.listener].put(stream)
+
+    async def _give_back(self, note: Note, sock: socket.socket) -> None:
+        """Somebody else serves a client that has just come; one with a session here has lost it."""
+        with sock:
+            if not note.open:
+                with suppress(TransportClosed):
+                    await self._hatch.send(Note(note.listener), sock.fileno())
+
+    async def _bring(self, parcel: Parcel) -> None:
+        await _say(self._desk, Passed(parcel))
+
+    async def _heed_signals(self) -> None:
+        """SIGTERM to a worker alone drains it; the keeper starts another one."""
+        with trio.open_signal_receiver(signal.SIGTERM) as received:
+            async for _ in received:
+                await _say(self._desk, Leaving())
+                self._stopping.set()
+
+    async def _obey(self, mux: Mux, answers: Answers, everything: trio.Nursery) -> None:
+        """Do what the keeper says, until it has gone."""
+        asking = trio.CapacityLimiter(QUESTIONS)
+        try:
+            while True:
+                saying = await self._desk.hear()
+                if isinstance(saying, Ask):
+                    everything.start_soon(self._answer, answers, saying, asking)
+                else:
+                    self._do(mux, saying)
+        except TransportClosed:
+            log.warning("stopping at once: the keeper has gone")
+            with trio.move_on_after(DRAIN_SECONDS):
+                await trio.to_thread.run_sync(partial(shutil.rmtree, self._begin.folder, ignore_errors=True))
+            everything.cancel_scope.cancel(reason="the keeper has gone")
+
+    def _do(self, mux: Mux, saying: Saying) -> None:
+        if isinstance(saying, Stop):
+            self._stopping.set()
+        elif isinstance(saying, Adopt):
+            mux.apply(saying.config)
+        elif isinstance(saying, Act) and saying.upstream in mux.upstreams:
+            act(mux, saying.action, saying.upstream)
+
+    async def _answer(self, answers: Answers, question: Ask, asking: trio.CapacityLimiter) -> None:
+        async with asking:
+            await _say(self._desk, Answer(question.number, answers.answer(question.about)))
+
+
+def act(mux: Mux, action: str, name: str) -> None:
+    """Do what an administrator wants, or `renew`; see `desk.Act`."""
+    if action == "drain":
+        mux.drain(name)
+    elif action == "release":
+        mux.release(name)
+    elif action == "restart":
+        mux.restart(name)
+    elif action == "renew" and mux.upstreams[name].state in ("down", "crash-loop"):
+        mux.upstreams.add(name, mux.sessions.make_shared(name))
+
+
+def _stream_of(sock: socket.socket) -> trio.SocketStream | None:
+    """None when its client has gone already."""
+    try:
+        sock.setblocking(False)
+        return trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+    except OSError:
+        sock.close()
+        return None
+
+
+async def _resume(
+    resuming: trio.MemorySendChannel[tuple[trio.SocketStream, Note]], stream: trio.SocketStream, note: Note
+) -> None:
+    try:
+        await resuming.send((stream, note))
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        await trio.aclose_forcefully(stream)
+
+
+async def _say(desk: Desk, saying: Saying) -> None:
+    try:
+        await desk.say(saying)
+    except TransportClosed:
+        log.debug("the keeper has gone")
+
+
+def _announced(_url: str) -> None:
+    """The keeper has announced its listeners itself."""
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> list[Exception]:
+    found: list[Exception] = []
+    for error in group.exceptions:
+        found.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    return found
+
+
+def set_up_logs(config: Config) -> None:
+    """Log as a configuration says."""
+    configure_logs(config.logging.level, config.logging.format, Redactor(config.redaction))

@@ -1,0 +1,40 @@
+"""Which worker answers an HTTP request, when there are several.
+
+Promises: what belongs to another worker (a legacy session, a stream of HTTP+SSE, a parked call, a task) is
+passed on before anything else is looked at, so that its own worker asks who comes and what they may do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from mcpmux.mux.worker_mark import owner_of_request
+from mcpmux.protocol.headers import SESSION_HEADER
+from mcpmux.runtime.downstreams.sse_endpoint import SESSION_KEY
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server import Handler
+
+
+class HttpOwner:
+    """In front of a handler of worker `own` of `workers`."""
+
+    def __init__(self, own: int, workers: int, handler: Handler) -> None:
+        self._own = own
+        self._workers = workers
+        self._handler = handler
+
+    def __repr__(self) -> str:
+        return f"<HttpOwner {self._own} of {self._workers}>"
+
+    def handle(self, request: HttpRequest, reply: HttpReply) -> Awaitable[None]:
+        """Answer one HTTP request, or have its owner answer it."""
+        owner = owner_of_request(request.headers, request.query, request.body, SESSION_HEADER, SESSION_KEY)
+        if owner is None or owner == self._own or owner > self._workers:
+            return self._handler(request, reply)
+        reply.pass_on(owner)
+        return _done()
+
+
+async def _done() -> None:
+    """Nothing is left to do here."""

@@ -1,0 +1,192 @@
+"""Open connections on their way from one process to another, through a Unix socket between the two.
+
+Promises: a connection arrives with what was received of it already, or is closed; nothing of it is in two
+processes at a time but the kernel's own reference, and closing one's own end ends nothing. Refuses to know
+who gets what, and why.
+
+Each connection is one datagram (SOCK_SEQPACKET): a `Note` with one file descriptor attached.
+"""
+
+from __future__ import annotations
+
+import array
+import socket
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+import trio
+from trio.socket import SocketType
+
+from mcpmux.errors import TransportClosed
+from mcpmux.transports.wire import PlainWire, reason_of
+
+NOTE_BYTES = 64 * 1024  # what was received of a connection may be so long; see `serve_http`
+_DATAGRAM_BYTES = NOTE_BYTES + 4096
+_FD_BYTES = array.array("i").itemsize
+
+log = structlog.get_logger()
+
+
+class Note(msgspec.Struct, array_like=True, frozen=True):
+    """What has to be known of a connection besides its socket.
+
+    `listener`: the number of the one that it came in at. `worker`: whom it is for, 0 for anybody. `data`:
+    what was received of it and not answered. `peer`: its address, "" when the socket tells. `holder`: of its
+    certificate. `open`: it was served already, and TLS is off when there was any.
+    """
+
+    listener: int
+    worker: int = 0
+    data: bytes = b""
+    peer: str = ""
+    holder: str = ""
+    open: bool = False
+
+
+def can_hand() -> bool:
+    """Whether this system can do it: Linux can, macOS has no such sockets."""
+    return hasattr(socket, "SOCK_SEQPACKET") and hasattr(socket, "MSG_CMSG_CLOEXEC")
+
+
+def hatch_pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a new hatch, to be put into `Hatch`; neither is inherited by itself."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+class Hatch:
+    """One end: connections go out and come in."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._end = end
+        self._socket: SocketType = trio.socket.from_stdlib_socket(end)
+        self._sending = trio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Hatch fd={self._end.fileno()}>"
+
+    def send_nowait(self, note: Note, fd: int) -> bool:
+        """False when the other side takes no more for now. Raises TransportClosed."""
+        try:
+            self._end.sendmsg([msgspec.msgpack.encode(note)], _attached(fd))
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise TransportClosed(reason_of(error)) from error
+        return True
+
+    async def send(self, note: Note, fd: int) -> None:
+        """Hand over a connection; the caller's own descriptor stays the caller's. Raises TransportClosed."""
+        async with self._sending:
+            while not self.send_nowait(note, fd):
+                try:
+                    await trio.lowlevel.wait_writable(self._end)
+                except trio.ClosedResourceError:
+                    raise TransportClosed("closed") from None
+
+    async def receive(self) -> tuple[Note, socket.socket]:
+        """The next connection, which is the caller's now. Raises TransportClosed."""
+        while True:
+            try:
+                data, attached, _, _ = await self._socket.recvmsg(
+                    _DATAGRAM_BYTES, socket.CMSG_SPACE(_FD_BYTES), socket.MSG_CMSG_CLOEXEC
+                )
+            except (OSError, trio.ClosedResourceError) as error:
+                raise TransportClosed(reason_of(error)) from error
+            if not data:
+                raise TransportClosed("the other process has gone")
+            if attached:
+                fds = array.array("i", attached[0][2][:_FD_BYTES])
+                return msgspec.msgpack.decode(data, type=Note), socket.socket(fileno=fds[0])
+            log.warning("a connection is lost: too many files are open in this process")
+
+    def close(self) -> None:
+        """The other side gets TransportClosed. May be called again."""
+        self._socket.close()
+
+
+def _attached(fd: int) -> list[tuple[int, int, array.array[int]]]:
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+
+
+class HandedListener(trio.abc.Listener[trio.SocketStream]):
+    """A listener whose connections come through a hatch: `put` by whoever receives there."""
+
+    def __init__(self, waiting: int) -> None:
+        """`waiting`: connections that may wait to be accepted."""
+        self._in, self._out = trio.open_memory_channel[trio.SocketStream](waiting)
+
+    def __repr__(self) -> str:
+        return f"<HandedListener {self._in.statistics().current_buffer_used} waiting>"
+
+    async def put(self, stream: trio.SocketStream) -> None:
+        """One more. It is closed when nobody accepts any more."""
+        try:
+            await self._in.send(stream)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            await trio.aclose_forcefully(stream)
+
+    async def accept(self) -> trio.SocketStream:
+        """See Listener."""
+        try:
+            return await self._out.receive()
+        except trio.EndOfChannel:
+            raise trio.ClosedResourceError("the listener is closed") from None
+
+    async def aclose(self) -> None:
+        """See Listener."""
+        while True:
+            try:
+                self._out.receive_nowait().socket.close()
+            except (trio.WouldBlock, trio.EndOfChannel, trio.ClosedResourceError):
+                break
+        self._in.close()
+        self._out.close()
+        await trio.lowlevel.checkpoint()
+
+
+class ResumedWire(PlainWire):
+    """A connection that another process has received something of already."""
+
+    __slots__ = ("_early",)
+
+    def __init__(self, stream: trio.SocketStream, early: bytes) -> None:
+        super().__init__(stream)
+        self._early = early
+
+    async def receive(self, most: int = NOTE_BYTES) -> bytes:
+        """See Wire; first what came before."""
+        early, self._early = self._early, b""
+        if not early:
+            return await super().receive(most)
+        await trio.lowlevel.checkpoint()
+        return early
+
+    def is_readable(self) -> bool:
+        """See Wire."""
+        return bool(self._early) or super().is_readable()
+
+
+class Handing:
+    """How one HTTP server hands its connections over, and gets those of others.
+
+    `arrivals`: connections that others have served so far. `pass_on` sends one to a worker.
+    """
+
+    def __init__(
+        self,
+        listener: int,
+        arrivals: trio.MemoryReceiveChannel[tuple[trio.SocketStream, Note]],
+        send: Callable[[Note, int], Awaitable[None]],
+    ) -> None:
+        self.listener = listener
+        self.arrivals = arrivals
+        self._send = send
+
+    def __repr__(self) -> str:
+        return f"<Handing of listener {self.listener}>"
+
+    async def pass_on(self, worker: int, sock: socket.socket, data: bytes, peer: str, holder: str) -> None:
+        """Have a worker go on with a connection; `data` has NOTE_BYTES at most. Raises TransportClosed."""
+        await self._send(Note(self.listener, worker, data, peer, holder, open=True), sock.fileno())

@@ -1,0 +1,109 @@
+"""What each worker gets of one configuration: laws."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import attrs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcpmux.app.workers.desk import Adopt, encode_saying
+from mcpmux.app.workers.share import folder_of, home_config, is_homed, part, worker_config
+from mcpmux.config import Audit, Config, Http, Limits, Secret, Stdio, Unix, Upstream
+
+KEY = Secret("a key that nobody guesses")
+WORKERS = st.integers(1, 64)
+HOMED = Upstream(name="homed", prefix="h", target=Stdio(command="cat", env={"A": Secret("b")}))
+OWN = Upstream(name="own", target=Stdio(command="cat"), per_worker=True)
+PRIVATE = Upstream(name="private", target=Stdio(command="cat"), session="per-client")
+RUNNING = Upstream(name="running", target=Http(url="http://a.example/mcp"))
+OFF = Upstream(name="off", target=Stdio(command="cat"), enabled=False)
+UPSTREAMS = (HOMED, OWN, PRIVATE, RUNNING, OFF)
+SOCKETS = {"homed": "/run/1.sock"}
+
+
+def config(**settings: Any) -> Config:
+    return Config(upstreams=UPSTREAMS, **settings)
+
+
+def share(worker: int = 1, workers: int = 2, **settings: Any) -> Config:
+    return worker_config(config(**settings), worker, workers, SOCKETS, KEY)
+
+
+def test_only_a_shared_server_that_mcpmux_starts_has_a_home():
+    assert [each.name for each in UPSTREAMS if is_homed(each)] == ["homed"]
+
+
+@given(st.integers(1, 10**9), WORKERS)
+def test_shares_are_the_whole_and_less_than_one_a_worker_more(whole: int, workers: int):
+    assert whole <= part(whole, workers) * workers < whole + workers
+
+
+@given(WORKERS)
+def test_upstreams_keep_their_order_and_prefixes(workers: int):
+    shared = share(1, workers).upstreams
+    assert [(each.name, each.prefix, each.enabled) for each in shared] == [
+        (each.name, each.prefix, each.enabled) for each in UPSTREAMS
+    ]
+
+
+@given(WORKERS)
+def test_what_is_bounded_in_all_is_divided(workers: int):
+    limits = Limits(max_sessions=100, max_connections=77)
+    shares = [share(worker, workers, limits=limits) for worker in range(1, workers + 1)]
+    for name in ("max_sessions", "max_connections"):
+        assert sum(getattr(each.limits, name) for each in shares) >= getattr(limits, name)
+    assert sum(each.caching.max_bytes for each in shares) >= config().caching.max_bytes
+    assert sum(each.upstreams[3].max_in_flight for each in shares) >= RUNNING.max_in_flight
+    assert shares[0].limits.max_in_flight == limits.max_in_flight
+
+
+def test_a_homed_server_is_at_its_socket_and_not_asked_for_its_health():
+    homed = share().upstreams[0]
+    assert homed.target == Unix("/run/1.sock")
+    assert (homed.era, homed.health_interval) == ("newest", 0.0)
+    assert homed.max_in_flight == HOMED.max_in_flight
+
+
+def test_a_server_that_is_to_speak_as_its_client_does_so_through_its_home():
+    mirroring = attrs.evolve(HOMED, era="mirror")
+    whole = Config(upstreams=(mirroring,))
+    assert worker_config(whole, 1, 2, SOCKETS, KEY).upstreams[0].era == "mirror"
+
+
+def test_every_worker_writes_into_a_folder_of_its_own():
+    first, second = (share(worker, audit=Audit(directory="/log")) for worker in (1, 2))
+    assert first.audit.directory == f"/log/{folder_of(1)}"
+    assert second.audit.directory == f"/log/{folder_of(2)}"
+    assert first.capture.directory == second.capture.directory
+    assert share().audit.directory is None
+
+
+def test_what_one_worker_seals_the_others_open():
+    assert share(1).merging.cursor_key == share(2).merging.cursor_key == KEY
+    own = Secret("another key, from the file")
+    merging = attrs.evolve(config().merging, cursor_key=own)
+    assert share(1, merging=merging).merging.cursor_key == own
+
+
+@given(WORKERS)
+def test_the_same_configuration_makes_the_same_share(worker: int):
+    assert share(worker, 64) == share(worker, 64)
+
+
+def test_a_home_passes_its_server_on_untouched_and_asks_nobody_who_they_are():
+    home = home_config(config(), HOMED)
+    (upstream,) = home.upstreams
+    assert (upstream.prefix, upstream.target, upstream.caching) == ("", HOMED.target, False)
+    assert not home.access
+    assert not home.auth.asks_tokens
+    assert not home.listeners.http
+
+
+def test_a_configuration_arrives_as_it_was_said():
+    whole = config(audit=Audit(directory="/log", key=Secret("0123456789abcdef")))
+    data = encode_saying(Adopt(whole))
+    assert pickle.loads(data[8:]).config == whole
+    assert pickle.loads(data[8:]).config.upstreams[0].target.env["A"].reveal() == "b"

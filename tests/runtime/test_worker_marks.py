@@ -1,0 +1,65 @@
+"""What a worker gives to clients of 2026-07-28 to come back with says whose it is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mcpmux.mux.worker_mark import mark_of, owner_of
+from tests.runtime.scripted import RpcFailure
+from tests.runtime.task_server import EXTENSION, TaskServer
+from tests.runtime.test_asking import ASKED, LEGACY, MODERN, Curious, client_of
+from tests.runtime.world import open_world
+
+ABLE = {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}}
+ANSWER = {"action": "accept", "content": {"x": "y"}}
+METHOD = "elicitation/create"
+
+
+@pytest.mark.parametrize("up", [LEGACY, MODERN])
+async def test_a_state_is_the_workers_and_goes_on_with_its_call(up, autojump_clock):
+    async with open_world({"x": Curious(up, METHOD, times=2)}, mark=mark_of(2)) as world:
+        client = await client_of(world, MODERN)
+        asked = await client.request("tools/call", {"name": "x__t"})
+        assert owner_of(asked["requestState"]) == 2
+        responses = dict.fromkeys(asked["inputRequests"], ASKED[METHOD][1])
+        again = {"name": "x__t", "inputResponses": responses}
+        for foreign in ("1" + asked["requestState"][1:], asked["requestState"][2:], "2."):
+            if up == LEGACY or not foreign.startswith("2."):
+                with pytest.raises(RpcFailure) as refused:
+                    await client.request("tools/call", {**again, "requestState": foreign})
+                assert refused.value.error["code"] == -32602
+        more = await client.request("tools/call", {**again, "requestState": asked["requestState"]})
+        assert owner_of(more["requestState"]) == 2
+        responses = dict.fromkeys(more["inputRequests"], ASKED[METHOD][1])
+        last = {"name": "x__t", "inputResponses": responses, "requestState": more["requestState"]}
+        result = await client.request("tools/call", last)
+        assert len(json.loads(result["content"][0]["text"])) == 2
+
+
+@pytest.mark.parametrize("up", [LEGACY, MODERN])
+async def test_a_task_is_the_workers(up, autojump_clock):
+    server = TaskServer(up)
+    async with open_world({"x": server}, mark=mark_of(3)) as world:
+        client = await client_of(world, MODERN, ABLE)
+        task_id = (await client.request("tools/call", {"name": "x__must"}))["taskId"]
+        assert task_id == "3.x+t1"
+        server.set("t1", "input_required")
+        asking = await client.request("tasks/get", {"taskId": task_id})
+        assert asking["taskId"] == task_id
+        responses = dict.fromkeys(asking["inputRequests"], ANSWER)
+        await client.request("tasks/update", {"taskId": task_id, "inputResponses": responses})
+        for foreign in ("x+t1", "1.x+t1"):
+            with pytest.raises(RpcFailure) as refused:
+                await client.request("tasks/get", {"taskId": foreign})
+            assert (refused.value.error["code"], str(refused.value)) == (-32602, "Task not found")
+        await client.request("tasks/cancel", {"taskId": task_id})
+        assert (await client.request("tasks/get", {"taskId": task_id}))["taskId"] == task_id
+
+
+async def test_a_legacy_client_sees_no_mark(autojump_clock):
+    async with open_world({"x": TaskServer()}, mark=mark_of(3)) as world:
+        client = await client_of(world, LEGACY, ABLE)
+        made = await client.request("tools/call", {"name": "x__must", "task": {"ttl": 60000}})
+        assert made["task"]["taskId"] == "x+t1"

@@ -1,0 +1,184 @@
+"""Open connections that go from one process to another; here both are one."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+import trio
+
+from mcpmux.errors import TransportClosed
+from mcpmux.transports.handing import (
+    NOTE_BYTES,
+    HandedListener,
+    Handing,
+    Hatch,
+    Note,
+    ResumedWire,
+    hatch_pair,
+)
+from mcpmux.transports.http.hand_over import encode_requests, hand_over
+from mcpmux.transports.http.message import HttpLimits, HttpRequest
+from mcpmux.transports.http.request import RequestParser
+from mcpmux.transports.wire import PlainWire
+
+NOTE = Note(3, 2, b"GET / HTTP/1.1\r\n", "127.0.0.1:1", "cn:x", open=True)
+
+
+def hatches() -> tuple[Hatch, Hatch]:
+    left, right = hatch_pair()
+    return Hatch(left), Hatch(right)
+
+
+def stream_of(sock: socket.socket) -> trio.SocketStream:
+    sock.setblocking(False)
+    return trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+
+
+async def test_a_connection_arrives_with_its_note_and_lives_on():
+    here, there = hatches()
+    client, server = socket.socketpair()
+    with client:
+        with server:
+            await here.send(NOTE, server.fileno())
+        note, arrived = await there.receive()
+        assert note == NOTE
+        with arrived:
+            assert not os.get_inheritable(arrived.fileno())
+            arrived.sendall(b"hello")
+            assert client.recv(10) == b"hello"
+        assert client.recv(10) == b""
+    here.close()
+    with pytest.raises(TransportClosed):
+        await there.receive()
+    with pytest.raises(TransportClosed):
+        await there.send(NOTE, 0)
+    there.close()
+
+
+async def test_whoever_takes_nothing_lets_the_sender_wait():
+    here, there = hatches()
+    client, server = socket.socketpair()
+    sent = 0
+    with client, server:
+        while here.send_nowait(Note(sent), server.fileno()):
+            sent += 1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(here.send, Note(sent), server.fileno())
+            for number in range(sent + 1):
+                note, arrived = await there.receive()
+                arrived.close()
+                assert note.listener == number
+    here.close()
+    there.close()
+
+
+async def test_a_listener_gives_what_was_put_and_closes_the_rest():
+    listener = HandedListener(4)
+    pairs = [socket.socketpair() for _ in range(3)]
+    streams = [stream_of(server) for _, server in pairs]
+    for stream in streams[:2]:
+        await listener.put(stream)
+    assert await listener.accept() is streams[0]
+    await listener.aclose()
+    await listener.put(streams[2])
+    with pytest.raises(trio.ClosedResourceError):
+        await listener.accept()
+    for client, _ in pairs[1:]:
+        with client:
+            assert client.recv(1) == b""
+    pairs[0][0].close()
+    await streams[0].aclose()
+
+
+async def test_a_resumed_wire_begins_with_what_came_before():
+    client, server = socket.socketpair()
+    with client:
+        wire = ResumedWire(stream_of(server), b"early")
+        assert wire.is_readable()
+        assert await wire.receive() == b"early"
+        assert not wire.is_readable()
+        client.sendall(b"late")
+        assert await wire.receive() == b"late"
+        wire.close()
+
+
+REQUESTS = [
+    HttpRequest("GET", "/mcp", "", {"host": "a"}, b"", "p", http_1_0=False, keep_alive=True),
+    HttpRequest("GET", "/mcp", "a=%20b", {"host": "a", "accept": "b, c"}, b"", "p", False, True),
+    HttpRequest("POST", "/mcp", "", {"host": "a", "content-length": "3"}, b"abc", "p", False, True),
+    HttpRequest("POST", "/mcp", "", {"host": "a", "transfer-encoding": "chunked"}, b"abc", "p", False, True),
+    HttpRequest("POST", "/mcp", "", {"host": "a", "content-length": "0"}, b"", "p", False, True),
+    HttpRequest(
+        "DELETE", "/mcp", "", {"host": "a", "x": "caf\xe9", "connection": "close"}, b"", "p", False, False
+    ),
+    HttpRequest(
+        "POST",
+        "/",
+        "",
+        {"expect": "100-continue", "content-length": "1", "host": "a"},
+        b"x",
+        "p",
+        False,
+        True,
+    ),
+    HttpRequest("GET", "/", "", {"connection": "keep-alive"}, b"", "p", http_1_0=True, keep_alive=True),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+def test_a_request_that_is_sent_again_is_the_same(request_: HttpRequest):
+    parser = RequestParser(HttpLimits(), "p")
+    times = 2 if request_.keep_alive else 1
+    parser.feed(encode_requests([request_] * times))
+    assert parser.refusal is None
+    framing = {"content-length", "transfer-encoding", "expect"}
+    assert len(parser.requests) == times
+    for parsed in parser.requests:
+        kept = {name: text for name, text in request_.headers.items() if name not in framing}
+        assert {name: text for name, text in parsed.headers.items() if name not in framing} == kept
+        assert not parser.wants_continue
+        for name in ("method", "path", "query", "body", "http_1_0", "keep_alive"):
+            assert getattr(parsed, name) == getattr(request_, name)
+
+
+@pytest.mark.parametrize("size", [10, NOTE_BYTES, NOTE_BYTES + 1, 10 * NOTE_BYTES])
+async def test_everything_that_came_and_comes_reaches_the_other_side(size: int):
+    here, there = hatches()
+    client, server = socket.socketpair()
+    data = os.urandom(size)
+    _, arrivals = trio.open_memory_channel[tuple[trio.SocketStream, Note]](0)
+    handing = Handing(7, arrivals, here.send)
+    wire = PlainWire(stream_of(server))
+    talking = stream_of(client)
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+
+            async def give() -> None:
+                await hand_over(handing, 2, wire, data, "peer", "holder")
+                wire.close()
+
+            nursery.start_soon(give)
+            note, arrived = await there.receive()
+            assert (note.listener, note.worker, note.peer, note.holder, note.open) == (
+                7,
+                2,
+                "peer",
+                "holder",
+                True,
+            )
+            resumed = ResumedWire(stream_of(arrived), note.data)
+            received = b""
+            while len(received) < size:
+                received += await resumed.receive()
+            assert received == data
+            await talking.send_all(b"more")
+            assert await resumed.receive() == b"more"
+            await resumed.send(b"answer")
+            assert await talking.receive_some(10) == b"answer"
+            resumed.close()
+            assert await talking.receive_some(10) == b""
+    await talking.aclose()
+    here.close()
+    there.close()
