@@ -8,6 +8,7 @@ steer a terminal. Tracebacks appear at debug level only.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from mcpmux.printable import printable, printable_lines
 from mcpmux.traffic.redaction.redactor import Redactor
 
 VALUE_LIMIT = 2000  # characters of one value that are worth a log line
+FULL_SECONDS = 60.0  # between two words about connections that cannot be accepted
 NESTING = 4  # of lists in a value; deeper ones become text as a whole
 
 
@@ -68,6 +70,33 @@ class _Cleaner:
         return self._redactor.redact_text(text)[0]
 
 
+class _FullHouse(logging.Handler):
+    """What trio says, ten times a second, while the system gives no file to a client: told now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next = -math.inf
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging.Handler."""
+        if record.created < self._next:
+            return
+        self._next = record.created + FULL_SECONDS
+        error = record.exc_info[1] if record.exc_info else None
+        structlog.get_logger().error(
+            "clients wait: no connection can be accepted; raise the limit of open files (ulimit -n) or lower "
+            "limits.max_connections",
+            reason=error.strerror if isinstance(error, OSError) else record.getMessage(),
+        )
+
+
+def _hear_of_full_house() -> None:
+    accepting = logging.getLogger("trio.serve_listeners")
+    if not accepting.handlers:
+        accepting.addHandler(_FullHouse())
+        accepting.propagate = False
+
+
 def configure_logs(level: str, style: str, redactor: Redactor | None = None) -> None:
     """Send events of at least `level` to stderr, as `console` lines or as `json` objects.
 
@@ -98,6 +127,7 @@ def configure_logs(level: str, style: str, redactor: Redactor | None = None) -> 
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+    _hear_of_full_house()
 
 
 def redact_logs(redactor: Redactor) -> None:

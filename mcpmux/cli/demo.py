@@ -6,6 +6,7 @@ import click
 import trio
 
 from mcpmux import app
+from mcpmux.cli.open_files import allow_clients
 from mcpmux.cli.options import DEFAULT_ADDRESS, parse_http, quiet_option
 from mcpmux.config import Config, Listeners
 from mcpmux.demo.bundle import SERVERS, demo_upstreams
@@ -39,6 +40,7 @@ def demo(http: str) -> None:
       mcpmux demo --http 127.0.0.1:0                let the system choose a port
     """
     config = Config(upstreams=demo_upstreams(), listeners=Listeners(http=(parse_http(http),)))
+    allow_clients(config)
     trio.run(app.serve, config, guide)
 
 

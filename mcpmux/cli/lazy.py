@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from mcpmux.cli.needless import import_structlog
+
 
 class LazyCommands(click.Group):
     """Commands inside the wall; see `wall`. `places`: name → `module:attribute`, in the order of use."""
@@ -37,6 +39,7 @@ class LazyCommands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that `ctx` names. Raises only what click turns into an exit code."""
         # Not at the top: the wall knows the logs, and `--version` needs neither.
+        import_structlog()
         from mcpmux.cli.wall import run_inside
 
         return run_inside(lambda: super(LazyCommands, self).invoke(ctx))

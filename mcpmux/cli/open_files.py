@@ -4,8 +4,33 @@ from __future__ import annotations
 
 import sys
 
+import structlog
+
+from mcpmux.config import Config, Http
+
 if sys.platform != "win32":
     import resource
+
+
+SPARE_FILES = 200  # the event loop, logs, child processes with three pipes each, connections that are refused
+FILES_PER_SERVER = 256  # connections to a server over HTTP at most
+
+log = structlog.get_logger()
+
+
+def allow_clients(config: Config) -> None:
+    """Allow this process what its clients and servers may need; say so when the system forbids it."""
+    listeners = config.listeners
+    clients = config.limits.max_connections * (len(listeners.http) + len(listeners.streams))
+    servers = sum(isinstance(upstream.target, Http) for upstream in config.upstreams)
+    allowed = may_open(SPARE_FILES + clients + FILES_PER_SERVER * servers)
+    if allowed < SPARE_FILES + clients:
+        log.warning(
+            "too few open files are allowed for all clients: raise the limit (ulimit -n) or lower "
+            "limits.max_connections",
+            allowed=allowed,
+            needed=SPARE_FILES + clients,
+        )
 
 
 def may_open(needed: int) -> int:

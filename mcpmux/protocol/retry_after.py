@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 LONGEST_SECONDS = 24 * 3600.0  # a longer wish is told as a day; nobody waits so long for an answer
 
@@ -19,6 +18,8 @@ def read_retry_after(value: str | None, now: datetime) -> float | None:
     value = value.strip()
     if re.fullmatch(r"[0-9]{1,10}", value):
         return min(float(value), LONGEST_SECONDS)
+    from email.utils import parsedate_to_datetime  # not at the top: it is large, and few servers say a date
+
     try:
         then = parsedate_to_datetime(value)
     except ValueError:

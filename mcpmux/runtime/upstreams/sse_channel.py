@@ -19,7 +19,8 @@ from mcpmux.auth.credential import REFUSES_TOKEN, Credential
 from mcpmux.errors import TransportError
 from mcpmux.protocol.headers import Headers
 from mcpmux.runtime.calls import Hear
-from mcpmux.runtime.link import Answer, Link, open_link
+from mcpmux.runtime.incoming import Answer
+from mcpmux.runtime.link import Link, open_link
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.runtime.upstreams.connection import Channel
 from mcpmux.runtime.upstreams.http_channel import open_http_channel

@@ -10,15 +10,12 @@ User and password of a proxy appear in no error and no repr.
 
 from __future__ import annotations
 
+import os
 import re
 from base64 import b64encode
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import unquote, urlsplit
-from urllib.request import (  # type: ignore[attr-defined]  # typeshed leaves the second one out
-    getproxies_environment,
-    proxy_bypass_environment,
-)
 
 from mcpmux.config import Secret
 from mcpmux.errors import ConfigError, ConnectFailed
@@ -71,6 +68,10 @@ def choose_proxy(origin: HttpOrigin, setting: Secret | None) -> Proxy | None:
         return parse_proxy(url, "proxy") if url else None
     if is_loopback(origin.host):
         return None
+    if not any(name.lower().endswith("_proxy") for name in os.environ):
+        return None
+    from urllib.request import getproxies_environment  # not at the top: it brings along all of e-mail
+
     proxies = getproxies_environment()
     for kind in ("https" if origin.secure else "http", "all"):
         if url := proxies.get(kind, ""):
@@ -109,6 +110,8 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_bypassed(origin: HttpOrigin, proxies: dict[str, str]) -> bool:
+    from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]  # typeshed leaves it out
+
     host = f"[{origin.host}]" if ":" in origin.host else origin.host
     names = (origin.host, f"{host}:{origin.port}")
     if any(proxy_bypass_environment(name, proxies) for name in names):
