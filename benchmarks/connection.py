@@ -1,7 +1,8 @@
 """One keep-alive HTTP connection of the load generator, as cheap as Python makes it.
 
-No parser and no tasks: it reads only answers with a Content-Length, which is what a JSON answer has, and
-takes anything else for a failure of the measurement.
+No parser and no tasks: it reads answers with a Content-Length, which is what a JSON answer has, and chunked
+ones, which is how others send an answer that is an event stream. It takes anything else for a failure of the
+measurement.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import struct
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from benchmarks.events import LAST_CHUNK, answer_in, unchunked
+
 FIRST_BUFFER_BYTES = 64 * 1024  # it doubles when an answer needs more
 SHOWN_BYTES = 2048  # of an answer that is not understood
 SILENCE_SECONDS = 30  # after which a measurement is given up
@@ -19,6 +22,12 @@ SILENCE_SECONDS = 30  # after which a measurement is given up
 _HEAD = re.compile(
     rb"HTTP/1\.1 (\d{3})[^\r]*\r\n(?:.*?\r\n)??(?i:content-length): *(\d+)\r\n(?:.*?\r\n)??\r\n", re.DOTALL
 )
+_CHUNKED = re.compile(
+    rb"HTTP/1\.1 (\d{3})[^\r]*\r\n(?:.*?\r\n)??(?i:transfer-encoding): *chunked\r\n", re.DOTALL
+)
+_STREAM = re.compile(rb"\r\ncontent-type: *text/event-stream", re.IGNORECASE)
+_BRACE = ord("{")  # how JSON begins; an event stream never does
+_UNKNOWN = 1 << 62  # bytes of an answer whose end is only seen when it comes
 _SESSION = re.compile(rb"\r\nmcp-session-id: *([^\r]+)\r\n", re.IGNORECASE)
 
 
@@ -46,7 +55,7 @@ class Connection:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self.authority = parts.netloc
-        self.path = parts.path
+        self.path = f"{parts.path}?{parts.query}" if parts.query else parts.path
         self.socket = socket.create_connection((parts.hostname, parts.port), SILENCE_SECONDS)
         self.socket.settimeout(None)  # the kernel's own limit costs nothing per receive
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", SILENCE_SECONDS, 0))
@@ -77,8 +86,10 @@ class Connection:
         self._filled += count
         if not self._head_bytes:
             self._find_head()
-        if not self._head_bytes or self._filled < self._answer_bytes:
+        if not self._head_bytes:
             return None
+        if self._filled < self._answer_bytes:
+            return self._take_chunked() if self._answer_bytes == _UNKNOWN else None
         return self._take()
 
     def exchange(self, data: bytes) -> Answer:
@@ -103,7 +114,12 @@ class Connection:
             self._status = int(found[1])
             self._answer_bytes = self._head_bytes + int(found[2])
         elif b"\r\n\r\n" in self._start():
-            raise WrongAnswer(f"an answer without a length: {self._start()!r}")
+            found = _CHUNKED.match(self._buffer, 0, self._filled)
+            if found is None:
+                raise WrongAnswer(f"an answer without a length: {self._start()!r}")
+            self._head_bytes = self._buffer.index(b"\r\n\r\n") + 4
+            self._status = int(found[1])
+            self._answer_bytes = _UNKNOWN
 
     def _start(self) -> bytes:
         return bytes(self._buffer[: min(self._filled, SHOWN_BYTES)])
@@ -113,4 +129,25 @@ class Connection:
             raise WrongAnswer("more bytes than the answer has")
         received = memoryview(self._buffer)[: self._filled]
         head_bytes, self._head_bytes, self._filled = self._head_bytes, 0, 0
-        return Answer(self._status, bytes(received[:head_bytes]), received[head_bytes:])
+        head, body = bytes(received[:head_bytes]), received[head_bytes:]
+        if body and body[0] != _BRACE:
+            body = self._contents(head, bytes(body))
+        return Answer(self._status, head, body)
+
+    def _take_chunked(self) -> Answer | None:
+        """The answer when its last chunk is in."""
+        if self._buffer[self._filled - len(LAST_CHUNK) : self._filled] != LAST_CHUNK:
+            return None
+        received = bytes(self._buffer[: self._filled])
+        head, body = received[: self._head_bytes], received[self._head_bytes :]
+        self._head_bytes, self._filled = 0, 0
+        return Answer(self._status, head, self._contents(head, unchunked(body)))
+
+    def _contents(self, head: bytes, body: bytes) -> memoryview:
+        """What a body says: if it is an event stream, its answer."""
+        if _STREAM.search(head) is None:
+            return memoryview(body)
+        try:
+            return memoryview(answer_in(body))
+        except ValueError as error:
+            raise WrongAnswer(f"{error}: {body[:SHOWN_BYTES]!r}") from None

@@ -15,13 +15,14 @@ import select
 import subprocess
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 import msgspec
 
 from benchmarks.connection import SILENCE_SECONDS, Connection, WrongAnswer
-from benchmarks.question import FIRST_ID, LAST_ID, Client, Question, shown, stdio_question
+from benchmarks.question import FIRST_ID, LAST_ID, Client, Question, Subject, shown, stdio_question
+from benchmarks.sse import StreamAsker
 from benchmarks.upstream import LEGACY, MODERN, TEXT_BYTES, item_uri
 from mcpmux.protocol import method as m
 
@@ -119,7 +120,7 @@ class Asker:
         return self._began
 
 
-def drive(askers: dict[int, Asker], clock: Clock) -> Tally:
+def drive(askers: Mapping[int, Asker | StreamAsker], clock: Clock) -> Tally:
     """Keep every asker (by file descriptor) busy until the clock stops."""
     number = FIRST_ID
     with select.epoll() as poller:
@@ -173,17 +174,51 @@ def drive_pipe(source: int, target: int, question: Question, window: int, clock:
 
 
 def connect_askers(
-    urls: Sequence[str], era: str, subjects: Sequence[str], method: str, size: int, connections: int
+    urls: Sequence[str],
+    era: str,
+    subjects: Sequence[Subject],
+    method: str,
+    size: int,
+    connections: int,
+    sessions: int = 0,
 ) -> dict[int, Asker]:
-    """Open the connections, each to the next URL and with its share of the subjects, at least one."""
+    """Open the connections, each to the next URL and with its share of the subjects, at least one.
+
+    `sessions`: how many sessions they have together, at a single URL; 0: each its own. Sessions are opened
+    before the connections: where that takes long, a server gives up connections that nobody uses.
+    """
     askers = {}
+    opened = [open_session(urls[index % len(urls)], era) for index in range(sessions or connections)]
     for index in range(connections):
         client = Client(Connection(urls[index % len(urls)]), era)
-        client.open()
-        turns = range(index, max(len(subjects), index + 1), connections)
-        questions = [client.question(method, subjects[turn % len(subjects)], size) for turn in turns]
+        client.join(opened[index % len(opened)])
+        mine = share(subjects, index, connections)
+        questions = [client.question(method, each.name, size, each.answered) for each in mine]
         askers[client.connection.socket.fileno()] = Asker(client, questions)
     return askers
+
+
+def open_session(url: str, era: str) -> Client:
+    """A client whose session others can join. Its own connection is closed."""
+    client = Client(Connection(url), era)
+    client.open()
+    client.connection.close()
+    return client
+
+
+def connect_streams(
+    url: str, subjects: Sequence[Subject], method: str, size: int, connections: int
+) -> dict[int, StreamAsker]:
+    """The same over HTTP+SSE, where each has a session of its own."""
+    shares = [share(subjects, index, connections) for index in range(connections)]
+    askers = [StreamAsker(url, method, mine, size) for mine in shares]
+    return {asker.fd: asker for asker in askers}
+
+
+def share(subjects: Sequence[Subject], index: int, connections: int) -> list[Subject]:
+    """What one of the connections asks for, in turn: every subject is somebody's, and nobody has none."""
+    turns = range(index, max(len(subjects), index + 1), connections)
+    return [subjects[turn % len(subjects)] for turn in turns]
 
 
 @click.command()
@@ -191,31 +226,47 @@ def connect_askers(
 @click.option("--era", type=click.Choice([MODERN, LEGACY]), default=MODERN, show_default=True)
 @click.option("--method", type=click.Choice([m.RESOURCES_READ, m.TOOLS_CALL]), default=m.RESOURCES_READ)
 @click.option("--subject", "subjects", multiple=True, help="URI to read, or tool to call. May be repeated.")
+@click.option(
+    "--answered",
+    multiple=True,
+    help="URI in the answer, for each subject; the subject itself if there is none.",
+)
 @click.option("--size", type=click.IntRange(1), default=TEXT_BYTES, help="Characters of text in each answer.")
 @click.option("--connections", type=click.IntRange(1, CONNECTION_LIMIT), default=64, show_default=True)
 @click.option("--seconds", type=click.FloatRange(0.01, 600), default=3, show_default=True)
 @click.option(
     "--warm-up", type=click.FloatRange(0, 60), default=0.3, help="Seconds before, which do not count."
 )
+@click.option(
+    "--sessions", type=click.IntRange(0), default=0, help="That the connections share; 0: one each. Legacy."
+)
+@click.option("--sse", is_flag=True, help="TARGETS is the stream of an HTTP+SSE server, 2024-11-05.")
 @click.option("--stdio", is_flag=True, help="TARGETS are the command line of a server to start.")
 def main(
     targets: tuple[str, ...],
     era: str,
     method: str,
     subjects: tuple[str, ...],
+    answered: tuple[str, ...],
     size: int,
     connections: int,
     seconds: float,
     warm_up: float,
+    sessions: int,
+    sse: bool,
     stdio: bool,
 ) -> None:
     """Ask TARGETS (URLs) as fast as they answer, and print what that showed as JSON."""
-    chosen = subjects or (item_uri(0),)
+    names = subjects or (item_uri(0),)
+    chosen = [Subject(*each) for each in zip(names, answered or names, strict=True)]
     if stdio:
-        question = stdio_question(chosen[0], size)
+        question = stdio_question(names[0], size)
         tally = drive_process(targets, question, min(connections, PIPE_WINDOW), Clock(seconds, warm_up))
+    elif sse:
+        streams = connect_streams(targets[0], chosen, method, size, connections)
+        tally = drive(streams, Clock(seconds, warm_up))
     else:
-        askers = connect_askers(targets, era, chosen, method, size, connections)
+        askers = connect_askers(targets, era, chosen, method, size, connections, sessions)
         tally = drive(askers, Clock(seconds, warm_up))
     click.echo(msgspec.json.encode(tally))
 

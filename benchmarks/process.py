@@ -7,7 +7,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,11 +22,23 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 class Child:
     """`python -m MODULE …` on one core, which prints a line (its URL) for each thing that is ready."""
 
-    def __init__(self, arguments: Sequence[str], core: int, stdin: str = "") -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        core: int,
+        stdin: str = "",
+        under: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`under`: a tool's command line that becomes the child; `environment`: is put on top of ours."""
         self._module = arguments[0]
         self.started = time.perf_counter()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", *arguments], cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [*under, sys.executable, "-m", *arguments],
+            cwd=PROJECT,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         os.sched_setaffinity(self._process.pid, {core})
         assert self._process.stdin is not None
@@ -50,12 +62,17 @@ class Child:
             except subprocess.TimeoutExpired:
                 self._process.kill()
 
-    def lines(self, count: int) -> list[str]:
-        """The next `count` lines that it prints. Raises RuntimeError when they do not come."""
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def lines(self, count: int, seconds: float = READY_SECONDS) -> list[str]:
+        """The next `count` lines that it prints. Raises RuntimeError when they do not come in time."""
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()
         data = b""
-        deadline = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + seconds
         while data.count(b"\n") < count:
             ready, _, _ = select.select([fd], [], [], max(deadline - time.monotonic(), 0))
             chunk = os.read(fd, 4096) if ready else b""
@@ -76,13 +93,25 @@ class Child:
 
     def cpu_seconds(self) -> float:
         """What it has used of its core so far, in user and kernel mode."""
-        user, kernel = self._stat()[11:13]
-        return (int(user) + int(kernel)) / _TICKS
+        return cpu_seconds_of(self.pid)
 
     def resident_bytes(self) -> int:
         """The memory that it occupies now."""
-        return int(self._stat()[21]) * os.sysconf("SC_PAGE_SIZE")
+        return int(_stat(self.pid)[21]) * os.sysconf("SC_PAGE_SIZE")
 
-    def _stat(self) -> list[str]:
-        """The fields of `/proc/ID/stat` from the third on."""
-        return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+    def peak_bytes(self) -> int:
+        """The most memory that it has occupied so far."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        (peak,) = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+        return int(peak) * 1024
+
+
+def cpu_seconds_of(process_id: int) -> float:
+    """What a process has used so far, in user and kernel mode."""
+    user, kernel = _stat(process_id)[11:13]
+    return (int(user) + int(kernel)) / _TICKS
+
+
+def _stat(process_id: int) -> list[str]:
+    """The fields of `/proc/ID/stat` from the third on."""
+    return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()

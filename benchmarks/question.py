@@ -7,6 +7,7 @@ so a fast wrong answer does not count as a fast answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -40,6 +41,7 @@ class Result(msgspec.Struct):
     content: list[Content] = []
     resources: list[dict[str, str]] = []
     nextCursor: str | None = None  # noqa: N815 - the protocol's spelling
+    protocolVersion: str = NEWEST_LEGACY  # noqa: N815
 
 
 class Response(msgspec.Struct):
@@ -50,6 +52,13 @@ class Response(msgspec.Struct):
 
 
 decode_response = msgspec.json.Decoder(Response).decode
+
+
+class Subject(NamedTuple):
+    """A URI or a tool that is asked for, and the URI that the answer must name."""
+
+    name: str
+    answered: str
 
 
 class Question:
@@ -93,6 +102,12 @@ def encode_modern(method: str, params: Fields) -> bytes:
     return encode_request(FIRST_ID, method, {**params, META: meta})
 
 
+def encode_initialize() -> bytes:
+    """The first request of a legacy session."""
+    params = {"protocolVersion": NEWEST_LEGACY, "capabilities": {}, "clientInfo": CLIENT}
+    return encode_request(0, m.INITIALIZE, params)
+
+
 def stdio_question(uri: str, size: int) -> Question:
     """A modern read as a line of a stdio pipe."""
     return Question(encode_modern(m.RESOURCES_READ, {"uri": raw(uri)}) + b"\n", uri, size)
@@ -113,17 +128,23 @@ class Client:
         """Do what must come before the first request."""
         if self._modern:
             return
-        params = {"protocolVersion": NEWEST_LEGACY, "capabilities": {}, "clientInfo": CLIENT}
-        answer = self._post((), encode_request(0, m.INITIALIZE, params))
-        version = ("MCP-Protocol-Version", NEWEST_LEGACY)
+        answer = self._post((), encode_initialize())
+        version = ("MCP-Protocol-Version", decode_response(answer.body).result.protocolVersion)
         self._session = (version, ("Mcp-Session-Id", answer.session)) if answer.session else (version,)
         self._post(self._session, encode_notification(m.INITIALIZED))
 
-    def question(self, method: str, subject: str, size: int) -> Question:
-        """`resources/read` of a URI, or `tools/call` of a tool, whose answer has `size` characters."""
+    def join(self, other: Client) -> None:
+        """Take part in a session that another client has opened, which spares the server one more."""
+        self._session = other._session
+
+    def question(self, method: str, subject: str, size: int, answered: str | None = None) -> Question:
+        """`resources/read` of a URI, or `tools/call` of a tool, whose answer has `size` characters.
+
+        `answered`: the URI in the answer, where that is another one.
+        """
         key = "uri" if method == m.RESOURCES_READ else "name"
         message = self._encode(method, {key: raw(subject)})
-        return Question(message, subject if method == m.RESOURCES_READ else None, size)
+        return Question(message, (answered or subject) if method == m.RESOURCES_READ else None, size)
 
     def walk_resources(self) -> int:
         """How many resources there are, by walking every page of the list."""
@@ -146,9 +167,13 @@ class Client:
             raise WrongAnswer(f"status {answer.status}: {shown(answer.body)}")
         return answer.body
 
+    def frame(self, message: bytes) -> bytes:
+        """A message as an HTTP request of this client."""
+        return self._frame(self._session, message)
+
     def _encode(self, method: str, params: Fields) -> bytes:
         if not self._modern:
-            return self._frame(self._session, encode_request(FIRST_ID, method, params))
+            return self.frame(encode_request(FIRST_ID, method, params))
         return self._frame(request_headers(method, params, NEWEST), encode_modern(method, params))
 
     def _post(self, headers: Headers, body: bytes) -> Answer:

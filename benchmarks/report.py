@@ -13,10 +13,11 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from benchmarks.goal import MET, NOT_MEASURED, Goal, Spread, spread_of
 from benchmarks.load import Tally
 
 MICRO = 1e6
-MEBI = 2**20
+MEGA = 1e6
 LIBRARIES = ("trio", "httptools", "msgspec")
 
 
@@ -30,44 +31,67 @@ class Pair(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One line of the table, in words."""
+    """One line of the table, in words. `ratio` is what the picture shows: a share of what it stands beside.
+
+    `goal` and `met` are empty where nothing was promised.
+    """
 
     measure: str
     direct: str
     through: str
-    compared: str
+    compared: str = ""
     mux_cpu: str = ""
+    goal: str = ""
+    met: str = ""
+    ratio: Spread | None = None
+    bound: float | None = None  # the goal as a ratio, for the picture
+
+    def judged(self, goal: Goal, values: Sequence[float]) -> Row:
+        """The row with what `values` had to reach, and whether they did."""
+        return self._replace(goal=goal.words, met=goal.judge(values))
 
 
-def rate_row(measure: str, pairs: Sequence[Pair]) -> Row:
-    """Exchanges a second, and their ratio."""
+def failed_row(name: str, error: Exception) -> Row:
+    """A line for what could not be measured."""
+    reason = " ".join(f"{error}".split()).replace("|", "/")[:300] or type(error).__name__
+    return Row(name, "", "", f"could not be measured: {reason}", met=NOT_MEASURED)
+
+
+def rate_row(measure: str, pairs: Sequence[Pair], goal: Goal | None = None) -> Row:
+    """Exchanges a second, and their ratio, which `goal` bounds."""
     direct, through = [pair.direct.rate for pair in pairs], [pair.through.rate for pair in pairs]
-    return Row(
+    ratios = shares(direct, through)
+    row = Row(
         measure,
         f"{median(direct):,.0f} /s",
         f"{median(through):,.0f} /s",
-        ratio(direct, through),
+        spread(ratios, "", 2),
         cpu(pairs),
+        ratio=spread_of(ratios),
     )
+    return row if goal is None else row._replace(bound=goal.least).judged(goal, ratios)
 
 
-def latency_row(measure: str, pairs: Sequence[Pair], of: Callable[[Tally], float]) -> Row:
-    """A percentile, and what mcpmux adds to it."""
+def latency_row(
+    measure: str, pairs: Sequence[Pair], of: Callable[[Tally], float], goal: Goal | None = None
+) -> Row:
+    """A percentile, and what mcpmux adds to it, in µs, which `goal` bounds."""
     direct = [of(pair.direct) * MICRO for pair in pairs]
     through = [of(pair.through) * MICRO for pair in pairs]
     added = [t - d for d, t in zip(direct, through, strict=True)]
-    return Row(
+    row = Row(
         measure,
         f"{median(direct):.0f} µs",
         f"{median(through):.0f} µs",
         "added " + spread(added, " µs", 0),
         cpu(pairs),
     )
+    return row if goal is None else row.judged(goal, added)
 
 
 def time_row(measure: str, direct: Sequence[float], through: Sequence[float]) -> Row:
     """Durations in seconds; their ratio is through / direct, so more is slower."""
-    factors = [t / d for d, t in zip(direct, through, strict=True)]
+    factors = shares(direct, through)
     return Row(
         measure,
         f"{median(direct) * 1000:.1f} ms",
@@ -76,11 +100,11 @@ def time_row(measure: str, direct: Sequence[float], through: Sequence[float]) ->
     )
 
 
-def memory_row(measure: str, upstream: Sequence[int], mux: Sequence[int]) -> Row:
-    """Resident memory of the upstreams' process and of mcpmux."""
-    return Row(
-        measure, f"{median(upstream) / MEBI:.1f} MiB", spread([size / MEBI for size in mux], " MiB", 1), ""
-    )
+def memory_row(measure: str, upstream: Sequence[float], mux: Sequence[float], goal: Goal) -> Row:
+    """Memory of the upstreams' process and of mcpmux, in bytes; `goal` bounds that of mcpmux."""
+    own = [size / MEGA for size in mux]
+    row = Row(measure, f"{median(upstream) / MEGA:.1f} MB", spread(own, " MB", 1))
+    return row.judged(goal, mux)
 
 
 def cpu(pairs: Sequence[Pair]) -> str:
@@ -88,9 +112,9 @@ def cpu(pairs: Sequence[Pair]) -> str:
     return spread([pair.mux_cpu * MICRO for pair in pairs], " µs", 0)
 
 
-def ratio(direct: Sequence[float], through: Sequence[float]) -> str:
+def shares(direct: Sequence[float], through: Sequence[float]) -> list[float]:
     """through / direct, pair by pair."""
-    return spread([t / d for d, t in zip(direct, through, strict=True)], "", 2)
+    return [t / d for d, t in zip(direct, through, strict=True)]
 
 
 def spread(values: Sequence[float], unit: str, digits: int) -> str:
@@ -100,9 +124,25 @@ def spread(values: Sequence[float], unit: str, digits: int) -> str:
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table."""
-    head = Row("measure", "direct", "through mcpmux", "compared", "CPU of mcpmux per exchange")
-    lines = [head, Row("---", "--:", "--:", "--:", "--:"), *rows]
+    head = (
+        "measure",
+        "direct",
+        "through mcpmux",
+        "compared",
+        "CPU of mcpmux per exchange",
+        "goal",
+        "reached",
+    )
+    lines = [head, ("---", "--:", "--:", "--:", "--:", "--:", "---"), *(row[:7] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def scorecard(rows: Sequence[Row]) -> str:
+    """How many goals were reached, and which were not, in one sentence."""
+    judged = [row for row in rows if row.met]
+    missed = [row.measure for row in judged if row.met != MET]
+    counted = f"{len(judged) - len(missed)} of {len(judged)} goals were met in this run"
+    return f"{counted}; not met: {'; '.join(missed)}." if missed else f"{counted}."
 
 
 def bystanders(measure: str, pairs: Sequence[Pair]) -> str:

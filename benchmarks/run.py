@@ -1,21 +1,62 @@
-"""`python -m benchmarks.run`: every measurement, printed and written as Markdown."""
+"""`python -m benchmarks.run`: every measurement, printed and written as Markdown, and a picture of it."""
 
 from __future__ import annotations
 
+import math
+import sys
+import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import click
 
-from benchmarks.report import describe_machine, table
-from benchmarks.scenario import Bench, Effort
+from benchmarks.bench import Bench, Effort
+from benchmarks.goal import NOT_MEASURED
+from benchmarks.picture import Panel, picture, ratio_marks
+from benchmarks.report import Row, describe_machine, scorecard, table
+from benchmarks.scenario import SCENARIOS, measure
+from benchmarks.sections import SECTIONS, Section
 
 FULL = Effort(runs=7, seconds=4, warm_up=0.5)
-QUICK = Effort(runs=3, seconds=1, warm_up=0.2)
+QUICK = Effort(runs=3, seconds=0.5, warm_up=0.2)
+HURRY_SECONDS = 50  # from the start of a quick run, which is to end within two minutes on a slow machine too
+NAMES = [*SCENARIOS, *SECTIONS]
+
+
+def chosen(*, quick: bool, only: Sequence[str], without: Sequence[str]) -> list[str]:
+    """What is measured, in order. `only` wins over `quick`."""
+    usual = [name for name, each in SCENARIOS.items() if each.quick] if quick else NAMES
+    return [name for name in NAMES if name in (only or usual) and name not in without]
+
+
+def written(
+    bench: Bench,
+    effort: Effort,
+    rows: Sequence[Row],
+    sections: Sequence[Section],
+    picture_name: str,
+    took: float,
+) -> str:
+    """The report as Markdown."""
+    counts = f"{effort.runs} alternating pairs of runs of {effort.seconds:g} s; median (min–max)."
+    parts = []
+    if rows:
+        parts += [table(rows), scorecard(rows)]
+    parts.append(f"![Ratios with their spread and goals]({picture_name})")
+    for section in sections:
+        parts += [f"## {section.title}", section.text]
+    parts += ["## How it was measured", f"{counts} It took {took:.0f} s.", "\n".join(bench.remarks)]
+    parts.append(describe_machine((bench.mux_core, bench.load_core)))
+    return "\n\n".join(part for part in parts if part)
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Fewer and shorter runs: to see that it works, not to quote.")
+@click.option(
+    "--quick", is_flag=True, help="Less than two minutes: to see that it works, not to quote. No peers."
+)
+@click.option("--only", multiple=True, type=click.Choice(NAMES), help="Measure this. May be repeated.")
+@click.option("--without", multiple=True, type=click.Choice(NAMES), help="Leave this out. May be repeated.")
 @click.option("--runs", type=click.IntRange(1, 100), help="Pairs of a direct run and one through mcpmux.")
 @click.option("--seconds", type=click.FloatRange(0.05, 60), help="How long each run measures.")
 @click.option(
@@ -23,19 +64,34 @@ QUICK = Effort(runs=3, seconds=1, warm_up=0.2)
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("benchmark.md"),
     show_default=True,
-    help="Where the report is written.",
+    help="Where the report is written; the picture gets the same name with .svg.",
 )
-def main(quick: bool, runs: int | None, seconds: float | None, output: Path) -> None:
-    """Measure mcpmux beside the upstreams it stands in front of."""
+def main(
+    quick: bool,
+    only: tuple[str, ...],
+    without: tuple[str, ...],
+    runs: int | None,
+    seconds: float | None,
+    output: Path,
+) -> None:
+    """Measure mcpmux beside the upstreams it stands in front of, and beside other proxies."""
+    began = time.monotonic()
     effort = QUICK if quick else FULL
     effort = effort._replace(runs=runs or effort.runs, seconds=seconds or effort.seconds)
-    bench = Bench(effort, partial(click.echo, err=True))
-    rows = bench.rows()
-    counts = f"{effort.runs} alternating pairs of runs of {effort.seconds:g} s; median (min–max)."
-    machine = describe_machine((bench.mux_core, bench.load_core))
-    report = "\n\n".join((table(rows), counts, "\n".join(bench.remarks), machine))
+    bench = Bench(effort, partial(click.echo, err=True), HURRY_SECONDS if quick else math.inf)
+    names = chosen(quick=quick, only=only, without=without)
+    rows = measure(bench, names)
+    sections = [SECTIONS[name](bench) for name in names if name in SECTIONS]
+    panels = [Panel("Rate through mcpmux, as a share of the rate without it", ratio_marks(rows))]
+    panels += [panel for section in sections for panel in section.panels]
+    image = output.with_suffix(".svg")
+    image.write_text(picture(panels))
+    if bench.hurried:
+        bench.remarks.append(f"Rows that began after {HURRY_SECONDS} s have one pair of runs only.")
+    report = written(bench, effort, rows, sections, image.name, time.monotonic() - began)
     output.write_text(report + "\n")
     click.echo(report)
+    sys.exit(1 if any(row.met == NOT_MEASURED for row in rows) else 0)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, SERVER_INFO
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR
-from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY
+from mcpmux.protocol.revisions import LEGACY as LEGACY_REVISIONS
+from mcpmux.protocol.revisions import NEWEST, negotiate_legacy
 from mcpmux.transports.http.message import Fields, HttpRequest
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http
@@ -34,6 +35,7 @@ LARGE_URI = "bench:///large"
 TOOL = "report"
 MESSAGE_BYTES = 2**20  # longest request over standard input
 SERVER = {"name": "mcpmux-benchmark-upstream", "version": "1"}
+OFFERED: dict[str, Any] = {"capabilities": {"resources": {}, "tools": {}}}
 JSON: Fields = (("Content-Type", "application/json"),)
 OPENED: Fields = (*JSON, ("Mcp-Session-Id", "benchmark"))
 
@@ -50,6 +52,7 @@ class Params(msgspec.Struct):
 
     uri: str | None = None
     cursor: str | None = None
+    protocolVersion: str | None = None  # noqa: N815 - the protocol's spelling
 
 
 class Asked(msgspec.Struct):
@@ -70,6 +73,7 @@ class Site:
         self._contents[LARGE_URI] = self._contents_of(LARGE_URI, LARGE_BYTES)
         self._pages = self._pages_of(items, page)
         self._fixed = self._fixed_answers(era)
+        self._opened = {revision: self._opened_in(revision) for revision in LEGACY_REVISIONS}
         self._decode = msgspec.json.Decoder(Asked).decode
 
     def __repr__(self) -> str:
@@ -89,6 +93,8 @@ class Site:
             result = self._contents.get(asked.params.uri or "")
         elif asked.method == m.RESOURCES_LIST:
             result = self._pages.get(asked.params.cursor or "")
+        elif asked.method == m.INITIALIZE:
+            result = self._opened[negotiate_legacy(asked.params.protocolVersion or "")]
         else:
             result = self._fixed.get(asked.method)
             if result is None:
@@ -111,17 +117,20 @@ class Site:
             pages[str(start) if start else ""] = self._finish(result)
         return pages
 
+    def _opened_in(self, revision: str) -> bytes:
+        """The answer to `initialize`: whoever asks for an old revision gets it."""
+        return self._finish({"protocolVersion": revision, "serverInfo": SERVER, **OFFERED})
+
     def _fixed_answers(self, era: str) -> dict[str, bytes]:
-        offered: dict[str, Any] = {"capabilities": {"resources": {}, "tools": {}}}
         tool = {"name": TOOL, "inputSchema": {"type": "object"}}
         answers: dict[str, dict[str, Any]] = {
-            m.INITIALIZE: {"protocolVersion": NEWEST_LEGACY, "serverInfo": SERVER, **offered},
+            m.PING: {},
             m.TEMPLATES_LIST: {"resourceTemplates": []},
             m.TOOLS_LIST: {"tools": [tool]},
             m.TOOLS_CALL: {"content": [{"type": "text", "text": _text(TEXT_BYTES)}]},
         }
         if era == MODERN:
-            answers[m.DISCOVER] = {"supportedVersions": [NEWEST], **offered}
+            answers[m.DISCOVER] = {"supportedVersions": [NEWEST], **OFFERED}
         return {method: self._finish(result) for method, result in answers.items()}
 
 
@@ -193,8 +202,8 @@ async def serve_sites(site: Site, ports: list[int], delays: Delays) -> None:
 
 async def serve_stdio(site: Site) -> None:
     """Serve whoever started this process, until it closes our standard input."""
-    with suppress(TransportClosed):
-        async with open_stdio_pipe(MESSAGE_BYTES) as pipe:
+    async with open_stdio_pipe(MESSAGE_BYTES) as pipe:
+        with suppress(TransportClosed):
             while True:
                 _, answer = site.answer(await pipe.receive())
                 if answer is not None:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[2]
-TIMEOUT_SECONDS = 120
+from benchmarks.bench import UPSTREAMS, Bench, Effort
+from benchmarks.goal import NOT_MEASURED
+from benchmarks.load import Tally
+from benchmarks.naming import http_config
+from benchmarks.process import Child
+from benchmarks.run import NAMES, chosen
+from benchmarks.scenario import SCENARIOS
+from benchmarks.sections import SECTIONS
+from benchmarks.upstream import LEGACY
 
-MEASURES = (
+PROJECT = Path(__file__).resolve().parents[2]
+TIMEOUT_SECONDS = 240
+
+QUICK = (
     "read 1 KB, 64 connections, modern",
     "read 1 KB, 64 connections, legacy",
-    "call a tool, 64 connections, modern",
     "read 2 MB, 4 connections, modern",
-    "latency of a 1 KB read, 1 connection, all on one core, p50",
-    "latency of a 1 KB read, 1 connection, all on one core, p99",
     "latency of a 1 KB read, 1 connection, mcpmux on its own core, p50",
     "latency of a 1 KB read, 1 connection, mcpmux on its own core, p99",
     "list 5 × 1,000 resources, pages of 100 at 0 ms, cold",
@@ -25,17 +36,46 @@ MEASURES = (
     "first 1,000 of 5 × 1,000 resources, remembered",
     "read 1 KB, 64 connections, modern, 100 public URIs of a server that takes 20 ms",
     "read 1 KB from a stdio upstream, 64 at a time",
-    "read 1 KB, 64 connections, modern, full capture (direct: without)",
-    "read 1 KB, 64 connections, modern, audit log (direct: without)",
     "start to first answer, 5 upstreams",
     "resident memory, idle, 10 upstreams",
 )
+SLOW = (
+    "call a tool, 64 connections, modern",
+    "latency of a 1 KB read, 1 connection, all on one core, p50",
+    "latency of a 1 KB read, 1 connection, all on one core, p99",
+    "the channel to a stdio upstream alone, 64 reads of 1 KB in flight, modern",
+    "read 1 KB from a stdio upstream for a stdio client, 64 in flight, modern",
+    "read 1 KB, 64 connections, modern, full capture (direct: without)",
+    "read 1 KB, 64 connections, modern, audit log (direct: without)",
+    "memory of each of 32 reads of 2 MB in flight (direct: the payload)",
+)
+SLOW_NAMES = ("call", "latency-one-core", "stdio-channel", "stdio-client", "capture", "audit", "large-memory")
 
 
-@pytest.mark.slow
-def test_report_has_a_row_for_every_measure(tmp_path: Path) -> None:
-    report = tmp_path / "report.md"
-    command = [sys.executable, "-m", "benchmarks.run", "--quick", "--runs=1", "--seconds=0.2"]
+def test_quick_leaves_out_what_takes_long():
+    quick = chosen(quick=True, only=(), without=())
+    assert set(quick) < set(SCENARIOS)
+    assert set(quick).isdisjoint(SECTIONS)
+
+
+def test_everything_is_measured_unless_told_otherwise():
+    assert chosen(quick=False, only=(), without=()) == NAMES
+    assert "peers" not in chosen(quick=False, only=(), without=("peers",))
+
+
+def test_only_names_what_quick_would_leave_out():
+    assert chosen(quick=True, only=("peers", "call"), without=()) == ["call", "peers"]
+
+
+def test_late_rows_are_measured_once():
+    effort = Effort(runs=3, seconds=1, warm_up=0.1)
+    assert Bench(effort, print, 3600).effort == effort
+    assert Bench(effort, print, 0).effort == effort._replace(runs=1)
+
+
+def measured(report: Path, *options: str) -> list[list[str]]:
+    """The rows of the report of a run with these options."""
+    command = [sys.executable, "-m", "benchmarks.run", *options, "--runs=1", "--seconds=0.2"]
     ran = subprocess.run(
         [*command, f"--output={report}"],
         cwd=PROJECT,
@@ -44,10 +84,53 @@ def test_report_has_a_row_for_every_measure(tmp_path: Path) -> None:
         timeout=TIMEOUT_SECONDS,
         check=False,
     )
-    assert ran.returncode == 0, ran.stderr
-    rows = [line.split(" | ") for line in report.read_text().splitlines() if line.startswith("| ")]
-    measured = [row[0].removeprefix("| ") for row in rows[2:]]
-    assert len(measured) == len(MEASURES)
-    assert all(found.startswith(wanted) for found, wanted in zip(measured, MEASURES, strict=True)), measured
-    assert all(row[1].strip() and row[2].strip() for row in rows)
+    assert ran.returncode == 0, ran.stderr + ran.stdout
     assert report.read_text() == ran.stdout
+    rows = [line.split(" | ") for line in report.read_text().splitlines() if line.startswith("| ")]
+    return rows[2:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "measures"),
+    [(("--quick",), QUICK), (tuple(f"--only={name}" for name in SLOW_NAMES), SLOW)],
+    ids=["quick", "the rest"],
+)
+def test_report_has_a_row_for_every_measure(tmp_path, options, measures):
+    report = tmp_path / "report.md"
+    rows = measured(report, *options)
+    found = [row[0].removeprefix("| ") for row in rows]
+    assert len(found) >= len(measures)
+    assert all(any(name.startswith(wanted) for name in found) for wanted in measures), found
+    assert not any(NOT_MEASURED in row[-1] for row in rows)
+    text = report.read_text()
+    assert re.search(r"\d+ of \d+ goals were met in this run", text)
+    assert re.search(r"It took \d+ s\.", text)
+    picture = ElementTree.parse(report.with_suffix(".svg")).getroot()
+    assert len(list(picture.iter("{http://www.w3.org/2000/svg}circle"))) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [("--sse",), ("--sessions=2",), ()], ids=["sse", "shared sessions", "own"]
+)
+def test_load_speaks_every_way_in_which_peers_are_asked(options):
+    core = min(os.sched_getaffinity(0))
+    arguments = ["--port=0"] * UPSTREAMS
+    with Child(["benchmarks.upstream", *arguments, "--era=legacy", "--items=10"], core) as upstream:
+        command = ["mcpmux", "serve", "-", "--http", "127.0.0.1:0", "--log-level", "error"]
+        with Child(command, core, http_config(upstream.lines(UPSTREAMS))) as mux:
+            (url,) = mux.lines(1)
+            subjects = [f"--subject=s{number}+bench:///item/{number}" for number in range(UPSTREAMS)]
+            target = url.replace("/mcp", "/sse") if "--sse" in options else url
+            asked = [
+                "--seconds=0.2",
+                "--warm-up=0",
+                "--connections=8",
+                f"--era={LEGACY}",
+                *subjects,
+                *options,
+            ]
+            with Child(["benchmarks.load", *asked, "--", target], core) as load:
+                tally = msgspec.json.decode(load.output(60), type=Tally)
+    assert tally.exchanges >= 1

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
 
 import click
 import pytest
@@ -34,12 +37,27 @@ TRAFFIC_TOOLS = (
     "mcpmux.traffic.reading.timeline",
 )
 OTHERS = ("mcpmux.demo", "mcpmux.cli.console", "opentelemetry", "rich.table", "rich.live", "rich.progress")
+NEVER_SERVED = (  # without TLS, WebSocket, OAuth, an inspector, patterns, a proxy or several workers
+    "rich",
+    "asyncio",
+    "regex",
+    "email",
+    "wsproto",
+    "oauthlib",
+    "joserfc",
+    "opentelemetry",
+    "mcpmux.transports.websocket",
+    "mcpmux.auth.upstream_auth",
+    "mcpmux.traffic.admin.listener",
+    "mcpmux.traffic.live",
+    "mcpmux.app.workers.keeper",
+)
 ROOMS = ("mcpmux.app", "mcpmux.config", "mcpmux.runtime", "mcpmux.transports", "mcpmux.traffic")
 
 FREE_OF = {
     "version": (["--version"], (*BENCH, *TRAFFIC_TOOLS, *OTHERS, *ROOMS, "trio", "structlog", "rich")),
     "serve": (["serve", "nowhere.toml"], (*BENCH, *TRAFFIC_TOOLS, "mcpmux.demo", "mcpmux.cli.console")),
-    "serve, libraries": (["serve", "nowhere.toml"], ("opentelemetry", "rich.live", "rich.progress")),
+    "serve, libraries": (["serve", "nowhere.toml"], NEVER_SERVED),
     "a look at a server": (["ls", "nowhere.toml"], (*BENCH, *TRAFFIC_TOOLS)),
     "a tail": (["traffic", "tail", "nowhere.jsonl"], (*BENCH, *TRAFFIC_TOOLS[1:4])),
 }
@@ -60,6 +78,53 @@ def test_a_command_imports_nothing_that_only_others_need(args: list[str], heavy:
     assert {
         name for name in found if name.startswith(tuple(f"{room}." for room in heavy)) or name in heavy
     } == set()
+
+
+def test_serving_and_answering_imports_nothing_that_nobody_uses() -> None:
+    options = ["serve", "--upstream", "x=http://127.0.0.1:9/mcp", "--http", "127.0.0.1:0"]
+    command = [sys.executable, "-c", SHOW_IMPORTED, *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = urlsplit(process.stdout.readline().strip())
+            connection = HTTPConnection(url.hostname or "", url.port, timeout=WAIT_SECONDS)
+            params = {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {},
+                "clientInfo": {"name": "x", "version": "1"},
+            }
+            message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+            connection.request("POST", url.path, json.dumps(message), {"Content-Type": "application/json"})
+            assert "result" in json.loads(connection.getresponse().read())
+            connection.close()
+        finally:
+            process.terminate()
+        _, said = process.communicate(timeout=WAIT_SECONDS)
+    found = set(said.splitlines())
+    assert "mcpmux.transports.http.server" in found, said
+    assert {name for name in found if name.startswith(tuple(f"{each}." for each in NEVER_SERVED))} == set()
+    assert found.isdisjoint(NEVER_SERVED)
+
+
+def test_who_wants_what_the_logging_library_was_imported_without_gets_it() -> None:
+    script = """
+from mcpmux.cli.needless import import_structlog
+import_structlog()
+import sys
+assert not {"asyncio", "rich"} & set(sys.modules), "imported all the same"
+import structlog
+import_structlog()
+async def say():
+    make = structlog.make_filtering_bound_logger("info")
+    await make(structlog.PrintLogger(), [lambda logger, name, event: event["event"]], {}).ainfo("said")
+import asyncio
+import rich.text
+asyncio.run(say())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
+    )
+    assert (done.stdout, done.stderr) == ("said\n", "")
 
 
 def test_a_benchmark_imports_the_load_generator() -> None:

@@ -1,0 +1,140 @@
+"""The two cores, and the pairs of runs that are measured on them.
+
+mcpmux has one core to itself; load generator and upstreams share the other, in the direct runs too. A pair is
+a direct run and one through mcpmux right after or before it; which one begins changes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from benchmarks.load import Tally
+from benchmarks.naming import READ, Load, exposed_subjects, http_config
+from benchmarks.process import Child
+from benchmarks.report import Pair
+
+UPSTREAMS = 5
+GRACE_SECONDS = 60  # for a load generator beyond the time that it measures
+QUIET = ("--log-level", "error")
+
+Note = Callable[[str], None]
+
+
+class Used(Protocol):
+    """A process whose CPU time can be read."""
+
+    def cpu_seconds(self) -> float:
+        """What it has used so far."""
+        ...
+
+
+class Effort(NamedTuple):
+    """How much is measured: `runs` pairs of `seconds` each, after `warm_up` seconds that do not count."""
+
+    runs: int
+    seconds: float
+    warm_up: float
+
+
+class Bench:
+    """Starts what is measured, and measures it. `note` hears what is being done."""
+
+    def __init__(self, effort: Effort, note: Note, hurry_seconds: float = math.inf) -> None:
+        """Rows that begin later than `hurry_seconds` from now are measured once only."""
+        cores = sorted(os.sched_getaffinity(0))
+        self.mux_core, self.load_core = cores[0], cores[-1]
+        self._effort = effort
+        self._hurry_at = time.monotonic() + hurry_seconds
+        self.note = note
+        self.remarks: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"<Bench cores {self.mux_core} and {self.load_core}, {self.effort}>"
+
+    @property
+    def hurried(self) -> bool:
+        """Whether there is no time left for more than one run of what begins now."""
+        return time.monotonic() >= self._hurry_at
+
+    @property
+    def effort(self) -> Effort:
+        """How much is measured of what begins now."""
+        return self._effort._replace(runs=1) if self.hurried else self._effort
+
+    def upstream(self, count: int, *more: str) -> Child:
+        """One process that serves `count` upstreams and prints their URLs."""
+        return Child(["benchmarks.upstream", *["--port=0"] * count, *more], self.load_core)
+
+    def mux(self, config: str, core: int | None = None, *more: str) -> Child:
+        """mcpmux with this configuration, on its core unless told otherwise. It prints its URL."""
+        command = ["mcpmux", "serve", "-", "--http", "127.0.0.1:0", *QUIET, *more]
+        return Child(command, self.mux_core if core is None else core, config)
+
+    def load(self, load: Load, targets: Sequence[str], subjects: Sequence[str], *more: str) -> Tally:
+        """Run the load generator once."""
+        options = {
+            "era": load.era,
+            "method": load.method,
+            "size": load.size,
+            "connections": load.connections,
+            "seconds": self.effort.seconds,
+            "warm-up": self.effort.warm_up,
+        }
+        arguments = [f"--{name}={value}" for name, value in options.items()]
+        arguments += [f"--subject={subject}" for subject in subjects]
+        with Child(["benchmarks.load", *arguments, *more, "--", *targets], self.load_core) as child:
+            return msgspec.json.decode(child.output(self.effort.seconds + GRACE_SECONDS), type=Tally)
+
+    def pairs(self, load: Load, *more: str, core: int | None = None) -> list[Pair]:
+        """The upstreams directly, and through mcpmux. `more`: options of the upstreams."""
+        with self.upstream(UPSTREAMS, "--era", load.era, *more) as upstream:
+            urls = upstream.lines(UPSTREAMS)
+            with self.mux(http_config(urls), core) as mux:
+                (url,) = mux.lines(1)
+                subjects = exposed_subjects(load, len(urls))
+                return self.alternate(
+                    lambda: self.load(load, urls, load.subjects),
+                    lambda: self.load(load, [url], subjects),
+                    mux,
+                    upstream,
+                )
+
+    def side_by_side(self, mux: Child, other: Child, load: Load = READ) -> list[Pair]:
+        """Two processes of mcpmux in front of the same upstreams; the other one's CPU time counts."""
+        subjects = exposed_subjects(load, UPSTREAMS)
+        (url,), (other_url,) = mux.lines(1), other.lines(1)
+        return self.alternate(
+            lambda: self.load(load, [url], subjects), lambda: self.load(load, [other_url], subjects), other
+        )
+
+    def alternate(
+        self,
+        direct: Callable[[], Tally],
+        through: Callable[[], Tally],
+        mux: Used,
+        upstream: Used | None = None,
+    ) -> list[Pair]:
+        """All pairs of runs. CPU time is that of `mux` in its runs, and of `upstream` in the direct ones."""
+        pairs = []
+        for number in range(self.effort.runs):
+            if number % 2:
+                second, mux_cpu = measured(through, mux)
+                first, upstream_cpu = measured(direct, upstream)
+            else:
+                first, upstream_cpu = measured(direct, upstream)
+                second, mux_cpu = measured(through, mux)
+            pairs.append(Pair(first, second, mux_cpu, upstream_cpu))
+        return pairs
+
+
+def measured(run: Callable[[], Tally], child: Used | None) -> tuple[Tally, float]:
+    """(What a run has shown, the CPU seconds that `child` used for each of its exchanges)."""
+    used = child.cpu_seconds() if child else 0.0
+    tally = run()
+    return tally, (child.cpu_seconds() - used) / tally.all_exchanges if child else 0.0

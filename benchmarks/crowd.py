@@ -1,0 +1,61 @@
+"""Rows: lists of very many upstreams, and whether their cost grows with their number only."""
+
+from __future__ import annotations
+
+import resource
+from statistics import median
+
+from benchmarks.asking import timed_walk
+from benchmarks.bench import Bench
+from benchmarks.goal import at_most
+from benchmarks.naming import http_config
+from benchmarks.report import Row, time_row
+
+ITEMS = 100  # of each upstream
+FEWEST, MORE = 250, (500, 1000)
+READY_SECONDS = 120.0  # until as many upstreams listen
+FILES = 16  # that one upstream takes at most, in the process of all of them
+
+LINEAR = at_most(1.3, " × as long")
+
+
+def rows(bench: Bench) -> list[Row]:
+    """The processor time of mcpmux for a list, beside that for FEWEST times as much larger as the list is."""
+    _allow_files(FILES * max(MORE))
+    fewest = _seconds(bench, FEWEST)
+    found = []
+    for count in MORE:
+        measure = (
+            f"list {count:,} × {ITEMS} resources, processor time, "
+            f"beside {count / FEWEST:g} × that of {FEWEST} × {ITEMS}"
+        )
+        through = _seconds(bench, count)
+        expected = median(fewest) * count / FEWEST
+        direct = [expected] * len(through)
+        shares = [each / expected for each in through]
+        found.append(time_row(measure, direct, through).judged(LINEAR, shares))
+    return found
+
+
+def _seconds(bench: Bench, count: int) -> list[float]:
+    """Processor time of each whole list, all items counted; the first, which connects, is left out."""
+    bench.note(f"list {count:,} × {ITEMS} resources")
+    seconds = []
+    with bench.upstream(count, f"--items={ITEMS}") as upstream:
+        urls = upstream.lines(count, READY_SECONDS)
+        with bench.mux(http_config(urls)) as mux:
+            (url,) = mux.lines(1, READY_SECONDS)
+            timed_walk(url, ITEMS * count)
+            for _ in range(bench.effort.runs):
+                before = mux.cpu_seconds()
+                timed_walk(url, ITEMS * count)
+                seconds.append(mux.cpu_seconds() - before)
+    return seconds
+
+
+def _allow_files(needed: int) -> None:
+    """Child processes may open as many, too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

@@ -1,0 +1,210 @@
+"""`python -m benchmarks.instructions`: what an exchange through mcpmux costs, counted instead of timed.
+
+Instructions are counted at CONNECTIONS clients with a request each, which is how a busy mcpmux works; system
+calls with one client, where no two exchanges can share one. Upstreams and clients run beside it, uncounted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import click
+
+from benchmarks.bench import QUIET, UPSTREAMS
+from benchmarks.connection import Connection, WrongAnswer
+from benchmarks.counting import (
+    READY_SECONDS,
+    RECEIVES,
+    SENDS,
+    WAITS,
+    Prepare,
+    count_calls,
+    count_instructions,
+)
+from benchmarks.naming import READ, Load, exposed_subjects, http_config, stdio_config
+from benchmarks.process import Child
+from benchmarks.question import FIRST_ID, Client, Question, shown
+from benchmarks.rates import FRESH
+from benchmarks.upstream import LEGACY, TOOL
+from mcpmux.protocol import method as m
+
+CONNECTIONS = 16
+WARM_UP_ROUNDS = 10  # everything that is done once is done, and what can be remembered is
+ROUNDS = 40  # that count
+CAPTURE = '[capture]\nlevel = "full"\ndirectory = "{folder}/capture"\ncompress = false\n'
+
+
+class Scenario(NamedTuple):
+    """An exchange whose cost is counted. `settings` are put before the upstreams' in the configuration.
+
+    `upstream`: options of the upstreams; `stdio`: there is one, which mcpmux starts.
+    """
+
+    name: str
+    load: Load = READ
+    settings: str = ""
+    upstream: Sequence[str] = ()
+    stdio: bool = False
+
+
+MODERN_READ = Scenario("read 1 KB, modern")
+LEGACY_READ = Scenario("read 1 KB, legacy", READ._replace(era=LEGACY))
+TOOL_CALL = Scenario("call a tool", READ._replace(method=m.TOOLS_CALL, subjects=[TOOL]))
+CACHE_HIT = Scenario("read 1 KB, remembered", READ._replace(subjects=READ.subjects[:1]), "", [FRESH])
+STDIO_READ = Scenario("read 1 KB, stdio upstream", stdio=True)
+SCENARIOS = (
+    MODERN_READ,
+    LEGACY_READ,
+    TOOL_CALL,
+    MODERN_READ._replace(name="read 1 KB, modern, full capture", settings=CAPTURE),
+    LEGACY_READ._replace(name="read 1 KB, legacy, full capture", settings=CAPTURE),
+    TOOL_CALL._replace(name="call a tool, full capture", settings=CAPTURE),
+    CACHE_HIT,
+    STDIO_READ,
+)
+
+
+class Cost(NamedTuple):
+    """What one exchange costs: instructions, and system calls by name."""
+
+    scenario: Scenario
+    instructions: float
+    calls: Counter[str]
+    exchanges: int  # that `calls` are of
+
+    def each(self, names: frozenset[str]) -> float:
+        """Calls with these names in one exchange."""
+        return sum(self.calls[name] for name in names) / self.exchanges
+
+
+class Asking:
+    """Clients that ask in rounds: each sends a request, then each gets its answer. Made by `open_asking`."""
+
+    def __init__(self, clients: Sequence[Client], load: Load, subjects: Sequence[str]) -> None:
+        self._clients = clients
+        self._questions: list[Iterator[Question]] = []
+        for index, client in enumerate(clients):
+            turns = range(index, max(len(subjects), index + 1), len(clients))
+            mine = [client.question(load.method, subjects[turn % len(subjects)], load.size) for turn in turns]
+            self._questions.append(itertools.cycle(mine))
+
+    def __repr__(self) -> str:
+        return f"<Asking with {len(self._clients)} clients>"
+
+    def rounds(self, count: int) -> None:
+        """Ask so many times over every connection. Raises WrongAnswer."""
+        for _ in range(count):
+            asked = [next(questions) for questions in self._questions]
+            for client, question in zip(self._clients, asked, strict=True):
+                client.connection.send(question.encode(FIRST_ID))
+            for client, question in zip(self._clients, asked, strict=True):
+                while (answer := client.connection.receive()) is None:
+                    pass
+                if answer.status != 200:
+                    raise WrongAnswer(f"status {answer.status}: {shown(answer.body)}")
+                question.check(FIRST_ID, answer.body)
+
+
+@contextmanager
+def asking_in_rounds(
+    url: str, load: Load, subjects: Sequence[str], connections: int, rounds: int
+) -> Iterator[Callable[[], None]]:
+    """The work of so many rounds, everything being warm. Raises WrongAnswer."""
+    with ExitStack() as stack:
+        clients = []
+        for _ in range(connections):
+            client = Client(Connection(url), load.era)
+            stack.callback(client.connection.close)
+            client.open()
+            clients.append(client)
+        asking = Asking(clients, load, subjects)
+        asking.rounds(WARM_UP_ROUNDS)
+        yield lambda: asking.rounds(rounds)
+
+
+def instructions_of(scenario: Scenario, rounds: int = ROUNDS) -> float:
+    """Instructions of mcpmux for one exchange. Raises CountingFailed, WrongAnswer."""
+    with _configured(scenario) as config:
+        prepare = _asker(scenario, CONNECTIONS, rounds)
+        total = count_instructions(_serve(), _cores()[0], config, prepare)
+    return total / (rounds * CONNECTIONS)
+
+
+def calls_of(scenario: Scenario, rounds: int = ROUNDS) -> Counter[str]:
+    """System calls of mcpmux for so many exchanges, one after the other. Raises like `instructions_of`."""
+    with _configured(scenario) as config:
+        return count_calls(_serve(), _cores()[0], config, _asker(scenario, 1, rounds))
+
+
+def cost_of(scenario: Scenario) -> Cost:
+    """Both."""
+    return Cost(scenario, instructions_of(scenario), calls_of(scenario), ROUNDS)
+
+
+def _asker(scenario: Scenario, connections: int, rounds: int) -> Prepare:
+    @contextmanager
+    def prepare(mux: Child) -> Iterator[Callable[[], None]]:
+        (url,) = mux.lines(1, READY_SECONDS)
+        subjects = exposed_subjects(scenario.load, 1 if scenario.stdio else UPSTREAMS)
+        with asking_in_rounds(url, scenario.load, subjects, connections, rounds) as work:
+            yield work
+
+    return prepare
+
+
+@contextmanager
+def _configured(scenario: Scenario) -> Iterator[str]:
+    """mcpmux's configuration for a scenario, whose upstreams run meanwhile."""
+    core = _cores()[-1]
+    with TemporaryDirectory() as folder:
+        settings = scenario.settings.format(folder=folder)
+        if scenario.stdio:
+            command = [sys.executable, "-m", "benchmarks.upstream", "--stdio", f"--core={core}"]
+            yield settings + stdio_config(command)
+            return
+        arguments = ["benchmarks.upstream", *["--port=0"] * UPSTREAMS, "--era", scenario.load.era]
+        with Child([*arguments, *scenario.upstream], core) as upstream:
+            yield settings + http_config(upstream.lines(UPSTREAMS))
+
+
+def _serve() -> list[str]:
+    return ["mcpmux", "serve", "-", "--http", "127.0.0.1:0", *QUIET]
+
+
+def _cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0))
+
+
+def table(costs: Sequence[Cost]) -> str:
+    """The costs as a Markdown table."""
+    lines = [
+        "| one exchange | instructions | receives | sends | waits | other calls |",
+        "| --- |" + " --: |" * 5,
+    ]
+    for cost in costs:
+        receives, sends, waits = (cost.each(names) for names in (RECEIVES, SENDS, WAITS))
+        others = cost.calls.total() / cost.exchanges - receives - sends - waits
+        numbers = (f"{receives:.1f}", f"{sends:.1f}", f"{waits:.1f}", f"{others:.1f}")
+        lines.append(f"| {cost.scenario.name} | {cost.instructions:,.0f} | {' | '.join(numbers)} |")
+    return "\n".join(lines)
+
+
+@click.command()
+def main() -> None:
+    """Count what an exchange through mcpmux costs: instructions and system calls."""
+    costs = []
+    for scenario in SCENARIOS:
+        click.echo(scenario.name, err=True)
+        costs.append(cost_of(scenario))
+    click.echo(table(costs))
+
+
+if __name__ == "__main__":
+    main()

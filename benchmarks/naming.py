@@ -1,0 +1,60 @@
+"""How mcpmux is configured for the benchmark's upstreams, and what it calls what they have. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from benchmarks.process import PROJECT
+from benchmarks.upstream import MODERN, TEXT_BYTES, item_uri
+from mcpmux.protocol import method as m
+
+CONNECTIONS = 64
+READ_ITEMS = 1000  # many, for what a proxy remembers of one URI must not be what is measured
+
+
+class Load(NamedTuple):
+    """What the load generator does in both runs of a pair. `subjects`: what it asks each upstream for."""
+
+    era: str
+    method: str
+    subjects: Sequence[str]
+    size: int = TEXT_BYTES
+    connections: int = CONNECTIONS
+
+
+READ = Load(MODERN, m.RESOURCES_READ, [item_uri(number) for number in range(READ_ITEMS)])
+
+
+def name_of(number: int) -> str:
+    """The configured name of an upstream."""
+    return f"s{number}"
+
+
+def exposed_uri(number: int) -> str:
+    """The first resource of an upstream, as clients of mcpmux see it."""
+    return f"{name_of(number)}+{item_uri(0)}"
+
+
+def exposed_subjects(load: Load, upstreams: int) -> list[str]:
+    """What `load` asks for, from every upstream in turn, as clients of mcpmux see it."""
+    joint = "__" if load.method == m.TOOLS_CALL else "+"
+    count = max(len(load.subjects), upstreams)
+    return [
+        f"{name_of(turn % upstreams)}{joint}{load.subjects[turn % len(load.subjects)]}"
+        for turn in range(count)
+    ]
+
+
+def http_config(urls: Sequence[str]) -> str:
+    """A configuration with these servers."""
+    return "".join(f'[upstreams.{name_of(number)}]\nurl = "{url}"\n' for number, url in enumerate(urls))
+
+
+def stdio_config(command: Sequence[str]) -> str:
+    """A configuration with one server that mcpmux starts. A TOML array of these strings is a JSON one."""
+    words = [msgspec.json.encode(part).decode() for part in (*command, str(PROJECT))]
+    first, *middle, project = words
+    return f"[upstreams.{name_of(0)}]\ncommand = {first}\nargs = [{', '.join(middle)}]\ncwd = {project}\n"

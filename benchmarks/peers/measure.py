@@ -1,0 +1,161 @@
+"""Measures a peer beside mcpmux: both on the same core, in front of the same upstreams, in turns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from benchmarks.bench import UPSTREAMS, Bench
+from benchmarks.connection import WrongAnswer
+from benchmarks.goal import Goal, Spread, at_least, spread_of
+from benchmarks.load import Clock, Tally, connect_askers, connect_streams, drive
+from benchmarks.naming import exposed_subjects, http_config, stdio_config
+from benchmarks.peers.install import CannotRun, install
+from benchmarks.peers.peer import READ_ITEMS, Peer, Shape, Site
+from benchmarks.peers.running import Running, free_port, listening, paused
+from benchmarks.report import MICRO, Pair, shares
+from benchmarks.upstream import LEGACY
+
+AGGREGATOR_GOAL = at_least(10, " ×")
+BRIDGE_GOAL = at_least(5, " ×")
+
+
+class Result(NamedTuple):
+    """What one peer has shown. `trouble`: why it could not run, and then there is nothing else.
+
+    Rates are medians, CPU times medians in µs per exchange; `times` is mcpmux's rate divided by the peer's.
+    """
+
+    peer: Peer
+    version: str = ""
+    trouble: str = ""
+    shape: str = ""
+    peer_rate: float = 0.0
+    mux_rate: float = 0.0
+    peer_cpu: float = 0.0
+    mux_cpu: float = 0.0
+    times: Spread | None = None
+    met: str = ""
+
+    @property
+    def goal(self) -> Goal:
+        """What the comparison has to reach."""
+        return BRIDGE_GOAL if self.peer.bridge else AGGREGATOR_GOAL
+
+
+def compare(bench: Bench, peer: Peer) -> Result:
+    """Install the peer, run it and measure it; whatever is wrong with it becomes words."""
+    bench.note(f"{peer.name}: installing")
+    version = ""
+    try:
+        installed = install(peer.environment.package.replace("/", "-").lstrip("@"), peer.environment)
+        version = installed.version(peer.environment.package)
+        bench.note(f"{peer.name} {version}: starting")
+        with TemporaryDirectory() as folder:
+            site = Site(installed, Path(folder), free_port())
+            return _measured(bench, peer, version, site)
+    except (CannotRun, RuntimeError, WrongAnswer, OSError) as trouble:
+        bench.note(f"{peer.name} {version}: {trouble}")
+        return Result(peer, version, " ".join(str(trouble).split()) or type(trouble).__name__)
+
+
+def summed_up(peer: Peer, version: str, shape: str, pairs: list[Pair]) -> Result:
+    """The pairs as a result. In each, `direct` is the peer."""
+    peer_rates, mux_rates = [pair.direct.rate for pair in pairs], [pair.through.rate for pair in pairs]
+    times = shares(peer_rates, mux_rates)
+    result = Result(peer, version)
+    return result._replace(
+        shape=shape,
+        peer_rate=median(peer_rates),
+        mux_rate=median(mux_rates),
+        peer_cpu=median(pair.upstream_cpu for pair in pairs) * MICRO,
+        mux_cpu=median(pair.mux_cpu for pair in pairs) * MICRO,
+        times=spread_of(times),
+        met=result.goal.judge(times),
+    )
+
+
+def _measured(bench: Bench, peer: Peer, version: str, site: Site) -> Result:
+    with ExitStack() as stack:
+        if peer.bridge:
+            command = _stdio_upstream(bench)
+            site = site._replace(command=command)
+            config = stdio_config(command)
+        else:
+            upstream = stack.enter_context(
+                bench.upstream(UPSTREAMS, f"--era={LEGACY}", f"--items={READ_ITEMS}", f"--page={READ_ITEMS}")
+            )
+            site = site._replace(urls=upstream.lines(UPSTREAMS))
+            config = http_config(site.urls)
+        process = stack.enter_context(_started(bench, peer, site))
+        mux = stack.enter_context(bench.mux(config))
+        (url,) = mux.lines(1)
+        shape = max(peer.shapes, key=lambda each: _asked(bench, peer, site, process, each).rate)
+        bench.note(f"{peer.name} {version}: {shape}")
+        load = peer.load._replace(connections=shape.connections)
+        subjects = exposed_subjects(load, 1 if peer.bridge else UPSTREAMS)
+
+        costs = []
+
+        def direct() -> Tally:
+            process.settle()  # else what the last load left behind is counted
+            used = process.cpu_seconds()
+            with paused(mux.pid):
+                tally = _asked(bench, peer, site, process, shape)
+            costs.append((process.cpu_seconds() - used) / tally.all_exchanges)
+            return tally
+
+        def through() -> Tally:
+            with process.paused():
+                return bench.load(load, [url], subjects)
+
+        pairs = bench.alternate(direct, through, mux)
+        pairs = [pair._replace(upstream_cpu=cost) for pair, cost in zip(pairs, costs, strict=True)]
+    return summed_up(peer, version, str(shape), pairs)
+
+
+@contextmanager
+def _started(bench: Bench, peer: Peer, site: Site) -> Iterator[Running]:
+    """The peer's process, once it has answered for every upstream. Raises CannotRun."""
+    with Running(peer.start(site), bench.mux_core, site.folder) as process:
+        process.wait_until(lambda: listening(site.port), peer.start_seconds)
+        process.wait_until(lambda: peer.prepare(site), peer.start_seconds)
+        process.wait_until(lambda: _answers(peer, site), peer.start_seconds)
+        yield process
+
+
+def _answers(peer: Peer, site: Site) -> None:
+    """Raises what is wrong unless it answers for every upstream."""
+    url = peer.url(site)
+    for subject in peer.subjects(UPSTREAMS)[: 1 if peer.bridge else UPSTREAMS]:
+        load = peer.load
+        if peer.sse:
+            drive(connect_streams(url, [subject], load.method, load.size, 1), Clock(0, 0))
+        else:
+            drive(connect_askers([url], LEGACY, [subject], load.method, load.size, 1), Clock(0, 0))
+
+
+def _asked(bench: Bench, peer: Peer, site: Site, process: Running, shape: Shape) -> Tally:
+    """One run of the load on the peer. Raises CannotRun."""
+    process.settle()
+    subjects = peer.subjects(1 if peer.bridge else UPSTREAMS)
+    options = [f"--answered={subject.answered}" for subject in subjects]
+    options += ["--sse"] if peer.sse else [f"--sessions={shape.sessions}"]
+    load = peer.load._replace(connections=shape.connections)
+    try:
+        return bench.load(load, [peer.url(site)], [subject.name for subject in subjects], *options)
+    except RuntimeError as error:
+        raise CannotRun(f"it does not hold {shape}: {error}; its last words: {process.said()}") from None
+
+
+def _stdio_upstream(bench: Bench) -> list[str]:
+    """What a bridge stands in front of. It sets its own core."""
+    return [
+        *(sys.executable, "-m", "benchmarks.upstream", "--stdio", f"--era={LEGACY}"),
+        *(f"--items={READ_ITEMS}", f"--core={bench.load_core}"),
+    ]

@@ -1,0 +1,94 @@
+"""What is known of a peer: how it is installed and started, its settings, and how it names things."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.naming import READ, Load, name_of
+from benchmarks.peers.install import Environment, Installed
+from benchmarks.question import Subject
+from benchmarks.upstream import LEGACY, item_uri
+
+READ_ITEMS = 100  # of each upstream; fewer than in other rows, for some peers walk all lists to find one
+START_SECONDS = 90
+LEGACY_READ = READ._replace(era=LEGACY, subjects=[item_uri(number) for number in range(READ_ITEMS)])
+
+
+class Shape(NamedTuple):
+    """How the load comes: connections, and the sessions that they share; 0: each has its own."""
+
+    connections: int
+    sessions: int = 0
+
+    def __str__(self) -> str:
+        if self.sessions:
+            together = "1 session" if self.sessions == 1 else f"{self.sessions} sessions"
+            return f"{self.connections} connections, {together}"
+        return f"{self.connections} connections"
+
+
+class Site(NamedTuple):
+    """What a peer is started for. An aggregator gets `urls`, a bridge the `command` of its one server."""
+
+    installed: Installed
+    folder: Path  # for its files; empty, and removed afterwards
+    port: int  # to listen on
+    urls: Sequence[str] = ()
+    command: Sequence[str] = ()
+
+    def write(self, name: str, text: str) -> str:
+        """Write a file into the folder, and say where it is."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return str(path)
+
+
+class Launch(NamedTuple):
+    """A command line, what is added to the environment, and where it runs if not in its own folder."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str] = {}
+    directory: Path | None = None
+
+
+def nothing(_site: Site) -> None:
+    """There is nothing to do once the process listens."""
+
+
+class Peer(NamedTuple):
+    """One program that mcpmux is compared with.
+
+    `expose`: (upstream's name, URI or tool) to what clients ask for. `settings`: how it is run, in words.
+    `sse`: its clients speak HTTP+SSE. `shapes`: those among which it shows at which it is best.
+    """
+
+    name: str
+    environment: Environment
+    settings: str
+    start: Callable[[Site], Launch]
+    path: str
+    expose: Callable[[str, str], str]
+    bridge: bool = False
+    load: Load = LEGACY_READ
+    renames: bool = True  # whether the URI in an answer is the one that was asked for
+    sse: bool = False
+    shapes: Sequence[Shape] = (Shape(64), Shape(8))
+    prepare: Callable[[Site], None] = nothing
+    start_seconds: float = START_SECONDS
+
+    def url(self, site: Site) -> str:
+        """What its clients ask."""
+        return f"http://127.0.0.1:{site.port}{self.path}"
+
+    def subjects(self, upstreams: int) -> list[Subject]:
+        """What is asked for, from every upstream in turn."""
+        subjects = self.load.subjects
+        found = []
+        for turn in range(max(len(subjects), upstreams)):
+            own = subjects[turn % len(subjects)]
+            exposed = self.expose(name_of(turn % upstreams), own)
+            found.append(Subject(exposed, exposed if self.renames else own))
+        return found

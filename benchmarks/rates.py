@@ -1,0 +1,52 @@
+"""Rows: exchanges a second through mcpmux, beside those of its upstreams asked directly."""
+
+from __future__ import annotations
+
+from benchmarks.bench import Bench
+from benchmarks.goal import Goal, at_least
+from benchmarks.naming import READ, Load
+from benchmarks.report import Row, bystanders, rate_row
+from benchmarks.upstream import LARGE_BYTES, LARGE_URI, LEGACY, MODERN, TOOL
+from mcpmux.protocol import method as m
+
+LARGE_CONNECTIONS = 4
+LARGE = Load(MODERN, m.RESOURCES_READ, [LARGE_URI], LARGE_BYTES, LARGE_CONNECTIONS)
+FRESH = "--ttl-ms=600000"  # longer than any run: what is remembered stays good
+SLOW_READ = "--read-ms=20"  # a server that has to fetch what it answers from somewhere
+SLOW_ITEMS = 100  # each is asked of the slow server once
+
+
+def read_modern(bench: Bench) -> list[Row]:
+    """Small resources, without sessions."""
+    return _rate(bench, "read 1 KB, 64 connections, modern", READ, at_least(0.33))
+
+
+def read_legacy(bench: Bench) -> list[Row]:
+    """The same with sessions on both sides."""
+    return _rate(bench, "read 1 KB, 64 connections, legacy", READ._replace(era=LEGACY), at_least(0.33))
+
+
+def call(bench: Bench) -> list[Row]:
+    """Tools."""
+    load = READ._replace(method=m.TOOLS_CALL, subjects=[TOOL])
+    return _rate(bench, "call a tool, 64 connections, modern", load, None)
+
+
+def read_large(bench: Bench) -> list[Row]:
+    """Contents that are copied, scanned and sent in many pieces."""
+    return _rate(bench, "read 2 MB, 4 connections, modern", LARGE, at_least(0.6))
+
+
+def read_slow(bench: Bench) -> list[Row]:
+    """What is public and fresh is asked for once, whatever the server takes for it."""
+    measure = "read 1 KB, 64 connections, modern, 100 public URIs of a server that takes 20 ms"
+    bench.note(measure)
+    pairs = bench.pairs(READ._replace(subjects=READ.subjects[:SLOW_ITEMS]), FRESH, SLOW_READ)
+    return [rate_row(measure, pairs, at_least(1))._replace(ratio=None, bound=None)]  # far off the picture
+
+
+def _rate(bench: Bench, measure: str, load: Load, goal: Goal | None) -> list[Row]:
+    bench.note(measure)
+    pairs = bench.pairs(load)
+    bench.remarks.append(bystanders(measure, pairs))
+    return [rate_row(measure, pairs, goal)]

@@ -1,0 +1,170 @@
+"""Many subscribers of one resource in one process: an open stream each, and no task for any of them.
+
+Promises: every stream is open before anything is measured, and every change is counted at every subscriber
+before the next one is caused, so that nothing is told together. Modern ones listen with
+`subscriptions/listen`; legacy ones have a session, subscribe in it, and open its GET stream. Prints `ready`
+once all streams are open, then one JSON object; with `--idle` nothing more happens until it is ended.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+import select
+import signal
+import socket
+import time
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+
+from benchmarks.connection import SILENCE_SECONDS, Connection, WrongAnswer
+from benchmarks.notifier import CHANGE_PATH
+from benchmarks.question import CLIENT, encode_modern, shown
+from benchmarks.upstream import LEGACY, MODERN
+from mcpmux.protocol import method as m
+from mcpmux.protocol.envelope import encode_notification, encode_request, raw
+from mcpmux.protocol.headers import request_headers
+from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY
+
+RECEIVE_BYTES = 16 * 1024
+SPARE_FILES = 100  # besides one socket for each subscriber
+WARM_UP_CHANGES = 3
+
+_SESSION = re.compile(rb"\r\nmcp-session-id: *([^\r]+)\r\n", re.IGNORECASE)
+
+
+class Delivery(msgspec.Struct):
+    """What the changes have shown, in seconds: each until the last subscriber had it, in order of time.
+
+    `seconds` is how long all of them took, one after the other.
+    """
+
+    changes: list[float]
+    subscribers: int
+    seconds: float
+
+
+class Subscriber:
+    """One open stream. `heard` counts the changes that have come."""
+
+    __slots__ = ("_needle", "_tail", "heard", "socket")
+
+    def __init__(self, url: str, uri: str, kind: str) -> None:
+        """Connect, subscribe to `uri`, and wait until the stream is open."""
+        parts = urlsplit(url)
+        self.socket = socket.create_connection((parts.hostname, parts.port), SILENCE_SECONDS)
+        self.heard = 0
+        self._tail = b""
+        self._needle = b'"uri":"%b"' % uri.encode()
+        host = f"Host: {parts.netloc}\r\nAccept: application/json, text/event-stream\r\n"
+        if kind == MODERN:
+            self._listen(parts.path, host, uri)
+        else:
+            self._open_session(parts.path, host, uri)
+        self.socket.setblocking(False)
+
+    def __repr__(self) -> str:
+        return f"<Subscriber {self.heard} heard>"
+
+    def receive(self) -> int:
+        """Receive once; how many changes have come with it."""
+        data = self.socket.recv(RECEIVE_BYTES)
+        if not data:
+            raise WrongAnswer("a stream has ended")
+        data = self._tail + data
+        found = data.count(self._needle)
+        self.heard += found
+        self._tail = data[data.rfind(b"\n") + 1 :]
+        return found
+
+    def _listen(self, path: str, host: str, uri: str) -> None:
+        params = {
+            "notifications": raw({"resourceSubscriptions": [uri]} if uri else {"toolsListChanged": True})
+        }
+        fields = "".join(f"{k}: {v}\r\n" for k, v in request_headers(m.LISTEN, params, NEWEST))
+        self._post(path, host + fields, encode_modern(m.LISTEN, params))
+        self._await(b"acknowledged")
+
+    def _open_session(self, path: str, host: str, uri: str) -> None:
+        params = {"protocolVersion": NEWEST_LEGACY, "capabilities": {}, "clientInfo": CLIENT}
+        self._post(path, host, encode_request(0, m.INITIALIZE, params))
+        found = _SESSION.search(self._await(b'"result"'))
+        if found is None:
+            raise WrongAnswer("no session was opened")
+        session = f"MCP-Protocol-Version: {NEWEST_LEGACY}\r\nMcp-Session-Id: {found[1].decode()}\r\n"
+        self._post(path, host + session, encode_notification(m.INITIALIZED))
+        self._await(b" 202 ")
+        if uri:
+            self._post(path, host + session, encode_request(1, m.RESOURCES_SUBSCRIBE, {"uri": uri}))
+            self._await(b'"result"')
+        self.socket.sendall(f"GET {path} HTTP/1.1\r\n{host}{session}\r\n".encode())
+        self._await(b": open")
+
+    def _post(self, path: str, fields: str, body: bytes) -> None:
+        framing = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        self.socket.sendall(f"POST {path} HTTP/1.1\r\n{fields}{framing}\r\n".encode() + body)
+
+    def _await(self, sign: bytes) -> bytes:
+        data = b""
+        while sign not in data:
+            part = self.socket.recv(RECEIVE_BYTES)
+            data += part
+            if not part or b'"error"' in data:
+                raise WrongAnswer(f"not subscribed: {shown(data)}")
+        return data
+
+
+def measure(subscribers: list[Subscriber], upstream: str, changes: int) -> Delivery:
+    """Cause change after change, each when every subscriber has heard of the one before."""
+    parts = urlsplit(upstream)
+    trigger = Connection(f"http://{parts.netloc}{CHANGE_PATH}")
+    request = f"POST {CHANGE_PATH} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: 0\r\n\r\n".encode()
+    by_fd = {each.socket.fileno(): each for each in subscribers}
+    durations = []
+    with select.epoll() as poller:
+        for fd in by_fd:
+            poller.register(fd, select.EPOLLIN)
+        started = time.monotonic()
+        for number in range(changes + WARM_UP_CHANGES):
+            if number == WARM_UP_CHANGES:
+                started = time.monotonic()
+            began = int(bytes(trigger.exchange(request).body))
+            waiting = len(by_fd)
+            while waiting > 0:
+                ready = poller.poll(SILENCE_SECONDS)
+                if not ready:
+                    raise WrongAnswer(f"{waiting} subscribers did not hear of a change")
+                for fd, _ in ready:
+                    waiting -= by_fd[fd].receive()
+            durations.append((time.monotonic_ns() - began) / 1e9)
+        seconds = time.monotonic() - started
+    if any(each.heard != changes + WARM_UP_CHANGES for each in subscribers):
+        raise WrongAnswer("a subscriber has not heard of every change once")
+    return Delivery(durations[WARM_UP_CHANGES:], len(subscribers), seconds)
+
+
+@click.command()
+@click.argument("url")
+@click.argument("upstream", required=False)
+@click.option("--uri", default="", help="What they subscribe to, as clients see it; nothing by default.")
+@click.option("--era", type=click.Choice([MODERN, LEGACY]), default=MODERN, show_default=True)
+@click.option("--count", type=click.IntRange(1, 100_000), default=1000, show_default=True)
+@click.option("--changes", type=click.IntRange(1, 100_000), default=50, show_default=True)
+@click.option("--idle", is_flag=True, help="Cause no change.")
+def main(url: str, upstream: str | None, uri: str, era: str, count: int, changes: int, *, idle: bool) -> None:
+    """Subscribe at URL; cause changes at the notifier UPSTREAM and wait for each."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(count + SPARE_FILES, hard), hard))
+    subscribers = [Subscriber(url, uri, era) for _ in range(count)]
+    click.echo("ready")
+    if idle or upstream is None:
+        signal.pause()
+        return
+    report = measure(subscribers, upstream, changes)
+    click.echo(msgspec.json.encode(report))
+
+
+if __name__ == "__main__":
+    main()

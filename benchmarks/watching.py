@@ -1,0 +1,29 @@
+"""Rows: mcpmux that keeps what passes, beside mcpmux that does not; both on the same core, in turns."""
+
+from __future__ import annotations
+
+from functools import partial
+from tempfile import TemporaryDirectory
+
+from benchmarks.bench import UPSTREAMS, Bench
+from benchmarks.goal import at_least
+from benchmarks.naming import http_config
+from benchmarks.report import Row, rate_row
+
+CAPTURE = '[capture]\nlevel = "full"\ndirectory = "{folder}/capture"\ncompress = false\n'
+AUDIT = '[audit]\ndirectory = "{folder}/audit"\n'
+
+
+def _watched(what: str, settings: str, bench: Bench) -> list[Row]:
+    measure = f"read 1 KB, 64 connections, modern, {what} (direct: without)"
+    bench.note(measure)
+    with bench.upstream(UPSTREAMS) as upstream, TemporaryDirectory() as folder:
+        plain = http_config(upstream.lines(UPSTREAMS))
+        watched = settings.format(folder=folder) + plain
+        with bench.mux(plain) as mux, bench.mux(watched) as watching:
+            pairs = bench.side_by_side(mux, watching)
+    return [rate_row(measure, pairs, at_least(0.7))]
+
+
+capture = partial(_watched, "full capture", CAPTURE)
+audit = partial(_watched, "audit log", AUDIT)

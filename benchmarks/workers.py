@@ -1,0 +1,89 @@
+"""Row: two workers beside one process.
+
+Load generator and upstreams need cores, too, so two workers never have two cores to themselves here. What is
+compared is therefore what a core gets done: all processes run on both cores, the workers and the rest at
+once, and the CPU time of each process of mcpmux is read. A core that has nothing else to do makes as many
+exchanges a second as its worker makes in a second of CPU time; the busier of the two workers, with the whole
+of the keeper's time on top, says when both cores together are full.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from benchmarks.bench import GRACE_SECONDS, QUIET, UPSTREAMS, Bench
+from benchmarks.goal import at_least, spread_of
+from benchmarks.load import Tally
+from benchmarks.naming import READ, exposed_subjects, http_config
+from benchmarks.process import Child, cpu_seconds_of
+from benchmarks.report import MICRO, Row, shares, spread
+
+WORKERS = 2
+LEAST = at_least(1.7)
+PROGRAM = b"workers.program"  # in the command line of a worker
+
+
+def two_workers(bench: Bench) -> list[Row]:
+    """Small resources, without sessions: exchanges a second of CPU time."""
+    measure = "read 1 KB, 64 connections, modern: two workers (through) beside one process (direct)"
+    bench.note(measure)
+    one, two, costs = [], [], []
+    for _ in range(bench.effort.runs):
+        one.append(_run(bench, 1)[0])
+        rate, cost = _run(bench, WORKERS)
+        two.append(rate)
+        costs.append(cost * MICRO)
+    ratios = shares(one, two)
+    row = Row(
+        measure,
+        f"{median(one):,.0f} /s of a core",
+        f"{median(two):,.0f} /s of two cores",
+        spread(ratios, "", 2),
+        spread(costs, " µs", 0),
+        ratio=spread_of(ratios),
+        bound=LEAST.least,
+    )
+    return [row.judged(LEAST, ratios)]
+
+
+def _run(bench: Bench, workers: int) -> tuple[float, float]:
+    """(Exchanges a second when its cores are full, CPU seconds of all processes for one exchange)."""
+    cores = sorted({bench.mux_core, bench.load_core})
+    with _Spread(["benchmarks.upstream", *["--port=0"] * UPSTREAMS], cores) as upstream:
+        urls = upstream.lines(UPSTREAMS)
+        command = ["mcpmux", "serve", "-", "--http", "127.0.0.1:0", f"--workers={workers}", *QUIET]
+        with _Spread(command, cores, http_config(urls)) as mux:
+            (url,) = mux.lines(1)
+            processes = _workers_of(mux.pid) if workers > 1 else []
+            before = [cpu_seconds_of(each) for each in (mux.pid, *processes)]
+            tally = _load(bench, url, cores)
+            used = [cpu_seconds_of(each) for each in (mux.pid, *processes)]
+    keeper, *busy = (after - first for after, first in zip(used, before, strict=True))
+    return tally.all_exchanges / (keeper + max(busy, default=0.0)), (keeper + sum(busy)) / tally.all_exchanges
+
+
+def _load(bench: Bench, url: str, cores: Sequence[int]) -> Tally:
+    effort = bench.effort
+    subjects = [f"--subject={subject}" for subject in exposed_subjects(READ, UPSTREAMS)]
+    times = [f"--seconds={effort.seconds}", f"--warm-up={effort.warm_up}"]
+    with _Spread(["benchmarks.load", *times, *subjects, "--", url], cores) as child:
+        return msgspec.json.decode(child.output(effort.seconds + GRACE_SECONDS), type=Tally)
+
+
+class _Spread(Child):
+    """A child that may use several cores, as may everything that it starts."""
+
+    def __init__(self, arguments: Sequence[str], cores: Sequence[int], stdin: str = "") -> None:
+        super().__init__(arguments, cores[0], stdin)
+        os.sched_setaffinity(self.pid, cores)  # long before it is ready to start anything
+
+
+def _workers_of(keeper: int) -> list[int]:
+    tasks = Path(f"/proc/{keeper}/task").iterdir()
+    children = [child for task in tasks for child in (task / "children").read_text().split()]
+    return [int(child) for child in children if PROGRAM in Path(f"/proc/{child}/cmdline").read_bytes()]

@@ -1,0 +1,110 @@
+"""An exchange through mcpmux takes no more instructions and system calls than it did.
+
+Instructions depend on the Python that runs and on its libraries, so they are divided by those of an exchange
+with the yardstick, which never changes, counted in the same run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from benchmarks.counting import (
+    READY_SECONDS,
+    RECEIVES,
+    SENDS,
+    STRACE,
+    VALGRIND,
+    WAITS,
+    CountingFailed,
+    count_instructions,
+)
+from benchmarks.instructions import (
+    CONNECTIONS,
+    LEGACY_READ,
+    MODERN_READ,
+    SCENARIOS,
+    STDIO_READ,
+    Cost,
+    Scenario,
+    asking_in_rounds,
+    calls_of,
+    instructions_of,
+    table,
+)
+from benchmarks.naming import READ
+from benchmarks.process import Child
+from tests.real.parts import program
+
+ROUNDS = 20
+MORE = 1.2  # times what was written down here: a regression of a quarter is seen
+LESS = 0.8  # what has become so much cheaper is to be written down anew, or the next regression is not seen
+
+
+@pytest.fixture(scope="module")
+def yardstick() -> float:
+    """Instructions of one exchange with the server that never changes."""
+    program(VALGRIND)
+
+    @contextmanager
+    def prepare(child: Child) -> Iterator[Callable[[], None]]:
+        (url,) = child.lines(1, READY_SECONDS)
+        with asking_in_rounds(url, READ, READ.subjects, CONNECTIONS, ROUNDS) as work:
+            yield work
+
+    core = min(os.sched_getaffinity(0))
+    total = count_instructions(["tests.benchmarks.yardstick"], core, "", prepare)
+    return total / (ROUNDS * CONNECTIONS)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scenario", "written_down"),
+    [(MODERN_READ, 0.526), (LEGACY_READ, 0.550), (STDIO_READ, 0.439)],
+    ids=lambda value: value.name if isinstance(value, Scenario) else "",
+)
+def test_exchange_takes_no_more_instructions(
+    yardstick: float, scenario: Scenario, written_down: float
+) -> None:
+    found = instructions_of(scenario, ROUNDS) / yardstick
+    assert found <= written_down * MORE, f"{found:.3f} exchanges of the yardstick instead of {written_down}"
+    assert found >= written_down * LESS, f"cheaper: write {found:.3f} instead of {written_down}"
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scenario", "most"),
+    [
+        (MODERN_READ, {RECEIVES: 2, SENDS: 2, WAITS: 2}),
+        (STDIO_READ, {RECEIVES: 3, SENDS: 2, WAITS: 5}),
+    ],
+    ids=["modern", "stdio"],
+)
+def test_exchange_takes_no_more_system_calls(scenario: Scenario, most: dict[frozenset[str], float]) -> None:
+    program(STRACE)
+    cost = Cost(scenario, 0, calls_of(scenario, ROUNDS), ROUNDS)
+    for names, count in most.items():
+        assert 0 < cost.each(names) <= count * MORE, cost.calls
+    assert cost.calls.total() <= ROUNDS * (sum(most.values()) + 2) * MORE, cost.calls  # 2: epoll_ctl
+
+
+def test_table_has_the_calls_of_one_exchange() -> None:
+    calls = Counter({"recvfrom": 4, "read": 4, "sendto": 6, "epoll_wait": 3, "futex": 1})
+    row = table([Cost(MODERN_READ, 534_489.4, calls, 2)]).splitlines()[-1]
+    assert row == "| read 1 KB, modern | 534,489 | 4.0 | 3.0 | 1.5 | 0.5 |"
+
+
+def test_every_exchange_of_the_table_has_a_name_of_its_own() -> None:
+    assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS)
+
+
+def test_missing_program_is_told_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(CountingFailed, match="apt-get install valgrind"):
+        instructions_of(STDIO_READ)

@@ -1,0 +1,216 @@
+"""Peers are configured as they want it, and one that cannot run says why instead of spoiling the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shlex
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bench import UPSTREAMS
+from benchmarks.goal import MET, NOT_MEASURED, NOT_MET
+from benchmarks.load import Tally
+from benchmarks.peers import context_forge, fast_mcp, mcp_hub, mcp_proxy, one_mcp, supergateway
+from benchmarks.peers.catalogue import PEERS
+from benchmarks.peers.install import NPM, CannotRun, Environment, Installed, complaint, install, run
+from benchmarks.peers.measure import Result, summed_up
+from benchmarks.peers.peer import READ_ITEMS, Launch, Peer, Shape, Site
+from benchmarks.peers.running import Running, free_port, listening
+from benchmarks.peers.table import table
+from benchmarks.report import Pair
+from benchmarks.upstream import TOOL, item_uri
+
+URLS = [f"http://127.0.0.1:{9000 + number}/mcp" for number in range(UPSTREAMS)]
+COMMAND = ["python", "-m", "a server", "--stdio"]
+READY_SECONDS = 20
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(Installed(tmp_path / "installed", NPM), tmp_path, 8123, URLS, COMMAND)
+
+
+def written(site: Site, name: str) -> dict:
+    return json.loads((site.folder / name).read_text())
+
+
+def test_mcp_hub_gets_every_server_and_a_fresh_catalogue(site):
+    launch = mcp_hub.start(site)
+    assert list(written(site, "servers.json")["mcpServers"].values()) == [{"url": url} for url in URLS]
+    assert f"--config={site.folder}/servers.json" in launch.command
+    assert "--port=8123" in launch.command
+    catalogue = Path(launch.environment["XDG_DATA_HOME"], "mcp-hub/cache/registry.json")
+    assert json.loads(catalogue.read_text())["lastFetchedAt"] > time.time() * 1000 - 60_000
+
+
+def test_1mcp_gets_every_server(site):
+    launch = one_mcp.start(site)
+    assert [server["url"] for server in written(site, "mcp.json")["mcpServers"].values()] == URLS
+    assert f"--config={site.folder}/mcp.json" in launch.command
+
+
+def test_fastmcp_is_told_port_and_servers_in_its_own_python(site):
+    launch = fast_mcp.start(site)
+    assert launch.command[0] == site.installed.python
+    assert list(launch.command[-6:]) == ["8123", *URLS]
+    assert fast_mcp.PROGRAM.is_file()
+
+
+def test_context_forge_has_a_database_of_its_own(site):
+    launch = context_forge.start(site)
+    assert launch.environment["DATABASE_URL"] == f"sqlite:///{site.folder}/gateway.db"
+    assert "--port=8123" in launch.command
+
+
+def test_bridges_get_the_command_of_the_server(site):
+    launched = supergateway.start(site).command
+    assert shlex.split(launched[launched.index("--stdio") + 1]) == COMMAND
+    launched = mcp_proxy.start(site).command
+    assert list(launched[launched.index("--") + 1 :]) == COMMAND
+
+
+@pytest.mark.parametrize(
+    ("peer", "exposed", "answered"),
+    [
+        (mcp_hub.PEER, "s1__bench:///item/1", "bench:///item/1"),
+        (fast_mcp.PEER, "bench://s1//item/1", "bench://s1//item/1"),
+        (supergateway.PEER, "bench:///item/1", "bench:///item/1"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Peer) else "",
+)
+def test_subjects_are_named_as_the_peer_names_them(peer, exposed, answered):
+    subjects = peer.subjects(UPSTREAMS)
+    assert len(subjects) == READ_ITEMS
+    assert subjects[1] == (exposed, answered)
+
+
+def test_tools_of_every_server_are_called_where_uris_are_not_told_apart():
+    assert [subject.name for subject in context_forge.PEER.subjects(UPSTREAMS)] == [
+        f"s{number}-{TOOL}" for number in range(UPSTREAMS)
+    ]
+
+
+def test_every_peer_is_pinned_or_is_refused_by_the_registry():
+    for peer in PEERS.values():
+        first = peer.environment.requirements[0]
+        assert first.startswith(peer.environment.package)
+        assert first != peer.environment.package or peer is one_mcp.PEER
+        assert peer.load.subjects in ([TOOL], [item_uri(number) for number in range(READ_ITEMS)])
+
+
+def test_result_divides_the_rate_of_mcpmux_by_the_peers():
+    pairs = [tallies(100, 1100), tallies(100, 900), tallies(200, 2100)]
+    result = summed_up(mcp_hub.PEER, "1.2", str(Shape(64)), pairs)
+    assert result.times == (10.5, 9.0, 11.0)
+    assert (result.met, result.peer_rate, result.mux_rate) == (MET, 100, 1100)
+    assert summed_up(mcp_hub.PEER, "1.2", "", pairs[1:2]).met == NOT_MET
+    assert summed_up(supergateway.PEER, "4", "", pairs[1:2]).met == MET
+
+
+def tallies(peer: int, mux: int) -> Pair:
+    return Pair(*(Tally(count, 1.0, count, 0.1, 1e-3, 1e-3) for count in (peer, mux)), 50e-6, 500e-6)
+
+
+def test_table_has_a_line_for_each_peer_and_says_why_one_could_not_run():
+    results = [
+        summed_up(supergateway.PEER, "4.0.0", str(Shape(8, 4)), [tallies(100, 1234)]),
+        Result(one_mcp.PEER, trouble="npm error 404 | not found"),
+    ]
+    lines = table(results).splitlines()
+    assert lines[2] == (
+        "| supergateway 4.0.0 | 8 connections, 4 sessions | 100 /s | 1,234 /s | 12.3 (12.3–12.3) "
+        "| 500 µs | 50 µs | ≥ 5 × | met |"
+    )
+    assert lines[3].startswith("| 1mcp | could not run: npm error 404 / not found |")
+    assert lines[3].endswith(f"| ≥ 10 × | {NOT_MEASURED} |")
+    assert all(line.count("|") == 10 for line in lines[:4])
+    assert lines[5].startswith("* **supergateway 4.0.0**: ")
+
+
+def test_what_cannot_be_installed_says_why(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.peers.install.HOME", tmp_path)
+    wanted = Environment(NPM, "nothing", [f"{tmp_path}/no-such-folder"])
+    with pytest.raises(CannotRun, match=r"no-such-folder|npm"):
+        install("nothing", wanted)
+    assert not (tmp_path / "peer-nothing" / "stamp").exists()
+
+
+def test_what_is_there_already_is_not_installed_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.peers.install.HOME", tmp_path)
+    wanted = Environment(NPM, "nothing", [])  # there is nothing to install, so this succeeds at once
+    with suppress(CannotRun):  # but for machines without npm, where only what is there can be used
+        install("nothing", wanted)
+    directory = tmp_path / "peer-nothing"
+    (directory / "stamp").write_text("\n".join([sys.version]))
+    (directory / "kept").touch()
+    assert install("nothing", wanted) == Installed(directory, NPM)
+    assert (directory / "kept").exists()
+    with pytest.raises(CannotRun):  # other requirements are another environment
+        install("nothing", wanted._replace(requirements=[f"{tmp_path}/no-such-folder"]))
+    assert not (directory / "kept").exists()
+
+
+def test_program_that_is_missing_is_no_crash():
+    with pytest.raises(CannotRun, match="no-such-program"):
+        run(["no-such-program"])
+
+
+def test_complaint_is_the_lines_that_speak_of_errors():
+    assert complaint("starting\n npm error code E404\n\nnpm error 404 Not Found\ndone") == (
+        "npm error code E404 / npm error 404 Not Found"
+    )
+    assert complaint("only this\n") == "only this"
+
+
+def test_process_is_ended_with_what_it_started(tmp_path):
+    core = min(os.sched_getaffinity(0))
+    mark = tmp_path / "child"
+    program = (
+        "import subprocess, sys, pathlib, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"pathlib.Path({str(mark)!r}).write_text(str(child.pid))\n"
+        "time.sleep(600)\n"
+    )
+    with Running(Launch([sys.executable, "-c", program]), core, tmp_path) as running:
+        running.wait_until(lambda: int(mark.read_text()), READY_SECONDS)
+        child = os.pidfd_open(int(mark.read_text()))
+        assert running.cpu_seconds() >= 0
+    ended, _, _ = select.select([child], [], [], READY_SECONDS)
+    os.close(child)
+    assert ended
+
+
+def test_process_that_ends_at_once_says_what_it_said(tmp_path):
+    core = min(os.sched_getaffinity(0))
+    launch = Launch([sys.executable, "-c", "import sys; sys.exit('error: no such port')"])
+    with Running(launch, core, tmp_path) as running, pytest.raises(CannotRun, match="no such port"):
+        running.wait_until(lambda: listening(free_port()), READY_SECONDS)
+
+
+def test_process_that_never_gets_ready_says_the_last_error(tmp_path):
+    core = min(os.sched_getaffinity(0))
+    launch = Launch([sys.executable, "-c", "import time; time.sleep(600)"])
+    with Running(launch, core, tmp_path) as running, pytest.raises(CannotRun, match="not ready after 0 s"):
+        running.wait_until(lambda: listening(free_port()), 0.1)
+
+
+def test_paused_process_does_nothing_and_then_goes_on(tmp_path):
+    core = min(os.sched_getaffinity(0))
+    with Running(Launch([sys.executable, "-c", "while True: pass"]), core, tmp_path) as running:
+        running.wait_until(lambda: 1 / running.cpu_seconds(), READY_SECONDS)  # it has used some
+        with running.paused():
+            running.settle()
+            used = running.cpu_seconds()
+            running.settle()
+            assert running.cpu_seconds() == used
+        running.wait_until(lambda: 1 / (running.cpu_seconds() - used), READY_SECONDS)
+
+
+def test_addresses_do_not_get_into_a_complaint():
+    assert complaint("error: GET https://example.com/a%2fb - no") == "error: GET … - no"
