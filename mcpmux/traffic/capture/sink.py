@@ -25,7 +25,7 @@ from mcpmux.traffic.redaction.redactor import Redactor
 
 log = structlog.get_logger()
 
-FLUSH_SECONDS = 0.1  # for how long a message may be in the queue alone
+FLUSH_SECONDS = 0.25  # for how long a message may be in the queue alone
 RETRY_SECONDS = 5.0  # between attempts to write while it does not work
 COST = 300  # bytes that a message takes in the queue besides its own
 BATCH_BYTES = 4 * 2**20  # of messages that are encoded and written together
