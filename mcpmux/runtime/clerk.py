@@ -74,15 +74,16 @@ class Clerks:
         self._dismissed = True
         self._bench.unpark_all()
 
-    async def _serve(self, first: Job) -> None:
-        job: Job | None = first
+    async def _serve(self, job: Job | None) -> None:
         while True:
             with trio.CancelScope() as scope:
                 while not scope.cancel_called:
                     if job is None and (job := await self._next()) is None:
                         return
-                    current, job = job, None
-                    await current.run(scope)
+                    try:
+                        await job.run(scope)
+                    finally:
+                        job = None  # nothing of it is kept while the next is waited for
 
     async def _next(self) -> Job | None:
         """The next job; None when enough others wait for one, or none will come."""

@@ -60,9 +60,12 @@ class Punctuality:
                 await self._rest.park()
                 self._resting = False
             await trio.sleep(SWEEP_SECONDS)
-            now = trio.current_time()
-            for timed in [timed for timed in self._watched if timed.until <= now]:
-                timed.cut_off()
+            self._sweep()
+
+    def _sweep(self) -> None:
+        now = trio.current_time()
+        for timed in [timed for timed in self._watched if timed.until <= now]:
+            timed.cut_off()
 
 
 @contextmanager

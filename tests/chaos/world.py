@@ -119,7 +119,8 @@ class World:
     async def is_empty(self, seconds: float) -> None:
         """Wait until nothing of any client is left."""
         await until(lambda: not self.leftovers(), seconds)
-        assert not self.leftovers()
+        left = self.leftovers()
+        assert not left, left
 
 
 def _trio(side: socket.socket) -> trio.socket.SocketType:

@@ -98,7 +98,7 @@ def who_am_i(config: Path) -> str:
 
 
 def kept(state: Path) -> Any:
-    (path,) = state.iterdir()
+    (path,) = state.glob("*.json")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     return json.loads(path.read_text())
 
@@ -132,7 +132,7 @@ def test_expired_tokens_are_refreshed_and_nothing_secret_is_logged(
     assert log_in(config)[0] == 0
     first = kept(state)["tokens"]
     authority.say_next()
-    path = next(state.iterdir())
+    path = next(state.glob("*.json"))
     login = json.loads(path.read_text())
     login["tokens"]["expires"] = 0
     path.write_text(json.dumps(login))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from contextlib import asynccontextmanager
 
 import trio
@@ -186,3 +188,27 @@ def test_each_work_ends_as_it_would_in_a_task_of_its_own(plans: list[tuple[int, 
         takes = seconds * 2 + 1
         cut = cancelled_after is not None and cancelled_after * 2 < takes
         assert ended[number] == (("cancelled", (cancelled_after or 0) * 2) if cut else ("done", takes))
+
+
+class Work:
+    """Work of which it can be told whether anybody still has it."""
+
+    async def __call__(self) -> None:
+        await trio.sleep(1)
+
+
+async def test_a_clerk_that_waits_keeps_nothing_of_what_it_has_done(autojump_clock):
+    """What it did last may hold a client's whole request, and another one may never come."""
+    async with open_desk() as desk:
+        for cancelled in (False, True, False):
+            work = Work()
+            alive = weakref.ref(work)
+            job = desk.clerks.give(desk.nursery, work)
+            await quiet()
+            if cancelled:
+                job.cancel("for a test")
+            del work, job
+            await trio.sleep(2)
+            await quiet()
+            gc.collect()  # a cancellation leaves a circle of traceback and frame
+            assert alive() is None

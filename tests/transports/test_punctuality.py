@@ -1,6 +1,7 @@
 """Deadlines of exchanges over HTTP: kept wherever the exchange waits, by one task, on a virtual clock."""
 
 import math
+import weakref
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -142,4 +143,31 @@ async def test_it_rests_while_nothing_is_watched(autojump_clock):
         assert autojump_clock.current_time() - before == pytest.approx(1000)
         statistics = trio.lowlevel.current_statistics()
         assert statistics.seconds_to_next_deadline == math.inf
+        nursery.cancel_scope.cancel()
+
+
+class Thing:
+    """Something with a time of its own."""
+
+    def __init__(self, until):
+        self.until = until
+        self.ended = False
+
+    def cut_off(self):
+        self.ended = True
+
+
+async def test_nothing_that_was_forgotten_is_kept(autojump_clock):
+    punctuality = Punctuality()
+    thing = Thing(5.0)
+    alive = weakref.ref(thing)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(punctuality.run)
+        punctuality.watch(thing)
+        await trio.sleep(6)
+        assert thing.ended
+        punctuality.forget(thing)
+        del thing
+        await trio.testing.wait_all_tasks_blocked()
+        assert alive() is None
         nursery.cancel_scope.cancel()
