@@ -60,6 +60,8 @@ class Recorder:
         self.keeps = bool(keepers)
         self._clock = clock
         self._correlator = Correlator()
+        self._take_one = self._correlator.take_one
+        self._takes = [sink.take for sink in sinks]
         self._exchanges: dict[int, Exchange] = {}
         self._clients = itertools.count(1)
 
@@ -79,10 +81,11 @@ class Recorder:
         if not self._sinks and leg.side == "upstream":
             return
         if message.startswith(b"{"):
-            one = self._correlator.take_one(leg, direction, message, EXCHANGE.get(), self._clock())
-            one.status = status
-            for sink in self._sinks:
-                sink.take(one)
+            one = self._take_one(leg, direction, message, EXCHANGE.get(), self._clock())
+            if status is not None:
+                one.status = status
+            for take in self._takes:
+                take(one)
             return
         for seen in self._correlator.take(leg, direction, message, EXCHANGE.get(), self._clock()):
             seen.status = status

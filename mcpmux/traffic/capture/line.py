@@ -122,8 +122,14 @@ class LineEncoder:
         }
 
     def _body(self, kind: str, body: bytes, level: str) -> bytes:
+        if level == "full" and body.startswith(b"{") and kind != "invalid" and not _has_line_end(body):
+            return b',"message":' + body
         message, text = body_of(kind, body, level, self._body_bytes)
         return b',"message":%b' % message if message is not None else b',"text":%b' % _json(text)
+
+
+def _has_line_end(body: bytes) -> bool:
+    return b"\n" in body or b"\r" in body
 
 
 def _outcome(seen: Seen, count: int) -> bytes:

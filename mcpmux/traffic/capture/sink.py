@@ -143,6 +143,10 @@ class CaptureSink:
 
     def _take_queue(self) -> list[list[_Waiting]]:
         """What is there now, in batches; it stays counted until it is written."""
+        if self._bytes <= BATCH_BYTES:
+            batch = list(self._queue)
+            self._queue.clear()
+            return [batch]
         batches: list[list[_Waiting]] = []
         size = BATCH_BYTES
         for waiting in self._queue:
@@ -185,7 +189,7 @@ class CaptureSink:
                 done += written
 
     def _written(self, batch: Sequence[_Waiting]) -> None:
-        self._bytes -= sum(len(seen.data) + COST for _, _, seen in batch)
+        self._bytes -= COST * len(batch) + sum([len(seen.data) for _, _, seen in batch])
         if self.paused:
             self.paused = False
             log.warning("capture goes on")
