@@ -42,6 +42,11 @@ class Punctuality:
     def __repr__(self) -> str:
         return f"<Punctuality of {len(self._watched)}>"
 
+    @property
+    def watched(self) -> list[Timed]:
+        """What has an end in time."""
+        return list(self._watched)
+
     def watch(self, timed: Timed) -> None:
         """From now on it is cut off when its `until` has passed."""
         self._watched.add(timed)

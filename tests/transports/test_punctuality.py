@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.errors import Overdue
+from mcpmux.errors import Overdue, TransportClosed
 from mcpmux.transports.http.client import HttpPool, PoolLimits
 from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.punctuality import SWEEP_SECONDS, Punctuality
@@ -129,6 +129,20 @@ async def test_a_stream_takes_its_time(autojump_clock):
         response.take_time()
         assert await response.read() == b"abcd"
         response.release()
+
+
+async def test_when_nobody_keeps_time_any_more_whoever_waits_hears_it(autojump_clock):
+    async with served_by(silent) as pool, trio.open_nursery() as nursery:
+
+        async def wait():
+            with pytest.raises(TransportClosed):
+                await ask(pool)
+
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        pool.interrupt()
+        await trio.testing.wait_all_tasks_blocked()
+        assert trio.current_time() < PATIENCE
 
 
 async def test_it_rests_while_nothing_is_watched(autojump_clock):

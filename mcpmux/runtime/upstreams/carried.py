@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from mcpmux.errors import McpmuxError
+from mcpmux.errors import McpmuxError, TransportError
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.envelope import ErrorReply, Fields, Reply
 from mcpmux.protocol.inflight import Ticket
@@ -33,15 +33,22 @@ class CarriedCalls:
         self._perform = perform
         self._say_cancelled = say_cancelled
         self._carriers: dict[int, trio.CancelScope] = {}
+        self._over: TransportError | None = None
 
     def __repr__(self) -> str:
         return f"<CarriedCalls {len(self._carriers)}>"
 
     async def exchange(self, call: Call, notify: Notify) -> Fields:
         """Send one request and wait for its answer, or for what the server asks. Raises like a channel."""
+        if self._over is not None:
+            raise self._over
         ticket = self._calls.outgoing.open(call)
         self._nursery.start_soon(self._carry, ticket, name=f"carry {call.method}")
         return await self._wait(ticket, notify)
+
+    def end(self, reason: TransportError) -> None:
+        """The channel is over: who still comes hears why."""
+        self._over = reason
 
     async def resume(self, call: Call, notify: Notify) -> Fields:
         """Go on with a parked call. Raises RpcError for a state that is not known (any more)."""

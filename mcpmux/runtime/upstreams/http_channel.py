@@ -250,6 +250,7 @@ class HttpChannel:
 
     def fail_calls(self) -> None:
         """The channel is over: whoever still waits hears it."""
+        self._carried.end(self.close_reason)
         self._calls.outgoing.fail_all(self.close_reason)
 
     async def resume(self, call: Call, notify: Notify) -> Fields:
@@ -368,5 +369,6 @@ async def open_http_channel(
             yield channel
         finally:
             channel.fail_calls()
+            pool.interrupt()
             await peer.end_session()
             nursery.cancel_scope.cancel()

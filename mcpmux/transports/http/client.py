@@ -146,6 +146,12 @@ class HttpPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def interrupt(self) -> None:
+        """Nobody runs `punctuality` any more: requests that have an end in time raise TransportClosed now."""
+        for connection in self.punctuality.watched:
+            if isinstance(connection, HttpConnection):
+                connection.wire.interrupt()
+
     def close(self) -> None:
         """Close what is idle now, and the rest as its requests end."""
         self._closed = True
