@@ -1,4 +1,4 @@
-"""A channel over HTTP that has ended: whoever still comes to it hears so, in the words of a lost connection."""
+"""A channel over HTTP that has ended: whoever still comes to it hears so, as of a lost connection."""
 
 from __future__ import annotations
 

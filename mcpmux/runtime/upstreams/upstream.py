@@ -28,6 +28,7 @@ from mcpmux.errors import (
     RpcError,
     TransportClosed,
     TransportError,
+    leaves_of,
 )
 from mcpmux.mux.breaker import Breaker
 from mcpmux.mux.comeback import STABLE_SECONDS, WINDOW_SECONDS
@@ -337,7 +338,7 @@ class Upstream(Condition):
                 finally:
                     self._forget(connection)
         except* McpmuxError as group:  # the wall around one attempt
-            leaves = _leaves(group)
+            leaves = leaves_of(group)
             self.trouble = "; ".join(str(error) for error in leaves)
             died = any(isinstance(error, TransportClosed) for error in leaves)
         if began is None:
@@ -397,10 +398,3 @@ class Upstream(Condition):
 
 def _untold(_name: str, _facts: ServerFacts) -> None:
     """For a session that is not an upstream's any more."""
-
-
-def _leaves(group: BaseExceptionGroup[McpmuxError]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        found.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
-    return found
