@@ -33,6 +33,7 @@ START = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\n"
 PLAIN = START + FIELDS
 CHUNKED = PLAIN + b"Transfer-Encoding: chunked\r\n\r\n"
 NEXT = PLAIN + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+LAST = NEXT.replace(b"\r\nHost", b"\r\nConnection: close\r\nHost", 1)
 ONE_CHUNK = b"%x\r\n%b\r\n" % (len(BODY), BODY)
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 WHOLE = ONE_CHUNK + b"0\r\n\r\n"
@@ -171,22 +172,20 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     with Running("serve", str(config)) as running:
         found = urlsplit(running.line(containing="http://").split()[-1]).port
         assert found is not None
-        assert [status_of(answer) for answer in answers(found, NEXT, closes=False)] == [200]
+        assert [status_of(answer) for answer in answers(found, LAST)] == [200]
         yield found
-        assert [status_of(answer) for answer in answers(found, NEXT, closes=False)] == [200]
+        assert [status_of(answer) for answer in answers(found, LAST)] == [200]
         running.stop()
         assert "request handler failed" not in running.stderr
         assert "Traceback" not in running.stderr
 
 
-def answers(port: int, data: bytes, *, closes: bool = True, pieces: int = 1) -> list[bytes]:
-    """Everything that comes back for `data`, cut into answers; `closes`: the server is to end it itself."""
+def answers(port: int, data: bytes, *, pieces: int = 1) -> list[bytes]:
+    """Everything that comes back for `data` until the server ends it, cut into answers."""
     with socket.create_connection(("127.0.0.1", port), SECONDS) as connection:
         size = -(-len(data) // pieces)
         for start in range(0, len(data), size):
             connection.sendall(data[start : start + size])
-        if not closes:
-            connection.shutdown(socket.SHUT_WR)
         received = b""
         while part := connection.recv(65536):
             received += part
@@ -211,7 +210,7 @@ def test_ambiguous_request_is_refused_and_nothing_behind_it_is_read(
 @pytest.mark.parametrize("pieces", [1, 7], ids=["whole", "pieces"])
 @pytest.mark.parametrize("sent", TAKEN.values(), ids=TAKEN)
 def test_unusual_but_clear_request_is_answered_and_so_is_the_next(port: int, sent: bytes, pieces: int):
-    found = answers(port, sent + NEXT, closes=False, pieces=pieces)
+    found = answers(port, sent + LAST, pieces=pieces)
     assert [status_of(answer) for answer in found] == [200, 200]
     assert all(b'"supportedVersions"' in answer for answer in found)
 
@@ -224,4 +223,4 @@ def test_garbage_behind_a_good_request_is_refused_after_its_answer(port: int):
 @pytest.mark.parametrize("host", [b"elsewhere", b"localhost, elsewhere", b"localhost elsewhere", b""])
 def test_host_that_is_not_served_is_refused_each_time(port: int, host: bytes):
     stranger = NEXT.replace(b"Host: localhost", b"Host: " + host)
-    assert [status_of(answer) for answer in answers(port, stranger + NEXT, closes=False)] == [403, 200]
+    assert [status_of(answer) for answer in answers(port, stranger + LAST)] == [403, 200]
