@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import array
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 import structlog
@@ -24,6 +24,7 @@ from mcpmux.transports.wire import PlainWire, reason_of
 NOTE_BYTES = 64 * 1024  # what was received of a connection may be so long; see `serve_http`
 _DATAGRAM_BYTES = NOTE_BYTES + 4096
 _FD_BYTES = array.array("i").itemsize
+_RECEIVE = (_DATAGRAM_BYTES, socket.CMSG_SPACE(_FD_BYTES), getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 
 log = structlog.get_logger()
 
@@ -42,6 +43,9 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
     peer: str = ""
     holder: str = ""
     open: bool = False
+
+
+Handed = tuple[Note, socket.socket]
 
 
 def can_hand() -> bool:
@@ -85,21 +89,29 @@ class Hatch:
                 except trio.ClosedResourceError:
                     raise TransportClosed("closed") from None
 
-    async def receive(self) -> tuple[Note, socket.socket]:
+    async def receive(self) -> Handed:
         """The next connection, which is the caller's now. Raises TransportClosed."""
         while True:
             try:
-                data, attached, _, _ = await self._socket.recvmsg(
-                    _DATAGRAM_BYTES, socket.CMSG_SPACE(_FD_BYTES), socket.MSG_CMSG_CLOEXEC
-                )
+                data, attached, _, _ = await self._socket.recvmsg(*_RECEIVE)
             except (OSError, trio.ClosedResourceError) as error:
                 raise TransportClosed(reason_of(error)) from error
-            if not data:
-                raise TransportClosed("the other process has gone")
-            if attached:
-                fds = array.array("i", attached[0][2][:_FD_BYTES])
-                return msgspec.msgpack.decode(data, type=Note), socket.socket(fileno=fds[0])
-            log.warning("a connection is lost: too many files are open in this process")
+            handed = _handed(data, attached)
+            if handed is not None:
+                return handed
+
+    def receive_nowait(self) -> Handed | None:
+        """As `receive`; None when nothing is there. Raises TransportClosed."""
+        while True:
+            try:
+                data, attached, _, _ = self._end.recvmsg(*_RECEIVE)
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                raise TransportClosed(reason_of(error)) from error
+            handed = _handed(data, attached)
+            if handed is not None:
+                return handed
 
     def close(self) -> None:
         """The other side gets TransportClosed. May be called again."""
@@ -110,22 +122,36 @@ def _attached(fd: int) -> list[tuple[int, int, array.array[int]]]:
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
 
 
-class HandedListener(trio.abc.Listener[trio.SocketStream]):
-    """A listener whose connections come through a hatch: `put` by whoever receives there."""
+def _handed(data: bytes, attached: Sequence[tuple[int, int, bytes]]) -> Handed | None:
+    """What a datagram brings, None for one that has lost its connection. Raises TransportClosed for none."""
+    if not data:
+        raise TransportClosed("the other process has gone")
+    if not attached:
+        log.warning("a connection is lost: too many files are open in this process")
+        return None
+    fds = array.array("i", attached[0][2][:_FD_BYTES])
+    return msgspec.msgpack.decode(data, type=Note), socket.socket(fileno=fds[0])
 
-    def __init__(self, waiting: int) -> None:
-        """`waiting`: connections that may wait to be accepted."""
-        self._in, self._out = trio.open_memory_channel[trio.SocketStream](waiting)
+
+class HandedListener(trio.abc.Listener[trio.SocketStream]):
+    """A listener whose connections come through a hatch: `put` by whoever receives there.
+
+    Nothing waits in it: what nobody accepts stays with whoever has put it.
+    """
+
+    def __init__(self) -> None:
+        self._in, self._out = trio.open_memory_channel[trio.SocketStream](0)
 
     def __repr__(self) -> str:
-        return f"<HandedListener {self._in.statistics().current_buffer_used} waiting>"
+        return f"<HandedListener {self._in.statistics().tasks_waiting_send} waiting>"
 
-    async def put(self, stream: trio.SocketStream) -> None:
-        """One more. It is closed when nobody accepts any more."""
+    async def put(self, stream: trio.SocketStream) -> bool:
+        """Have it accepted. False when nobody accepts any more, and it is still the caller's."""
         try:
             await self._in.send(stream)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            await trio.aclose_forcefully(stream)
+            return False
+        return True
 
     async def accept(self) -> trio.SocketStream:
         """See Listener."""
@@ -136,11 +162,6 @@ class HandedListener(trio.abc.Listener[trio.SocketStream]):
 
     async def aclose(self) -> None:
         """See Listener."""
-        while True:
-            try:
-                self._out.receive_nowait().socket.close()
-            except (trio.WouldBlock, trio.EndOfChannel, trio.ClosedResourceError):
-                break
         self._in.close()
         self._out.close()
         await trio.lowlevel.checkpoint()
@@ -171,7 +192,7 @@ class ResumedWire(PlainWire):
 class Handing:
     """How one HTTP server hands its connections over, and gets those of others.
 
-    `arrivals`: connections that others have served so far. `pass_on` sends one to a worker.
+    `arrivals`: connections that others have served so far. `pass_on` sends one to a worker, 0 for any other.
     """
 
     def __init__(

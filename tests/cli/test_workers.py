@@ -473,10 +473,12 @@ def test_one_admin_listener_sees_and_steers_all(invoke: Invoke, tmp_path: Path) 
             rows = json.loads(ask("/api/exchanges?limit=100"))["rows"]
             return [row for row in rows if row.get("method") == "tools/call"]
 
-        wait_until(lambda: len(calls()) == 10, "some are not shown")
+        def are_over() -> bool:
+            return Counter(row["status"] for row in calls()) == {"ok": 10}
+
+        wait_until(are_over, "some are not shown, or not to their end")
         rows = calls()
         assert {row["peer"].partition("/")[0] for row in rows} == {"1", "2"}
-        assert {row["status"] for row in rows} == {"ok"}
         detail = json.loads(ask(f"/api/exchanges/{rows[0]['row']}"))
         assert len(detail["messages"]) == 4
 
@@ -485,9 +487,13 @@ def test_one_admin_listener_sees_and_steers_all(invoke: Invoke, tmp_path: Path) 
         assert sys.executable in state["target"]
 
         assert invoke("ctl", "drain", "counting", *here).exit_code == 0
+
+        def is_drained() -> bool:
+            told = modern(served.connect(), "tools/call", count, "counting__count")
+            return "error" in told and "drained" in told["error"]["message"]
+
         for _ in range(4):
-            refused = modern(served.connect(), "tools/call", count, "counting__count")
-            assert "drained" in refused["error"]["message"]
+            wait_until(is_drained, "not all workers have drained it")
         assert json.loads(ask("/upstreams"))["upstreams"][0]["state"] == "drained"
         assert invoke("ctl", "restart", "counting", *here).exit_code == 0
 
@@ -673,6 +679,32 @@ def test_a_question_that_several_calls_can_have_caused_reaches_none_of_their_cli
     assert modern(first, "tools/call", params, name)["result"]["resultType"] == "input_required"
     assert "result" in modern(elsewhere, "tools/list", {})
     assert "clients share this session" in text_of(modern(second, "tools/call", params, name))
+    assert served.mux.stop() == 0, served.mux.stderr
+
+
+def test_a_connection_that_waits_goes_on_when_its_worker_is_asked_to_end(served: Served) -> None:
+    before = served.workers()
+    used = [served.connect() for _ in range(4)]
+    for connection in used:
+        assert "result" in modern(connection, "tools/list", {})
+    new = [socket.create_connection(served.address, WAIT_SECONDS) for _ in range(4)]
+    try:
+        for pid in before:
+            os.kill(pid, signal.SIGTERM)
+            served.mux.line("stderr", containing="worker lost")
+            wait_until(lambda: len(served.workers()) == 2, "no new worker")
+        for sock in new:
+            connection = served.connect()
+            connection.sock = sock
+            assert "result" in modern(connection, "tools/list", {})
+        for connection in used:
+            held = connection.sock
+            assert "result" in modern(connection, "tools/list", {})
+            assert connection.sock is held
+    finally:
+        for sock in new:
+            sock.close()
+    assert not any(map(is_alive, before))
     assert served.mux.stop() == 0, served.mux.stderr
 
 

@@ -74,22 +74,53 @@ async def test_whoever_takes_nothing_lets_the_sender_wait():
     there.close()
 
 
-async def test_a_listener_gives_what_was_put_and_closes_the_rest():
-    listener = HandedListener(4)
+async def test_a_listener_gives_what_was_put_and_leaves_the_rest_to_whoever_put_it():
+    listener = HandedListener()
     pairs = [socket.socketpair() for _ in range(3)]
     streams = [stream_of(server) for _, server in pairs]
-    for stream in streams[:2]:
-        await listener.put(stream)
-    assert await listener.accept() is streams[0]
-    await listener.aclose()
-    await listener.put(streams[2])
-    with pytest.raises(trio.ClosedResourceError):
-        await listener.accept()
-    for client, _ in pairs[1:]:
-        with client:
-            assert client.recv(1) == b""
-    pairs[0][0].close()
-    await streams[0].aclose()
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            taken: list[bool] = []
+
+            async def put(stream: trio.SocketStream) -> None:
+                taken.append(await listener.put(stream))
+
+            nursery.start_soon(put, streams[0])
+            assert await listener.accept() is streams[0]
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(put, streams[1])
+            await trio.testing.wait_all_tasks_blocked()
+            await listener.aclose()
+        assert not await listener.put(streams[2])
+        assert taken == [True, False]
+        with pytest.raises(trio.ClosedResourceError):
+            await listener.accept()
+        for (client, _), stream in zip(pairs, streams, strict=True):
+            with client:
+                client.sendall(b"alive")
+                assert await stream.receive_some(10) == b"alive"
+                await stream.aclose()
+
+
+async def test_what_waits_in_a_hatch_can_be_had_without_waiting():
+    here, there = hatches()
+    assert there.receive_nowait() is None
+    client, server = socket.socketpair()
+    with client, server:
+        assert here.send_nowait(NOTE, server.fileno())
+        handed = there.receive_nowait()
+        assert handed is not None
+        assert handed[0] == NOTE
+        handed[1].close()
+        assert there.receive_nowait() is None
+        here.send_nowait(NOTE, server.fileno())
+        here.close()
+        last = there.receive_nowait()
+        assert last is not None
+        last[1].close()
+    with pytest.raises(TransportClosed):
+        there.receive_nowait()
+    there.close()
 
 
 async def test_a_resumed_wire_begins_with_what_came_before():

@@ -1,8 +1,9 @@
 """The workers as their keeper sees them: started, given connections, told things, started again, ended.
 
 Promises: connections go to the workers in turn, so that a handful of lasting ones is spread as evenly as
-many; one that a worker hands over goes to the worker that it names. A worker that ends without being asked to
-is told in the log and started again, at once at first, later when it keeps ending.
+many; one that a worker hands over goes to the worker that it names, or to any when it names none. A worker
+that ends without being asked to is told in the log and started again, at once at first, later when it keeps
+ending. One that is asked to gives back what it has not begun with, and none of that is lost.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ log = structlog.get_logger()
 
 BACK_SECONDS = 10.0  # for a worker that is started again to take what is for it alone
 FULL_SECONDS = 0.05  # until a worker is tried again that takes nothing more for now
-FORWARDED = 256  # connections that wait for a worker; more are closed
+FORWARDED = 256  # connections handed over that wait for a worker; more are closed
+LAST_SECONDS = 5.0  # for what a worker has handed over when it has ended
 
 BeginningOf = Callable[[int], Begin]
 """What the worker with that number is told first."""
@@ -45,6 +47,7 @@ class Crew:
         self._next = 0
         self._stopping = False
         self._guard = OrphanGuard()
+        self._forwarding = trio.CapacityLimiter(FORWARDED)
         self.lives: dict[int, int] = {}
         """How often each worker was started."""
 
@@ -62,20 +65,22 @@ class Crew:
         Started when all are ready. Raises what keeps one from beginning for the first time. Cancelling ends
         them at once.
         """
-        async with trio.open_nursery() as nursery:
-            for number in range(1, self.count + 1):
-                nursery.start_soon(self._keep, number, name=f"worker {number}")
-            while len(self.serving) < self.count:
-                await self._changed.wait()
-            task_status.started()
+        async with trio.open_nursery() as forwards:
+            async with trio.open_nursery() as nursery:
+                for number in range(1, self.count + 1):
+                    nursery.start_soon(self._keep, number, forwards, name=f"worker {number}")
+                while len(self.serving) < self.count:
+                    await self._changed.wait()
+                task_status.started()
+            forwards.cancel_scope.cancel(reason="all workers have ended")
 
-    async def _keep(self, number: int) -> None:
+    async def _keep(self, number: int, forwards: trio.Nursery) -> None:
         """One worker, and the next when it is lost."""
         comeback, came_up = Comeback(), False
         while not self._stopping:
             began = trio.current_time()
             try:
-                worker = await self._live(number)
+                worker = await self._live(number, forwards)
             except OSError as error:
                 failure: Exception | None = TransportError(f"a worker cannot be started: {reason_of(error)}")
                 ready = False
@@ -92,7 +97,7 @@ class Crew:
             log.error("worker lost with its sessions", worker=number, reason=reason, again=round(wait, 1))
             await trio.sleep(wait)
 
-    async def _live(self, number: int) -> Worker:
+    async def _live(self, number: int, forwards: trio.Nursery) -> Worker:
         """One process from its start to its end. Raises OSError when there is none."""
         desk, their_desk = socket.socketpair()
         hatch, their_hatch = hatch_pair()
@@ -111,12 +116,15 @@ class Crew:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._guard.watch, process.pid, watching, name=f"guard {number}")
-                nursery.start_soon(self._forward_all, worker, nursery, name=f"hatch {number}")
+                forwarded = trio.Event()
+                nursery.start_soon(self._forward_all, worker, forwards, forwarded, name=f"hatch {number}")
                 nursery.start_soon(self._tell_when_ready, worker)
                 await self._tell(worker, self._beginning_of(number))
                 if self._stopping:
                     await self._tell(worker, Stop())
                 await worker.listen()
+                with trio.move_on_after(LAST_SECONDS):
+                    await forwarded.wait()
                 nursery.cancel_scope.cancel(reason="the worker has ended")
         finally:
             worker.ended = True
@@ -133,55 +141,55 @@ class Crew:
 
     # Connections
 
-    async def give(self, listener: int, sock: socket.socket) -> None:
-        """Have the next worker serve a connection that came in at a listener; waits while there is none."""
-        note = Note(listener)
+    async def give(self, note: Note, sock: socket.socket) -> None:
+        """Have the next worker serve a connection; waits while there is none."""
         while True:
-            serving = self.serving
-            for _ in serving:
-                self._next += 1
-                if serving[self._next % len(serving)].put(note, sock):
-                    return
-            if serving:
+            if self._give_now(note, sock):
+                return
+            if self.serving:
                 await trio.sleep(FULL_SECONDS)
             else:
                 await self._changed.wait()
 
-    async def _forward_all(self, worker: Worker, nursery: trio.Nursery) -> None:
-        """What a worker hands over goes to the one that it names."""
-        waiting = trio.CapacityLimiter(FORWARDED)
+    def _give_now(self, note: Note, sock: socket.socket) -> bool:
+        serving = self.serving
+        for _ in serving:
+            self._next += 1
+            if serving[self._next % len(serving)].put(note, sock):
+                return True
+        return False
+
+    async def _forward_all(self, worker: Worker, forwards: trio.Nursery, forwarded: trio.Event) -> None:
+        """What a worker hands over goes to the one that it names, until it has ended."""
         try:
             while True:
                 note, sock = await worker.hatch.receive()
-                if not note.worker:
-                    nursery.start_soon(self._give_again, note, sock)
-                    continue
-                target = self._workers.get(note.worker)
-                if target is not None and target.serves and target.put(note, sock):
+                if self._pass(note, sock):
                     sock.close()
-                elif waiting.available_tokens:
-                    nursery.start_soon(self._forward_later, note, sock, waiting)
+                elif self._forwarding.available_tokens:
+                    forwards.start_soon(self._forward_later, note, sock)
                 else:
+                    log.warning("connection closed: too many wait for a worker")
                     sock.close()
         except TransportClosed:
-            return
+            forwarded.set()
 
-    async def _give_again(self, note: Note, sock: socket.socket) -> None:
-        """A worker that is leaving has not begun with it."""
-        with sock:
-            await self.give(note.listener, sock)
+    def _pass(self, note: Note, sock: socket.socket) -> bool:
+        """Whether a worker has it that it is for."""
+        if not note.worker:
+            return self._give_now(note, sock)
+        target = self._workers.get(note.worker)
+        return target is not None and target.serves and target.put(note, sock)
 
-    async def _forward_later(self, note: Note, sock: socket.socket, waiting: trio.CapacityLimiter) -> None:
-        """The worker that it is for is busy or being started again."""
+    async def _forward_later(self, note: Note, sock: socket.socket) -> None:
+        """Whoever it is for is busy or being started again."""
         with sock:
-            async with waiting:
+            async with self._forwarding:
                 with trio.move_on_after(BACK_SECONDS):
-                    while True:
-                        target = self._workers.get(note.worker)
-                        if target is not None and target.serves and target.put(note, sock):
-                            return
+                    while not self._pass(note, sock):
                         await trio.sleep(FULL_SECONDS)
-        log.warning("connection closed: nobody serves its session", worker=note.worker)
+                    return
+        log.warning("connection closed: nobody serves it", worker=note.worker or "any")
 
     # Sayings
 
@@ -200,6 +208,8 @@ class Crew:
     async def stop(self) -> None:
         """Have all finish what they do, and start none any more."""
         self._stopping = True
+        for worker in self._workers.values():
+            worker.leaving = True
         await self.tell(lambda _number: Stop())
 
     async def ask(self, about: str) -> dict[int, Any]:

@@ -76,7 +76,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The worker takes no connection any more."""
+    """The worker has been asked to end, and wishes to be told to `Stop`: it gets no connection after that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from mcpmux.app.workers.share import is_homed, worker_config
 from mcpmux.config import Config, Secret, Upstream
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
-from mcpmux.transports.handing import can_hand
+from mcpmux.transports.handing import Note, can_hand
 
 log = structlog.get_logger()
 
@@ -76,7 +76,7 @@ async def serve_workers(
                         await serving.start(keep_reloading, control, watched, stopping, reloading)
                     for number, (_, sockets) in enumerate(addresses):
                         for each in sockets:
-                            serving.start_soon(_accept, each, partial(whole.crew.give, number))
+                            serving.start_soon(_accept, each, partial(whole.crew.give, Note(number)))
                     for url, _ in addresses:
                         announce(url)
                     if whole.overview is not None:

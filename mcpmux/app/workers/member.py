@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from mcpmux.app.workers.courier import Parcel
-from mcpmux.app.workers.desk import Answer, Ask, Desk, Failed, Leaving, Passed, Ready
+from mcpmux.app.workers.desk import Answer, Ask, Desk, Failed, Leaving, Passed, Ready, Stop
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.transports.handing import Hatch, Note
 
@@ -71,6 +71,7 @@ class Worker:
                     self.failure = ConfigError(mistakes) if mistakes else McpmuxError(saying.reason)
                 elif isinstance(saying, Leaving):
                     self.leaving = True
+                    await self.desk.say(Stop())
                 elif isinstance(saying, Passed):
                     self._take(self.number, saying.parcel)
                 elif isinstance(saying, Answer) and saying.number in self._questions:

@@ -44,11 +44,10 @@ from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.logs import configure_logs
 from mcpmux.mux.worker_mark import mark_of
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.transports.handing import HandedListener, Handing, Hatch, Note
+from mcpmux.transports.handing import Handed, HandedListener, Handing, Hatch, Note
 
 log = structlog.get_logger()
 
-ACCEPTED = 256  # connections that wait for one listener of a worker
 QUESTIONS = 64  # of administrators that are worked on at a time
 
 
@@ -78,6 +77,7 @@ class _Work:
         self._desk = desk
         self._hatch = hatch
         self._stopping = trio.Event()
+        self._waiting = trio.CancelScope()  # for the next connection
 
     async def run(self) -> None:
         config = self._begin.config
@@ -100,7 +100,7 @@ class _Work:
                 answers = Answers(mux, watching.inspector)
                 everything.start_soon(self._obey, mux, answers, everything, name="desk")
                 serving = Serving(config.limits, mux.front, self._stopping, _announced, gate)
-                await self._open_listeners(config, serving, clients, everything)
+                await self._open_listeners(config, serving, clients)
                 await _say(self._desk, Ready())
                 settle_memory()
                 await self._stopping.wait()
@@ -108,15 +108,13 @@ class _Work:
                 clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
             everything.cancel_scope.cancel(reason="stopped")
 
-    async def _open_listeners(
-        self, config: Config, serving: Serving, clients: trio.Nursery, everything: trio.Nursery
-    ) -> None:
+    async def _open_listeners(self, config: Config, serving: Serving, clients: trio.Nursery) -> None:
         accepting: list[HandedListener] = []
         resuming: list[trio.MemorySendChannel[tuple[trio.SocketStream, Note]]] = []
         listeners = config.listeners
         for number, listener in enumerate((*listeners.http, *listeners.streams)):
-            resumed, arrivals = trio.open_memory_channel[tuple[trio.SocketStream, Note]](ACCEPTED)
-            door = HandedListener(ACCEPTED)
+            resumed, arrivals = trio.open_memory_channel[tuple[trio.SocketStream, Note]](0)
+            door = HandedListener()
             accepting.append(door)
             resuming.append(resumed)
             share = Share(door, Handing(number, arrivals, self._hatch.send), self._number, self._workers)
@@ -124,44 +122,50 @@ class _Work:
                 await clients.start(serve_http_listener, listener, serving, share)
             else:
                 await clients.start(serve_stream_listener, listener, serving, share)
-        everything.start_soon(self._receive, accepting, resuming, name="hatch")
+        clients.start_soon(self._receive, accepting, resuming, name="hatch")
 
     async def _receive(
         self,
         accepting: Sequence[HandedListener],
         resuming: Sequence[trio.MemorySendChannel[tuple[trio.SocketStream, Note]]],
     ) -> None:
-        """Give each connection that comes to its listener; once we stop, back to the keeper."""
-        while True:
-            try:
-                note, sock = await self._hatch.receive()
-            except TransportClosed:
-                return
-            if self._stopping.is_set():
-                await self._give_back(note, sock)
-                continue
-            stream = _stream_of(sock)
-            if stream is not None and note.open:
-                await _resume(resuming[note.listener], stream, note)
-            elif stream is not None:
-                await accepting[note.listener].put(stream)
+        """Give each connection that comes to its listener; once we stop, back to the keeper.
 
-    async def _give_back(self, note: Note, sock: socket.socket) -> None:
-        """Somebody else serves a client that has just come; one with a session here has lost it."""
-        with sock:
-            if not note.open:
-                with suppress(TransportClosed):
-                    await self._hatch.send(Note(note.listener), sock.fileno())
+        Returns when we stop and nothing is left: the keeper gives us nothing after it has said to stop.
+        """
+        with suppress(TransportClosed):
+            while (handed := await self._next()) is not None:
+                note, sock = handed
+                stream = _stream_of(sock)
+                if stream is None:
+                    continue
+                if note.open:
+                    taken = await _resume(resuming[note.listener], stream, note)
+                else:
+                    taken = await accepting[note.listener].put(stream)
+                if not taken:  # another worker has it, or the next with our number if it is for us alone
+                    with stream.socket:
+                        await self._hatch.send(note, stream.socket.fileno())
+
+    async def _next(self) -> Handed | None:
+        """The next connection. Raises TransportClosed."""
+        if not self._stopping.is_set():
+            with trio.CancelScope() as self._waiting:
+                return await self._hatch.receive()
+        return self._hatch.receive_nowait()
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        self._waiting.cancel(reason="stopping")
 
     async def _bring(self, parcel: Parcel) -> None:
         await _say(self._desk, Passed(parcel))
 
     async def _heed_signals(self) -> None:
-        """SIGTERM to a worker alone drains it; the keeper starts another one."""
+        """SIGTERM to a worker alone drains it, as soon as the keeper knows; that starts another one."""
         with trio.open_signal_receiver(signal.SIGTERM) as received:
             async for _ in received:
                 await _say(self._desk, Leaving())
-                self._stopping.set()
 
     async def _obey(self, mux: Mux, answers: Answers, everything: trio.Nursery) -> None:
         """Do what the keeper says, until it has gone."""
@@ -181,7 +185,7 @@ class _Work:
 
     def _do(self, mux: Mux, saying: Saying) -> None:
         if isinstance(saying, Stop):
-            self._stopping.set()
+            self._stop()
         elif isinstance(saying, Adopt):
             mux.apply(saying.config)
         elif isinstance(saying, Act) and saying.upstream in mux.upstreams:
@@ -216,11 +220,13 @@ def _stream_of(sock: socket.socket) -> trio.SocketStream | None:
 
 async def _resume(
     resuming: trio.MemorySendChannel[tuple[trio.SocketStream, Note]], stream: trio.SocketStream, note: Note
-) -> None:
+) -> bool:
+    """See HandedListener.put."""
     try:
         await resuming.send((stream, note))
     except (trio.BrokenResourceError, trio.ClosedResourceError):
-        await trio.aclose_forcefully(stream)
+        return False
+    return True
 
 
 async def _say(desk: Desk, saying: Saying) -> None:

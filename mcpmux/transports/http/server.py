@@ -13,6 +13,7 @@ import math
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 
@@ -123,8 +124,9 @@ class _Server:
 
     async def resume_forever(self, handing: Handing, connections: trio.Nursery) -> None:
         """Go on with what other workers hand over."""
-        async for stream, note in handing.arrivals:
-            connections.start_soon(self.serve_stream, stream, note)
+        with handing.arrivals:
+            async for stream, note in handing.arrivals:
+                connections.start_soon(self.serve_stream, stream, note)
 
     async def serve_stream(self, stream: trio.SocketStream, note: Note | None = None) -> None:
         """The life of one connection, or the rest of it when there is a note.
@@ -168,6 +170,7 @@ class _Connection:
         self._reply: HttpReply | None = None
         self._rest: memoryview | None = None  # of what was sent without waiting, and did not go at once
         self._scope = trio.CancelScope()
+        self._unused = False  # we stop, and nothing of a request has come
 
     def __repr__(self) -> str:
         return f"_Connection({self.peer}, {self._parser.phase.name}, reply={self._reply})"
@@ -185,6 +188,8 @@ class _Connection:
             self._note_crash(crash)
         if self.refusal is not None and not self._handshaking:
             await self._refuse(self.refusal)
+        elif self._unused:
+            await self._give_back()
 
     async def _secure(self, context: ssl.SSLContext) -> bool:
         """Put TLS on the wire. False when that is the end of the connection."""
@@ -210,6 +215,7 @@ class _Connection:
                 self.refusal = Refusal(408, "the request did not arrive in time")
                 self._scope.cancel(reason="the request did not arrive in time")
         elif (overdue or self._state.draining) and (self._handshaking or not self.wire.is_readable()):
+            self._unused = not overdue and not self._handshaking
             self._scope.cancel(reason="idle")
 
     async def _converse(self) -> None:
@@ -265,6 +271,13 @@ class _Connection:
             await hand_over(handing, worker, self.wire, data, self.peer, parser.holder)
         except TransportClosed as error:
             self.refusal = Refusal(503, f"the process that has this session cannot be reached: {error}")
+
+    async def _give_back(self) -> None:
+        """We stop while others go on: a client that is about to ask something shall not notice."""
+        handing = self._server.handing
+        if handing is not None and isinstance(self.wire, PlainWire):
+            with suppress(TransportClosed):
+                await handing.pass_on(0, self.wire.socket, b"", self.peer, self._parser.holder)
 
     def _renew_deadline(self, before: Phase | None) -> None:
         phase, limits = self._parser.phase, self._limits
