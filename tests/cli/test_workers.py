@@ -682,6 +682,20 @@ def test_a_question_that_several_calls_can_have_caused_reaches_none_of_their_cli
     assert served.mux.stop() == 0, served.mux.stderr
 
 
+def test_a_worker_that_does_nothing_is_given_nothing(served: Served) -> None:
+    stopped = served.workers()[0]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        served.mux.line("stderr", containing="worker does not answer")
+        served_by = {worker_of(initialize(served.connect())) for _ in range(6)}
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    assert len(served_by) == 1
+    served.mux.line("stderr", containing="worker answers again")
+    assert {worker_of(initialize(served.connect())) for _ in range(6)} == {"1", "2"}
+    assert served.mux.stop() == 0, served.mux.stderr
+
+
 def test_a_connection_that_waits_goes_on_when_its_worker_is_asked_to_end(served: Served) -> None:
     before = served.workers()
     used = [served.connect() for _ in range(4)]

@@ -5,6 +5,7 @@
 | `states` | the state of each upstream's shared session, by name |
 | `upstreams` | a list of `UpstreamState` |
 | `metrics` | text for Prometheus |
+| `pulse` | None, as it answers at all |
 """
 
 from __future__ import annotations

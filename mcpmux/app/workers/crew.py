@@ -3,7 +3,8 @@
 Promises: connections go to the workers in turn, so that a handful of lasting ones is spread as evenly as
 many; one that a worker hands over goes to the worker that it names, or to any when it names none. A worker
 that ends without being asked to is told in the log and started again, at once at first, later when it keeps
-ending. One that is asked to gives back what it has not begun with, and none of that is lost.
+ending; one that hangs is ended. One that is asked to end gives back what it has not begun with, and none of
+that is lost.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import structlog
 import trio
 
 from mcpmux.app.workers.desk import Begin, Desk, Saying, Stop
-from mcpmux.app.workers.member import Take, Worker, end_worker, start_worker
+from mcpmux.app.workers.member import Take, Worker, end_worker, kill_worker, start_worker
+from mcpmux.app.workers.pulse import keep_pulse
 from mcpmux.errors import TransportClosed, TransportError
 from mcpmux.mux.comeback import Comeback
 from mcpmux.transports.handing import Hatch, Note, hatch_pair
@@ -119,6 +121,7 @@ class Crew:
                 forwarded = trio.Event()
                 nursery.start_soon(self._forward_all, worker, forwards, forwarded, name=f"hatch {number}")
                 nursery.start_soon(self._tell_when_ready, worker)
+                nursery.start_soon(self._end_when_hung, worker, process, name=f"pulse {number}")
                 await self._tell(worker, self._beginning_of(number))
                 if self._stopping:
                     await self._tell(worker, Stop())
@@ -136,6 +139,14 @@ class Crew:
 
     async def _tell_when_ready(self, worker: Worker) -> None:
         await worker.ready.wait()
+        self._tell_of_change()
+
+    async def _end_when_hung(self, worker: Worker, process: trio.Process) -> None:
+        await keep_pulse(worker, self._tell_of_change)
+        worker.failure = TransportError("it has hung")
+        kill_worker(process)
+
+    def _tell_of_change(self) -> None:
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
@@ -186,9 +197,10 @@ class Crew:
         with sock:
             async with self._forwarding:
                 with trio.move_on_after(BACK_SECONDS):
-                    while not self._pass(note, sock):
+                    while True:
+                        if self._pass(note, sock):
+                            return
                         await trio.sleep(FULL_SECONDS)
-                    return
         log.warning("connection closed: nobody serves it", worker=note.worker or "any")
 
     # Sayings

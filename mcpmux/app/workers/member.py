@@ -46,6 +46,7 @@ class Worker:
         self.ready = trio.Event()
         self.failure: Exception | None = None
         self.leaving = False
+        self.silent = False
         self.ended = False
         self._questions: dict[int, trio.MemorySendChannel[Any]] = {}
         self._asked = 0
@@ -57,7 +58,7 @@ class Worker:
     @property
     def serves(self) -> bool:
         """Whether it can be given connections."""
-        return self.ready.is_set() and not self.leaving and not self.ended
+        return self.ready.is_set() and not (self.leaving or self.silent or self.ended)
 
     async def listen(self) -> None:
         """Hear what it says until it has gone."""
@@ -86,14 +87,14 @@ class Worker:
         except TransportClosed:
             return False
 
-    async def ask(self, about: str) -> Any:
-        """Its answer. Raises TransportClosed when there is none."""
+    async def ask(self, about: str, seconds: float = ANSWER_SECONDS) -> Any:
+        """Its answer. Raises TransportClosed when there is none in time."""
         self._asked += 1
         number = self._asked
         answered, answer = trio.open_memory_channel[Any](1)
         self._questions[number] = answered
         try:
-            with trio.move_on_after(ANSWER_SECONDS):
+            with trio.move_on_after(seconds):
                 await self.desk.say(Ask(number, about))
                 return await answer.receive()
         finally:
@@ -112,6 +113,12 @@ async def start_worker(number: int, count: int, fds: tuple[int, int]) -> trio.Pr
     )
 
 
+def kill_worker(process: trio.Process) -> None:
+    """End it at once, with everything that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 async def end_worker(process: trio.Process) -> None:
     """Wait for a process whose desk is closed; end it when it does not end by itself."""
     with trio.CancelScope(shield=True):
@@ -119,6 +126,5 @@ async def end_worker(process: trio.Process) -> None:
             await process.wait()
         if process.returncode is None:
             log.error("worker does not end, it is killed", pid=process.pid)
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_worker(process)
             await process.wait()
