@@ -635,6 +635,20 @@ def test_streams_and_tokens_are_the_workers(tmp_path: Path) -> None:
     assert not name.exists()
 
 
+@pytest.mark.parametrize("scheme", ["ws", "tcp"])
+def test_every_kind_of_stream_is_shared(invoke: Invoke, tmp_path: Path, scheme: str) -> None:
+    path = tmp_path / "mcpmux.toml"
+    path.write_text(counting_table(tmp_path))
+    listen = f"{scheme}://127.0.0.1:0"
+    with Running("serve", str(path), "--workers", "2", "--listen", listen) as mux:
+        url = mux.line(containing=f"{scheme}://").strip()
+        for told in range(1, 5):  # by two workers in turn, of one server
+            called = invoke("call", url, "counting__count")
+            assert (called.exit_code, called.stdout.strip()) == (0, str(told)), called.stderr
+        assert mux.stop() == 0, mux.stderr
+        assert "Traceback" not in mux.stderr
+
+
 def test_each_worker_keeps_a_chain_and_all_are_read(invoke: Invoke, tmp_path: Path) -> None:
     log, captures = tmp_path / "log", tmp_path / "captures"
     kept = f"[audit]\ndirectory = {json.dumps(str(log))}\n"
