@@ -29,8 +29,8 @@ NAME = "s0"
 SETTLE_SECONDS = 3.0  # after which a process whose clients have just come is idle
 GRACE_SECONDS = 600
 QUIET = ("--log-level", "error")
-DELIVERED = at_most(50, " ms")
-SUSTAINED = at_least(20_000, " /s")
+DELIVERED = at_most(50, " ms", absolute=True)
+SUSTAINED = at_least(20_000, " /s", absolute=True)
 SESSION = Goal("≤ 30 KB", most=30e3)
 KINDS = {MODERN: "modern listens", LEGACY: "legacy sessions"}
 

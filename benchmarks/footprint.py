@@ -15,7 +15,7 @@ from benchmarks.upstream import LARGE_BYTES, item_uri
 IDLE_UPSTREAMS = 10
 SETTLE_SECONDS = 1.0  # after which a process that has started is idle
 
-START = at_most(0.6, " s")
+START = at_most(0.6, " s", absolute=True)
 LARGE_IN_FLIGHT = 32
 LARGE_GOAL = at_most(3, " × the payload")
 IDLE = Goal("≤ 45 MB", most=45e6)
@@ -28,6 +28,8 @@ def start(bench: Bench) -> list[Row]:
     direct, through = [], []
     with bench.upstream(UPSTREAMS) as upstream:
         urls = upstream.lines(UPSTREAMS)
+        with bench.mux(http_config(urls)) as child:  # whatever has no bytecode yet gets it here
+            first_answer(child.lines(1)[0], exposed_uri(0))
         for _ in range(bench.effort.runs):
             with bench.upstream(1) as child:
                 direct.append(first_answer(child.lines(1)[0], item_uri(0)) - child.started)

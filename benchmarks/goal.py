@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
 MET, NOT_MET, NOT_MEASURED = "met", "not met", "not measured"
+IN_PROPORTION = "not met, but in proportion"
+"""A time or a rate by itself that this machine, being slower than the one of the goals, could not reach."""
 
 
 class Spread(NamedTuple):
@@ -18,28 +21,36 @@ class Spread(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """A bound of a median, in words that a person reads next to the value: `≥ 0.33`."""
+    """A bound of a median, in words that a person reads next to the value: `≥ 0.33`.
+
+    `absolute`: it is a time or a rate by itself, which a slower machine reaches later.
+    """
 
     words: str
     least: float | None = None
     most: float | None = None
+    absolute: bool = False
 
     def judge(self, values: Sequence[float]) -> str:
         """MET or NOT_MET, by the median of what this run has shown."""
+        return NOT_MET if self.distance(values) > 1 else MET
+
+    def distance(self, values: Sequence[float]) -> float:
+        """By what factor the median is on the wrong side of the bound; 1 or less when the goal is met."""
         value = median(values)
-        too_small = self.least is not None and value < self.least
-        too_large = self.most is not None and value > self.most
-        return NOT_MET if too_small or too_large else MET
+        short = 0.0 if self.least is None else self.least / value if value > 0 else math.inf
+        over = value / self.most if self.most is not None else 0.0
+        return max(short, over)
 
 
-def at_least(bound: float, unit: str = "") -> Goal:
+def at_least(bound: float, unit: str = "", *, absolute: bool = False) -> Goal:
     """More is better."""
-    return Goal(f"≥ {bound:,g}{unit}", least=bound)
+    return Goal(f"≥ {bound:,g}{unit}", least=bound, absolute=absolute)
 
 
-def at_most(bound: float, unit: str = "") -> Goal:
+def at_most(bound: float, unit: str = "", *, absolute: bool = False) -> Goal:
     """Less is better."""
-    return Goal(f"≤ {bound:,g}{unit}", most=bound)
+    return Goal(f"≤ {bound:,g}{unit}", most=bound, absolute=absolute)
 
 
 def spread_of(values: Sequence[float]) -> Spread:

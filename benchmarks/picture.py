@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from benchmarks.goal import MET, NOT_MEASURED, NOT_MET, Spread
+from benchmarks.goal import IN_PROPORTION, MET, NOT_MEASURED, NOT_MET, Spread
 from benchmarks.report import Row
 from mcpmux.bench.plot_scale import Scale, Ticks, even_ticks, log_ticks
 
@@ -21,7 +21,7 @@ LINE = 26  # pixels for each mark
 TITLE, AXIS = 44, 34  # above and below the marks of a panel
 LETTERS = 74  # of a label that fits; the rest shows when the pointer rests on it
 
-STYLES = {MET: "met", NOT_MET: "missed", NOT_MEASURED: "missed", "": "free"}
+STYLES = {MET: "met", NOT_MET: "missed", IN_PROPORTION: "missed", NOT_MEASURED: "missed", "": "free"}
 _LIGHT = {"page": "#ffffff", "text": "#1f2328", "grid": "#d1d9e0", "goal": "#9a6700"}
 _DARK = {"page": "#0d1117", "text": "#f0f6fc", "grid": "#3d444d", "goal": "#d29922"}
 _DOTS_LIGHT = {"met": "#1a7f37", "missed": "#cf222e", "free": "#0969da"}

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks.goal import MET, NOT_MEASURED, Goal, Spread, spread_of
+from benchmarks.goal import IN_PROPORTION, MET, NOT_MEASURED, NOT_MET, Goal, Spread, spread_of
 from benchmarks.load import Tally
 
 MICRO = 1e6
@@ -45,10 +45,18 @@ class Row(NamedTuple):
     met: str = ""
     ratio: Spread | None = None
     bound: float | None = None  # the goal as a ratio, for the picture
+    distance: float = 0.0  # how many times too much or too little it is, of an absolute goal
 
     def judged(self, goal: Goal, values: Sequence[float]) -> Row:
         """The row with what `values` had to reach, and whether they did."""
-        return self._replace(goal=goal.words, met=goal.judge(values))
+        distance = goal.distance(values) if goal.absolute else 0.0
+        return self._replace(goal=goal.words, met=goal.judge(values), distance=distance)
+
+    def paced(self, pace: float) -> Row:
+        """The row on a machine that takes `pace` times as long as the one of the goals."""
+        if self.met == NOT_MET and 0 < self.distance <= pace:
+            return self._replace(met=IN_PROPORTION)
+        return self
 
 
 def failed_row(name: str, error: Exception) -> Row:
@@ -140,9 +148,12 @@ def table(rows: Sequence[Row]) -> str:
 def scorecard(rows: Sequence[Row]) -> str:
     """How many goals were reached, and which were not, in one sentence."""
     judged = [row for row in rows if row.met]
-    missed = [row.measure for row in judged if row.met != MET]
-    counted = f"{len(judged) - len(missed)} of {len(judged)} goals were met in this run"
-    return f"{counted}; not met: {'; '.join(missed)}." if missed else f"{counted}."
+    found = [f"{sum(row.met == MET for row in judged)} of {len(judged)} goals were met in this run"]
+    for verdict in (IN_PROPORTION, NOT_MET, NOT_MEASURED):
+        missed = [row.measure for row in judged if row.met == verdict]
+        if missed:
+            found.append(f"{verdict}: {'; '.join(missed)}")
+    return f"{'; '.join(found)}."
 
 
 def bystanders(measure: str, pairs: Sequence[Pair]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from benchmarks.goal import MET, NOT_MET, Goal, at_least, at_most, spread_of
@@ -20,6 +22,14 @@ from benchmarks.goal import MET, NOT_MET, Goal, at_least, at_most, spread_of
 )
 def test_median_decides(goal, values, judged):
     assert goal.judge(values) == judged
+
+
+def test_distance_is_the_factor_that_is_missing():
+    assert at_least(100).distance([50]) == 2
+    assert at_most(100).distance([250, 300, 1]) == 2.5
+    assert at_most(100).distance([50]) == 0.5
+    assert at_least(100).distance([0]) == math.inf
+    assert at_least(100).judge([0]) == NOT_MET
 
 
 def test_goal_says_its_bound_with_the_unit():

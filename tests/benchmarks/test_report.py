@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.goal import MET, NOT_MEASURED, NOT_MET, Goal, at_least, at_most
+from benchmarks.goal import IN_PROPORTION, MET, NOT_MEASURED, NOT_MET, Goal, at_least, at_most
 from benchmarks.load import Tally
 from benchmarks.report import (
     Pair,
@@ -56,9 +56,26 @@ def test_table_states_the_goal_next_to_the_value():
     assert lines[2] == "| start | 100.0 ms | 500.0 ms | 5.00 × as long (5.00–5.00) |  | ≤ 0.6 s | met |"
 
 
+def test_a_slower_machine_may_take_as_much_longer():
+    late = time_row("start", [0.1], [1.2]).judged(at_most(0.6, " s", absolute=True), [1.2])
+    assert late.met == NOT_MET
+    assert late.paced(1.9).met == NOT_MET
+    assert late.paced(2.1).met == IN_PROPORTION
+    early = time_row("start", [0.1], [0.5]).judged(at_most(0.6, " s", absolute=True), [0.5])
+    assert early.paced(2.1).met == MET
+
+
+def test_a_ratio_is_never_reached_in_proportion():
+    row = rate_row("read", [pair(1000, 100)], at_least(0.4))
+    assert row.paced(100).met == NOT_MET
+
+
 def test_scorecard_counts_and_names_what_was_missed():
     rows = [Row("a", "", "", met=MET), Row("b", "", "", met=NOT_MET), Row("c", "", "")]
     assert scorecard(rows) == "1 of 2 goals were met in this run; not met: b."
+    late = Row("d", "", "", met=IN_PROPORTION)
+    told = "1 of 3 goals were met in this run; not met, but in proportion: d; not met: b."
+    assert scorecard([*rows, late]) == told
     assert scorecard(rows[:1]) == "1 of 1 goals were met in this run."
 
 
@@ -66,4 +83,4 @@ def test_what_failed_says_why_in_one_cell():
     row = failed_row("read", RuntimeError("no answer\nfrom a | b"))
     assert row.compared == "could not be measured: no answer from a / b"
     assert row.met == NOT_MEASURED
-    assert "not met: read" in scorecard([row])
+    assert "not measured: read" in scorecard([row])
