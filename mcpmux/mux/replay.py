@@ -4,6 +4,8 @@ Rules
   * An event id is `stream-number`, unique in the session, increasing within a stream.
   * Kept are the newest events of all the session's streams together, up to a count, a size and an age;
     what falls out is remembered only as "everything up to that number is gone".
+  * An event may be added as one that says the same whenever it comes, as `resources/updated` does: an older
+    one of its stream with the same data is not kept beside it. Whoever was to hear that one hears this one.
   * `after(id)` gives the events of that very stream behind that one, or raises `Gone` when one of them has
     fallen out, or when the id is none of this session's.
 
@@ -13,8 +15,10 @@ Source: "Resumability and Redelivery", 2025-03-26 to 2025-11-25.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from typing import NamedTuple
+
+import msgspec
 
 from mcpmux.errors import McpmuxError
 
@@ -31,8 +35,8 @@ class ReplayBounds(NamedTuple):
     seconds: float = 300.0
 
 
-class Kept(NamedTuple):
-    """One event that can be asked for again."""
+class Kept(msgspec.Struct, frozen=True, gc=False):
+    """One event that can be asked for again. `data` may be shared with other sessions."""
 
     stream: int
     number: int
@@ -50,7 +54,7 @@ class ReplayBuffer:
 
     def __init__(self, bounds: ReplayBounds) -> None:
         self._bounds = bounds
-        self._kept: deque[Kept] = deque()
+        self._kept: OrderedDict[tuple[int, int | bytes], Kept] = OrderedDict()  # by stream and number or data
         self._bytes = 0
         self._last: dict[int, int] = {}
         self._gone: dict[int, int] = {}
@@ -63,24 +67,32 @@ class ReplayBuffer:
         """A stream begins: it can be resumed from its start, before event 1."""
         self._last.setdefault(stream, 0)
 
-    def add(self, stream: int, data: bytes, now: float) -> Kept:
-        """Keep the next event of a stream."""
+    def add(self, stream: int, data: bytes, now: float, *, repeats: bool = False) -> Kept:
+        """Keep the next event of a stream. `repeats`: it stands for older ones that have the same data."""
         number = self._last.get(stream, 0) + 1
         self._last[stream] = number
         event = Kept(stream, number, data, now)
-        self._kept.append(event)
+        if repeats:
+            key = (stream, data)
+            if self._kept.pop(key, None) is not None:
+                self._kept[key] = event  # at the end, where the newest is; nothing has grown
+                return event
+            self._kept[key] = event
+        else:
+            self._kept[stream, number] = event
         self._bytes += len(data)
         self.trim(now)
         return event
 
     def trim(self, now: float) -> None:
         """Let go of what is over the bounds; the newest event stays for its age, whatever its size."""
-        bounds = self._bounds
-        while self._kept and (
-            self._kept[0].at < now - bounds.seconds
-            or (len(self._kept) > 1 and (len(self._kept) > bounds.events or self._bytes > bounds.bytes))
-        ):
-            event = self._kept.popleft()
+        bounds, kept = self._bounds, self._kept
+        while kept:
+            event = next(iter(kept.values()))
+            too_many = len(kept) > 1 and (len(kept) > bounds.events or self._bytes > bounds.bytes)
+            if not too_many and event.at >= now - bounds.seconds:
+                return
+            kept.popitem(last=False)
             self._bytes -= len(event.data)
             self._gone[event.stream] = event.number
             if event.stream in self._closed and event.number == self._last[event.stream]:
@@ -94,7 +106,8 @@ class ReplayBuffer:
             raise Gone(f"event {event_id} was never sent in this session")
         if number < self._gone.get(stream, 0):
             raise Gone(f"the events after {event_id} are not kept any more: read again what you need")
-        return stream, [event for event in self._kept if event.stream == stream and event.number > number]
+        kept = self._kept.values()
+        return stream, [event for event in kept if event.stream == stream and event.number > number]
 
     def close(self, stream: int) -> None:
         """Nothing more comes on a stream; it is forgotten once its last event has fallen out."""

@@ -58,22 +58,25 @@ class Mailbox:
 
     def put(self, event: Event, whole: Event | None = None) -> None:
         """Tell the client of `event`, or keep it, or `whole` for it when too much waits. Never waits."""
-        if self._outlet is not None:
-            self._tell(self._outlet, event)
-        elif self._outbox.put(event, whole):
-            self._arrival.unpark()
+        outlet = self._outlet
+        if outlet is None:
+            if self._outbox.put(event, whole):
+                self._arrival.unpark()
+        elif not outlet.tell_nowait(event):
+            self._wake_to_flush()
 
     def keep(self, event: Event) -> None:
         """Tell or keep an event of a kind that is not known. Never waits."""
-        if self._outlet is not None:
-            self._tell(self._outlet, event)
-        elif self._outbox.keep(event):
-            self._arrival.unpark()
+        outlet = self._outlet
+        if outlet is None:
+            if self._outbox.keep(event):
+                self._arrival.unpark()
+        elif not outlet.tell_nowait(event):
+            self._wake_to_flush()
 
-    def _tell(self, outlet: Outlet, event: Event) -> None:
-        if not outlet.tell_nowait(event):
-            self._outlet = None  # it has to be flushed first, by the reader
-            self._arrival.unpark()
+    def _wake_to_flush(self) -> None:
+        self._outlet = None  # it has to be flushed first, by the reader
+        self._arrival.unpark()
 
     def drop(self, method: str) -> bool:
         """What waits of that kind is not told any more; whether anything did."""

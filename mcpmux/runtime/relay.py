@@ -229,11 +229,15 @@ class Relay:
         if not audience or space is None:
             return
         words = _Words(space, uri)
-        restricted, raw_of = self._guard.policy is not None, self._raw.get
+        usual = words.of(uri, said_raw=False)
+        restricted, raw_of = self._guard.policy is not None, self._raw
         for mailbox, subscribed in audience.items():
             if restricted and not self._may_hear_of(mailbox, upstream, uri):
                 continue
-            said_raw = (upstream, subscribed) in raw_of(mailbox, ())
+            if mailbox not in raw_of and subscribed == uri:
+                mailbox.put(usual)
+                continue
+            said_raw = (upstream, subscribed) in raw_of.get(mailbox, ())
             event = words.of(uri, said_raw=said_raw)
             mailbox.put(event, None if subscribed == uri else words.of(subscribed, said_raw=said_raw))
 

@@ -5,7 +5,7 @@ The data of an event stays bytes: whoever parses it decodes it. Knows nothing of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from mcpmux.errors import LocalProtocolError, MessageTooLarge
 
@@ -15,8 +15,7 @@ LINE_OVERHEAD = len(b"data: \n")  # what a line of data has besides its data
 RETRY_DIGITS = 9  # eleven days; more is not a time to wait
 
 
-@dataclass(frozen=True, slots=True)
-class SseEvent:
+class SseEvent(msgspec.Struct, frozen=True):
     """One dispatched event. `id` is the last event id in force, "" once reset, None if never set.
 
     `oversized`: it had more data than the limit, and all of that is thrown away.
@@ -46,6 +45,11 @@ def encode_event(
     if b"\n" in data or b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")
     return b"%bdata: %b\n\n" % (head, data)
+
+
+def with_id(event: bytes, event_id: str) -> bytes:
+    """An encoded event that has no id, with one: what many readers get is encoded once. Raises as above."""
+    return b"id: %b\n%b" % (_one_line(event_id), event)
 
 
 def _one_line(text: str) -> bytes:

@@ -15,16 +15,18 @@ streams = st.integers(0, 3)
 
 
 class Replay(RuleBasedStateMachine):
-    """The buffer against everything that was ever added."""
+    """The buffer against what its rules say of every event that was ever added."""
 
     def __init__(self) -> None:
         super().__init__()
         self.buffer = ReplayBuffer(BOUNDS)
         self.now = 0.0
-        self.added: list[Kept] = []
+        self.kept: list[Kept] = []
+        self.gone: dict[int, int] = defaultdict(int)
         self.closed: set[int] = set()
         self.opened: set[int] = set()
         self.last: dict[int, int] = defaultdict(int)
+        self.repeating: dict[tuple[int, bytes], Kept] = {}
 
     @rule(stream=streams)
     def open(self, stream: int) -> None:
@@ -34,14 +36,37 @@ class Replay(RuleBasedStateMachine):
 
     @rule(stream=streams, size=st.sampled_from([0, 1, 10, 39, 41, 100]))
     def add(self, stream: int, size: int) -> None:
+        if stream not in self.closed:
+            self.expect(stream, bytes(size), self.buffer.add(stream, bytes(size), self.now))
+
+    @rule(stream=streams, data=st.sampled_from([b"", bytes(1), b"a is new", b"b is new", bytes(41)]))
+    def add_repeating(self, stream: int, data: bytes) -> None:
         if stream in self.closed:
             return
-        data = bytes(size)
-        kept = self.buffer.add(stream, data, self.now)
+        replaced = self.repeating.get((stream, data))
+        self.kept = [event for event in self.kept if event is not replaced]
+        self.expect(stream, data, self.buffer.add(stream, data, self.now, repeats=True))
+        self.repeating[stream, data] = self.kept[-1]
+
+    def expect(self, stream: int, data: bytes, event: Kept) -> None:
         self.last[stream] += 1
         self.opened.add(stream)
-        assert kept == Kept(stream, self.last[stream], data, self.now)
-        self.added.append(kept)
+        assert event == Kept(stream, self.last[stream], data, self.now)
+        self.kept.append(event)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """What the bounds allow to keep: the newest, and nothing that is too old."""
+        kept: list[Kept] = []
+        for event in reversed(self.kept[-BOUNDS.events :]):
+            if event.at < self.now - BOUNDS.seconds:
+                break
+            if kept and sum(len(one.data) for one in [*kept, event]) > BOUNDS.bytes:
+                break
+            kept.insert(0, event)
+        for event in self.kept[: len(self.kept) - len(kept)]:
+            self.gone[event.stream] = event.number
+        self.kept = kept
 
     @rule(stream=streams)
     def close(self, stream: int) -> None:
@@ -53,34 +78,24 @@ class Replay(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.now += seconds
         self.buffer.trim(self.now)
+        self.let_go()
 
     @rule(stream=streams, data=st.data())
     def resume(self, stream: int, data: st.DataObject) -> None:
         number = data.draw(st.integers(0, self.last[stream] + 1))
-        behind = [event for event in self.added if event.stream == stream and event.number > number]
+        behind = [event for event in self.kept if event.stream == stream and event.number > number]
         try:
             found, events = self.buffer.after(f"{stream}-{number}", self.now)
         except Gone:
             never_sent = number > self.last[stream] or stream not in self.opened
-            assert never_sent or stream in self.closed or any(event not in self.kept for event in behind)
+            assert never_sent or number < self.gone[stream] or (stream in self.closed and not behind)
         else:
             assert found == stream
+            assert number >= self.gone[stream]
             assert events == behind
-
-    @property
-    def kept(self) -> list[Kept]:
-        """What the bounds allow to keep: the newest, and nothing that is too old."""
-        young = [event for event in self.added if event.at >= self.now - BOUNDS.seconds]
-        kept: list[Kept] = []
-        for event in reversed(young[-BOUNDS.events :]):
-            if kept and sum(len(one.data) for one in [*kept, event]) > BOUNDS.bytes:
-                break
-            kept.insert(0, event)
-        return kept
 
     @invariant()
     def what_is_kept_is_bounded(self) -> None:
-        assert len(self.kept) <= BOUNDS.events
         size = sum(len(event.data) for event in self.kept)
         assert repr(self.buffer).startswith(f"<ReplayBuffer {len(self.kept)} events, {size} bytes, ")
 
@@ -105,6 +120,32 @@ def test_reading_from_any_event_on_gives_that_streams_rest(
     position = data.draw(st.integers(0, len(mine)))
     event_id = mine[position - 1].event_id if position else f"{stream}-0"
     assert buffer.after(event_id, 0.0) == (stream, mine[position:])
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=30), st.data())
+def test_who_resumes_misses_no_change_and_hears_the_last_of_each_in_order(
+    added: list[tuple[str, bool]], data: st.DataObject
+):
+    buffer = ReplayBuffer(ReplayBounds())
+    buffer.open(1)
+    kept = [buffer.add(1, name.encode(), 0.0, repeats=repeats) for name, repeats in added]
+    heard = data.draw(st.integers(0, len(kept)))
+    again = [index for index, (_, repeats) in enumerate(added) if not repeats]
+    again += {name: index for index, (name, repeats) in enumerate(added) if repeats}.values()
+    missed = [kept[index] for index in sorted(again) if index >= heard]
+    assert buffer.after(f"1-{heard}", 0.0) == (1, missed)
+    assert {event.data for event in missed} == {event.data for event in kept[heard:]}
+
+
+def test_a_change_that_repeats_takes_the_room_of_one_event():
+    buffer = ReplayBuffer(ReplayBounds(events=3))
+    first = buffer.add(1, b"question", 0.0)
+    for _ in range(1000):
+        buffer.add(1, b"a is new", 0.0, repeats=True)
+        last = buffer.add(1, b"b is new", 0.0, repeats=True)
+    assert repr(buffer) == "<ReplayBuffer 3 events, 24 bytes, 1 streams>"
+    assert buffer.after("1-0", 0.0)[1][0] == first
+    assert buffer.after("1-1999", 0.0)[1][-1] == last
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,28 @@ async def test_updates_arrive_on_the_sessions_own_stream_and_are_told_again_afte
             assert again == ["x+memo:2", "x+memo:3"]
 
 
+async def test_a_change_that_came_again_and_again_is_told_once_after_a_break():
+    server = Subscribable("2026-07-28")
+    async with open_endpoint({"x": server, "y": Subscribable(LEGACY)}) as client:
+        session = await client.initialize()
+        for uri in ("x+memo:1", "x+memo:2"):
+            await client.send(request("resources/subscribe", {"uri": uri}), session)
+        async with client.stream("GET", None, session) as stream:
+            await server.update("memo:1")
+            first = await next_update(stream)
+            heard = []
+            for name in ("memo:1", "memo:2", "memo:1", "memo:1"):
+                await server.update(name)
+                heard.append(await next_update(stream))
+        async with client.stream("GET", None, session | {"Last-Event-ID": first[0]}) as stream:
+            assert [await next_update(stream) for _ in range(2)] == [heard[1], heard[3]]
+        async with client.stream("GET", None, session | {"Last-Event-ID": heard[0][0]}) as stream:
+            assert [await next_update(stream) for _ in range(2)] == [heard[1], heard[3]]
+        async with client.stream("GET", None, session | {"Last-Event-ID": heard[3][0]}) as stream:
+            await server.update("memo:1")
+            assert (await next_update(stream))[0] not in [event_id for event_id, _ in heard]
+
+
 async def next_update(stream: Any) -> tuple[str, str]:
     """(event id, uri) of the next update; list changes at the start are skipped."""
     while True:

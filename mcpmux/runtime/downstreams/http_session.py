@@ -30,19 +30,16 @@ from mcpmux.protocol.envelope import (
     encode_request,
     id_of,
 )
-from mcpmux.protocol.notice import encode_notice
 from mcpmux.protocol.revisions import V_2025_11_25
 from mcpmux.runtime.calls import Calls
 from mcpmux.runtime.downstreams.http_answer import JSON, STREAM_HEADERS, Say, outcome, respond, streaming
+from mcpmux.runtime.downstreams.own_stream import OWN_STREAM, OwnStream
 from mcpmux.runtime.downstreams.service import Session
 from mcpmux.runtime.tap import Watch
 from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.sse import encode_event
+from mcpmux.transports.sse import encode_event, with_id
 
-OWN_STREAM = 0  # the number of the stream that a plain GET opens
-QUESTION = Event("dev.mcpmux/question", {})  # in the mailbox: something is to be asked
-KEEP_ALIVE_SECONDS = 15.0  # between comments on a quiet stream, so that nothing in between closes it
 PRIMING_SECONDS = 0.05  # for a call's answer, before its client gets an event id that it can resume from
 RETRY_MILLISECONDS = 1000  # for a client to come back after its stream has broken off
 
@@ -68,14 +65,12 @@ class HttpSession:
         self.last_used = trio.current_time()
         self._nursery = nursery
         self._buffer = ReplayBuffer(bounds)
-        self._buffer.open(OWN_STREAM)
+        self._own = OwnStream(self._buffer, session.mailbox)
         self._in_flight: dict[Id, trio.CancelScope] = {}
         self._asked = Calls(_unasked, _unheard)
         self._streams: dict[int, _Stream] = {}
         self._next_stream = OWN_STREAM + 1
         self._readers = 0
-        self._own_reader: trio.CancelScope | None = None
-        self._questions: list[bytes] = []
         session.ask_unasked = self._ask_on_own_stream
         self.watch: Watch | None = None
 
@@ -113,8 +108,7 @@ class HttpSession:
         """Ask the client something on its own stream, as soon as it has one open."""
 
         async def say(message: bytes) -> None:
-            self._questions.append(message)
-            self.session.mailbox.put(QUESTION)
+            self._own.ask(message)
 
         return await self._ask(say, method, params)
 
@@ -208,7 +202,7 @@ class HttpSession:
 
     def _put(self, stream: _Stream, data: bytes) -> None:
         stream.events += 1
-        self._buffer.add(stream.number, data, trio.current_time())
+        self._buffer.add(stream.number, encode_event(data), trio.current_time())
         stream.arrival.unpark_all()
 
     async def _follow(self, stream: _Stream, reply: HttpReply) -> None:
@@ -243,7 +237,7 @@ class HttpSession:
                 return  # too slow a reader: the end of the response tells it to ask again
             for event in events:
                 event_id = event.event_id
-                await reply.write(encode_event(event.data, event_id=event_id))
+                await reply.write(with_id(event.data, event_id))
             if not events and stream.over:
                 return
             if not events:
@@ -260,67 +254,15 @@ class HttpSession:
             number, missed = self._buffer.after(last_event_id, trio.current_time())
         self._readers += 1
         try:
-            data = b"".join(encode_event(event.data, event_id=event.event_id) for event in missed)
+            data = b"".join(with_id(event.data, event.event_id) for event in missed)
             await reply.open(200, STREAM_HEADERS, data or b": open\n\n")
             if number == OWN_STREAM:
-                await self._send_own(reply)
+                await self._own.send(reply)
             elif number in self._streams:
                 last = missed[-1].event_id if missed else last_event_id
                 await self._send_after(self._streams[number], last or "", reply)
         finally:
             self._readers -= 1
-
-    async def _send_own(self, reply: HttpReply) -> None:
-        """Send what changes, until the client goes or opens this stream a second time."""
-        if self._own_reader is not None:
-            self._own_reader.cancel(reason="the client opened its stream again")
-        with trio.CancelScope() as scope:
-            self._own_reader = scope
-            outlet = _OwnOutlet(self, reply)
-            while True:
-                event: Event | None = None
-                with trio.move_on_after(KEEP_ALIVE_SECONDS) as patience:
-                    event = await self.session.mailbox.take(outlet)
-                if event is not None:
-                    await reply.write(self.keep_own(event))
-                elif patience.cancelled_caught:
-                    await reply.write(b":\n\n")
-                else:
-                    return
-
-    def keep_own(self, event: Event) -> bytes:
-        """What an event in the mailbox stands for, as events of the own stream that are kept now."""
-        now = trio.current_time()
-        events = [(self._buffer.add(OWN_STREAM, data, now), data) for data in self._messages_of(event)]
-        return b"".join([encode_event(data, event_id=kept.event_id) for kept, data in events])
-
-    def _messages_of(self, event: Event) -> list[bytes]:
-        """A notification, or the questions that wait."""
-        if event is not QUESTION:
-            return [encode_notice(event)]
-        questions, self._questions = self._questions, []
-        return questions
-
-
-class _OwnOutlet:
-    """An Outlet to the client of a session whose own stream is open."""
-
-    __slots__ = ("_reply", "_session")
-
-    def __init__(self, session: HttpSession, reply: HttpReply) -> None:
-        self._session = session
-        self._reply = reply
-
-    def __repr__(self) -> str:
-        return f"<_OwnOutlet {self._session!r}>"
-
-    def tell_nowait(self, event: Event) -> bool:
-        """See Outlet."""
-        return self._reply.write_nowait(self._session.keep_own(event))
-
-    async def flush(self) -> None:
-        """See Outlet."""
-        await self._reply.flush()
 
 
 async def _unasked(_data: bytes) -> None:

@@ -1,0 +1,114 @@
+"""A legacy session's own stream over Streamable HTTP: what changes, and what its client is asked meanwhile.
+
+Promises: every event has an id and is kept before it leaves, so that a client whose connection broke hears
+the rest. What many clients are told is encoded once for all of them; only the id is their own. A client that
+can be written to at once is told by whoever brings the event, without a turn of its own task.
+
+Source: "Listening for Messages from the Server" and "Resumability and Redelivery" in "Transports",
+2025-03-26 to 2025-11-25.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from mcpmux.mux.replay import ReplayBuffer
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Event
+from mcpmux.protocol.notice import encode_notice
+from mcpmux.runtime.mailbox import Mailbox
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.sse import encode_event
+
+OWN_STREAM = 0  # its number, of which its ids begin
+KEEP_ALIVE_SECONDS = 15.0  # between comments on a quiet stream, so that nothing in between closes it
+
+_QUESTION = Event("dev.mcpmux/question", {})  # in the mailbox: something is to be asked
+_REPEATS = frozenset({m.RESOURCE_UPDATED, m.RESOURCES_CHANGED, m.TOOLS_CHANGED, m.PROMPTS_CHANGED})
+"""They say "look again": one that is heard stands for all before it."""
+
+
+class OwnStream:
+    """What one session's own stream says. Its events are kept in `buffer`, and wait in `mailbox` before."""
+
+    __slots__ = ("_buffer", "_clock", "_mailbox", "_questions", "_reader")
+
+    def __init__(self, buffer: ReplayBuffer, mailbox: Mailbox) -> None:
+        self._buffer = buffer
+        self._mailbox = mailbox
+        self._clock = trio.lowlevel.current_clock()
+        self._questions: list[bytes] = []
+        self._reader: trio.CancelScope | None = None
+        buffer.open(OWN_STREAM)
+
+    def __repr__(self) -> str:
+        return f"<OwnStream {self._mailbox!r}, {len(self._questions)} questions wait>"
+
+    def ask(self, message: bytes) -> None:
+        """Send a request to the client, as soon as it has its stream open."""
+        self._questions.append(message)
+        self._mailbox.put(_QUESTION)
+
+    async def send(self, reply: HttpReply) -> None:
+        """Send what changes, until the client goes or opens this stream a second time."""
+        if self._reader is not None:
+            self._reader.cancel(reason="the client opened its stream again")
+        with trio.CancelScope() as scope:
+            self._reader = scope
+            outlet = _Outlet(self, reply)
+            while True:
+                event: Event | None = None
+                with trio.move_on_after(KEEP_ALIVE_SECONDS) as patience:
+                    event = await self._mailbox.take(outlet)
+                if event is not None:
+                    await reply.write(self.keep(event))
+                elif patience.cancelled_caught:
+                    await reply.write(b":\n\n")
+                else:
+                    return
+
+    def keep(self, event: Event) -> bytes:
+        """What an event in the mailbox stands for, as events of this stream that are kept now."""
+        if event is _QUESTION:
+            questions, self._questions = self._questions, []
+            return b"".join([self._keep(encode_event(data), repeats=False) for data in questions])
+        return self._keep(_encode_once(event), repeats=event.method in _REPEATS)
+
+    def _keep(self, data: bytes, *, repeats: bool) -> bytes:
+        kept = self._buffer.add(OWN_STREAM, data, self._clock.current_time(), repeats=repeats)
+        return b"id: %d-%d\n%b" % (OWN_STREAM, kept.number, data)
+
+
+class _Outlet:
+    """An Outlet to the client of a session whose own stream is open."""
+
+    __slots__ = ("_reply", "_stream")
+
+    def __init__(self, stream: OwnStream, reply: HttpReply) -> None:
+        self._stream = stream
+        self._reply = reply
+
+    def __repr__(self) -> str:
+        return f"<_Outlet {self._stream!r}>"
+
+    def tell_nowait(self, event: Event) -> bool:
+        """See Outlet."""
+        return self._reply.write_nowait(self._stream.keep(event))
+
+    async def flush(self) -> None:
+        """See Outlet."""
+        await self._reply.flush()
+
+
+_last: tuple[Event, bytes] = (_QUESTION, b"")
+
+
+def _encode_once(event: Event) -> bytes:
+    """`event` as an event of a stream, without an id; the same bytes again for the same event."""
+    global _last
+    last, data = _last
+    if last is event:
+        return data
+    data = encode_event(encode_notice(event))
+    _last = event, data
+    return data
