@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from msgspec import Raw
 
 from mcpmux.mux.cursor import Position
+from mcpmux.mux.encoded_list import join_lists
 from mcpmux.protocol.envelope import Fields
 
 PAGE_LIMIT = 10_000  # pages of one upstream's list; a list that is longer is taken for one that never ends
@@ -34,20 +35,29 @@ Item = Fields | Raw
 class Walk:
     """One combined page in the making.
 
-    `wanted`: positions whose pages are to be fetched now. `items`: what has been emitted, in
-    order. `failures`: upstream → one sentence.
+    `wanted`: positions whose pages are to be fetched now. `failures`: upstream → one sentence.
     """
 
     def __init__(self, start: list[Position], page_size: int) -> None:
         self.wanted = start
-        self.items: list[Item] = []
         self.failures: dict[str, str] = {}
         self._page_size = page_size
+        self._emitted: list[Sequence[Item]] = []  # the items of page after page
+        self._count = 0
         self._looked_at = 0
         self._arrived: dict[str, tuple[Sequence[Item], Position | None]] = {}
 
     def __repr__(self) -> str:
-        return f"Walk(wanted={[p.upstream for p in self.wanted]}, items={len(self.items)}, {self.failures})"
+        return f"Walk(wanted={[p.upstream for p in self.wanted]}, items={self._count}, {self.failures})"
+
+    @property
+    def items(self) -> list[Item]:
+        """What has been emitted, in order."""
+        return [item for page in self._emitted for item in page]
+
+    def encoded_items(self) -> Raw:
+        """The same as a JSON array."""
+        return join_lists(self._emitted)
 
     def leave_out(self, upstream: str, reason: str) -> None:
         """An upstream that the walk has not finished is not there any more; the others go on."""
@@ -94,7 +104,8 @@ class Walk:
         following = []
         for position in self.wanted:
             items, after = self._arrived.pop(position.upstream)
-            self.items.extend(items)
+            self._emitted.append(items)
+            self._count += len(items)
             if after is not None:
                 following.append(after)
         self.wanted = following
@@ -102,5 +113,5 @@ class Walk:
     @property
     def done(self) -> bool:
         """Whether the combined page is complete: full, or nothing is left to fetch."""
-        full = len(self.items) >= self._page_size or self._looked_at >= LOOKS * self._page_size
+        full = self._count >= self._page_size or self._looked_at >= LOOKS * self._page_size
         return full or not self.wanted

@@ -20,13 +20,14 @@ bytes. A transparent upstream's messages never come here.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import Raw
 
 from mcpmux.errors import RpcError
 from mcpmux.mux import task_ids
+from mcpmux.mux.encoded_list import EncodedList
 from mcpmux.mux.namespace import Namespace, Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import (
@@ -91,7 +92,7 @@ def expose_item(method: str, item: Fields, space: Space) -> Fields:
     return item
 
 
-def expose_list(method: str, items: Raw, space: Space) -> tuple[list[str | None], list[Raw]]:
+def expose_list(method: str, items: Raw, space: Space) -> tuple[list[str | None], Sequence[Raw]]:
     """The upstream's own names or URIs of the items of a list, and the items as clients see them.
 
     Raises ValueError when it is no array of objects.
@@ -105,13 +106,13 @@ def expose_list(method: str, items: Raw, space: Space) -> tuple[list[str | None]
     return names, [raw(expose_item(method, item, space)) for item in fields]
 
 
-def _with_prefix(key: str, items: Raw, space: Space) -> tuple[list[str | None], list[Raw]] | None:
+def _with_prefix(key: str, items: Raw, space: Space) -> tuple[list[str | None], EncodedList] | None:
     """The same in one pass over the bytes, where that is sure to change the items' URIs and nothing else.
 
     Without escapes every `"uri"` is a whole string, and a member is spelled like that. When each item has
     such a member, and there are no more such strings than items, they are these members.
     """
-    data = bytes(items)
+    data = bytes(items).strip()
     if not space.prefix or b"\\" in data:
         return None
     decoder, name, starts = _MARKS[key]
@@ -119,11 +120,15 @@ def _with_prefix(key: str, items: Raw, space: Space) -> tuple[list[str | None], 
         uris = decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    start = next((each for each in starts if data.count(each) == len(uris)), None)
-    if start is None or data.count(name) != len(uris) or start + b"ui://" in data:
-        return None
     texts: list[str | None] = [item.uri for item in uris]
-    return texts, decode_items(data.replace(start, start + space.prefix.encode() + b"+"))
+    if data.count(name) != len(uris) or any(item.uri.startswith("ui://") for item in uris):
+        return None
+    prefix = space.prefix.encode() + b"+"
+    for start in starts:
+        exposed = data.replace(start, start + prefix)
+        if len(exposed) == len(data) + len(prefix) * len(uris):  # all of them begin like that
+            return texts, EncodedList(exposed, len(uris))
+    return None
 
 
 def expose_result(method: str, result: Fields, space: Space) -> Fields:

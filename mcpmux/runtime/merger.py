@@ -10,10 +10,11 @@ where a part is not for all. Whatever touches a part ends it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import compress
 
 import trio
+from msgspec import Raw
 
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
@@ -172,7 +173,7 @@ class Merger:
     ) -> None:
         found = await find_page(upstream, call, position.cursor)
         page = found.page
-        items = page.items
+        items: Sequence[Raw] = page.items
         if self._guard.policy is not None:
             items = list(compress(items, self._guard.shown(call, upstream.name, page.texts)))
         limit = upstream.config.max_list_items
@@ -202,7 +203,7 @@ class Merger:
         method = call.method
         if walk.failures and self.strict:
             raise incomplete("The list is not complete", self._fleet, walk.failures)
-        result = {"resultType": raw("complete"), PAGED[method].items: raw(walk.items)}
+        result = {"resultType": raw("complete"), PAGED[method].items: walk.encoded_items()}
         if walk.wanted:
             try:
                 result["nextCursor"] = raw(self.seal.seal(method, walk.wanted, call.principal.name))

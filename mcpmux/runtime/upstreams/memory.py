@@ -14,7 +14,7 @@ Source: `server/utilities/caching`, 2026-07-28.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -60,7 +60,7 @@ class Page(NamedTuple):
     """
 
     texts: list[str | None]
-    items: list[Raw]
+    items: Sequence[Raw]
     following: str | None
     result: Fields
     size: int = 0
