@@ -32,11 +32,13 @@ class Child:
     ) -> None:
         """`under`: a tool's command line that becomes the child; `environment`: is put on top of ours."""
         self._module = arguments[0]
+        # An installed mcpmux has its bytecode; what was edited since would be compiled at every start.
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         self.started = time.perf_counter()
         self._process = subprocess.Popen(
             [*under, sys.executable, "-m", *arguments],
             cwd=PROJECT,
-            env={**os.environ, **(environment or {})},
+            env={**inherited, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

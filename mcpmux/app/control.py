@@ -7,7 +7,6 @@ as if it were not configured; a drained one is there and is given nothing to do.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from mcpmux.app.config_file import ConfigFile
 from mcpmux.app.gates import check_doors
 from mcpmux.config import Config, Upstream
 from mcpmux.config.plan import Plan, plan_change
+from mcpmux.config.report import closest
 from mcpmux.errors import ConfigError
 from mcpmux.traffic.admin.control import NoSuchUpstream, NotPossible
 
@@ -117,8 +117,8 @@ class Control:
         known = {upstream.name: upstream for upstream in self._mux.config.upstreams}
         if name in known:
             return known[name]
-        close = difflib.get_close_matches(name.lower(), known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+        close = closest(name.lower(), known)
+        hint = f"there are {', '.join(known)}" if close is None else f"did you mean {close}?"
         raise NoSuchUpstream(f"there is no upstream {name}; {hint}")
 
     def _choose(self, upstream: Upstream, enabled: bool) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import trio
 
 from mcpmux.app.gates import gate_of
@@ -41,8 +41,7 @@ Announce = Callable[[str], None]
 StreamListener = WebSocketListener | TcpListener | UnixListener
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
+class Serving(msgspec.Struct, frozen=True):
     """What every listener serves: `announce` is called with its URL when it is ready.
 
     `gate` asks those clients who they are that come from the network.
@@ -55,8 +54,7 @@ class Serving:
     gate: Gate | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """One worker's part of a listener whose address another process has bound.
 
     `accepting` gives it connections of its own, `handing` those that it shares with worker 1 to `workers`.

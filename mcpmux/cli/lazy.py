@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from mcpmux.cli.needless import import_structlog
+from mcpmux.cli.needless import import_structlog, uncollected
 
 
 class LazyCommands(click.Group):
@@ -32,14 +32,16 @@ class LazyCommands(click.Group):
         if place is None:
             return None
         module, _, attribute = place.partition(":")
-        command = getattr(import_module(module), attribute)
+        with uncollected():
+            command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that `ctx` names. Raises only what click turns into an exit code."""
         # Not at the top: the wall knows the logs, and `--version` needs neither.
-        import_structlog()
-        from mcpmux.cli.wall import run_inside
+        with uncollected():
+            import_structlog()
+            from mcpmux.cli.wall import run_inside
 
         return run_inside(lambda: super(LazyCommands, self).invoke(ctx))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated, TypeAlias
@@ -11,7 +10,7 @@ from urllib.parse import unquote
 from attrs import field, frozen
 
 from mcpmux.config.naming import NAME_PATTERN
-from mcpmux.config.report import Unfit, unfit
+from mcpmux.config.report import Unfit, closest, unfit
 from mcpmux.config.scalars import Choice, Text, about
 
 USES = ("read", "subscribe", "call", "get", "complete")
@@ -24,8 +23,7 @@ _DOT_SEGMENT = re.compile(r"(?:^|[/\\])\.{1,2}(?:[/\\?#]|$)")
 _ROUNDS = 3  # of decoding, as many as when a rule is applied
 
 
-@frozen
-class UseName(Text):
+class UseName(Text, frozen=True):
     """What may be done: one of USES, or a method, in which * stands for any text."""
 
     expected: str = 'one of "read", "subscribe", "call", "get", "complete", or a method such as "tools/call"'
@@ -38,15 +36,14 @@ class UseName(Text):
             raise Unfit('lists show what may be used, so they need no rule: name "read", "call" or "get"')
         if _TASK.fullmatch(value):
             raise Unfit('a task is allowed to whoever may call its tool: name "call"')
-        close = difflib.get_close_matches(value, USES, n=1, cutoff=0.7)
-        if close and value not in USES:
-            raise Unfit(f'expected {self.expected}; did you mean "{close[0]}"?')
+        close = None if value in USES else closest(value, USES, 0.7)
+        if close is not None:
+            raise Unfit(f'expected {self.expected}; did you mean "{close}"?')
         name: str = super().read(value)
         return name
 
 
-@frozen
-class TargetGlob(Text):
+class TargetGlob(Text, frozen=True):
     """A URI or name as the upstream has it; * stands for any text."""
 
     expected: str = "a URI or name as the upstream itself has it, in which * stands for any text"
@@ -123,6 +120,6 @@ def find_unknown_upstreams(rules: Sequence[AccessRule], names: Collection[str]) 
         for name in rule.upstreams:
             if "*" in name or name in names or not re.fullmatch(NAME_PATTERN, name):
                 continue
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"; did you mean `{close[0]}`?" if close else ""
+            close = closest(name, names)
+            hint = "" if close is None else f"; did you mean `{close}`?"
             yield number, f"`upstreams`: there is no upstream of one of these names{hint}"

@@ -39,8 +39,7 @@ MethodPattern: TypeAlias = Annotated[
 ]
 
 
-@frozen
-class TrustedUrl(HttpUrl):
+class TrustedUrl(HttpUrl, frozen=True):
     """A URL whose answer is believed: https, or http on this machine."""
 
     expected: str = "an https:// URL (http:// for loopback addresses only) without query"
@@ -54,8 +53,7 @@ class TrustedUrl(HttpUrl):
         return url
 
 
-@frozen
-class ResourceUrl(HttpUrl):
+class ResourceUrl(HttpUrl, frozen=True):
     """A resource identifier (RFC 8707): an absolute URL without query and fragment."""
 
     expected: str = 'the URL that clients use, such as "https://mux.example.com/mcp"'

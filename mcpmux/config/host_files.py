@@ -7,7 +7,6 @@ host apps ignore in turn.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -16,7 +15,7 @@ from attrs import field, frozen
 from mcpmux.config.document import BOTH, NEITHER, TargetKeys, UpstreamSettings, Url, find_network_clashes
 from mcpmux.config.env_file import read_env_file
 from mcpmux.config.model import Stdio, Upstream
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import Unfit, closest
 from mcpmux.config.scalars import Choice, Flag, Text, about
 from mcpmux.config.secret import Secret
 from mcpmux.config.target import make_target
@@ -50,8 +49,7 @@ HOST_APP_KEYS = frozenset({
 # fmt: on
 
 
-@frozen
-class Transport(Choice):
+class Transport(Choice, frozen=True):
     """The transport of a server, in the spellings of the host apps."""
 
     words: tuple[str, ...] = _STDIO_WORDS + _HTTP_WORDS + (_SSE_WORD,) + _WEBSOCKET_WORDS
@@ -62,8 +60,7 @@ class Transport(Choice):
         return str(value)
 
 
-@frozen
-class EnvFile(Text):
+class EnvFile(Text, frozen=True):
     """The path of a `.env` file, which is read into its variables."""
 
     expected: str = "the path of a file"
@@ -174,5 +171,5 @@ def find_servers(document: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...],
 def find_misspelled(document: Mapping[str, Any]) -> Iterator[str]:
     """Top-level keys that look like `mcpmux` and are not; the other keys there belong to the host app."""
     for key in document:
-        if key != "mcpmux" and difflib.get_close_matches(key.lower(), ["mcpmux"], cutoff=0.8):
+        if key != "mcpmux" and closest(key.lower(), ["mcpmux"], 0.8):
             yield key

@@ -20,8 +20,7 @@ ClientSecret: TypeAlias = Annotated[
 ]
 
 
-@frozen
-class MetadataUrl(HttpUrl):
+class MetadataUrl(HttpUrl, frozen=True):
     """The URL of a client's own metadata document: it is the client's name, so it is https and has a path."""
 
     expected: str = "an https:// URL with a path and without query"

@@ -38,8 +38,7 @@ PROBE_SECONDS = 0.2  # for a text of PROBE_LENGTH; a pattern without trouble nee
 PROBE_LENGTH = 3000
 
 
-@frozen
-class JsonPath(Text):
+class JsonPath(Text, frozen=True):
     """A path into a message; it stays text."""
 
     expected: str = "a path"
@@ -51,8 +50,7 @@ class JsonPath(Text):
         return text
 
 
-@frozen
-class Pattern(Text):
+class Pattern(Text, frozen=True):
     """A regular expression; it stays text."""
 
     expected: str = "a regular expression"
@@ -98,16 +96,14 @@ def _probes_of(pattern: str) -> list[str]:
     return [*singles, "aA0-" * (PROBE_LENGTH // 4) + "\x01", "0 " * (PROBE_LENGTH // 2) + "\x01"]
 
 
-@frozen
-class KeyName(Text):
+class KeyName(Text, frozen=True):
     """The name of a member; it must be more than separators."""
 
     expected: str = "the name of a member"
     pattern: str = r"[^\x00]*[^\x00\s._-][^\x00]*"
 
 
-@frozen
-class RuleName(Text):
+class RuleName(Text, frozen=True):
     """What a replacement says."""
 
     expected: str = "a name of letters, digits, spaces and -"

@@ -6,7 +6,6 @@ path, what was expected and what sort of thing stood there instead.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -57,13 +56,21 @@ def format_path(path: KeyPath) -> str:
     return text
 
 
+def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str | None:
+    """The word that somebody may have meant; None when there is none that is `alike`, from 0 to 1."""
+    # Not at the top: who makes no mistakes need not wait for it.
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(word, list(known), n=1, cutoff=alike)), None)
+
+
 def suggest(key: str, known: Iterable[str]) -> str:
     """What to say of an unknown `key`: the likeliest known one, or else all that are known."""
     known = sorted(known)
     lowered = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(key.lower(), lowered, n=1)
-    if close:
-        return f"unknown key; did you mean `{lowered[close[0]]}`?"
+    close = closest(key.lower(), lowered)
+    if close is not None:
+        return f"unknown key; did you mean `{lowered[close]}`?"
     return "unknown key; expected one of " + ", ".join(f"`{name}`" for name in known)
 
 

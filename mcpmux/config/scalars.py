@@ -3,6 +3,8 @@
 A scalar stands in a field's type, `Annotated[int, Whole(1, 10)]`. It does two things, and they agree:
 `read` turns the value from the file into ours or raises Unfit, and `schema` describes the accepted
 values in JSON Schema. The schema sees text before `${VAR}` is expanded, so it lets any such text pass.
+
+They are structs, unlike the tables: those of attrs are compiled one by one at every start.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import re
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
-from attrs import field, frozen
+import msgspec
 
 from mcpmux.config.report import Unfit, unfit
 from mcpmux.config.secret import Secret
@@ -42,8 +44,7 @@ def _text_pattern(pattern: str) -> str:
     return f"^(?:{pattern})$|{_HAS_REFERENCE}"
 
 
-@frozen
-class Flag:
+class Flag(msgspec.Struct, frozen=True):
     """`true` or `false`."""
 
     def read(self, value: object) -> bool:
@@ -55,8 +56,7 @@ class Flag:
         return {"type": "boolean"}
 
 
-@frozen
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """Text that matches `pattern` as a whole; `expected` completes "expected …"."""
 
     expected: str = "text without NUL characters"
@@ -73,8 +73,7 @@ class Text:
         return {"type": "string", "pattern": _text_pattern(self.pattern)}
 
 
-@frozen
-class SecretText(Text):
+class SecretText(Text, frozen=True):
     """Text that is read into a Secret."""
 
     def read(self, value: object) -> Secret:
@@ -85,8 +84,7 @@ HEADER_NAME = Text("the name of an HTTP header", r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 HEADER_VALUE = SecretText("text of one line that fits in an HTTP header", r"[\t\x20-\x7e\xa0-\xff]*")
 
 
-@frozen
-class EnvironmentValue(SecretText):
+class EnvironmentValue(SecretText, frozen=True):
     """A variable for a child process. Host apps also write whole numbers here."""
 
     def read(self, value: object) -> Secret:
@@ -98,8 +96,7 @@ class EnvironmentValue(SecretText):
         return super().schema() | {"type": ["string", "integer"]}
 
 
-@frozen
-class HttpUrl(Text):
+class HttpUrl(Text, frozen=True):
     """An absolute http or https URL without a fragment."""
 
     expected: str = "a URL starting with http:// or https:// and a host"
@@ -117,8 +114,7 @@ class HttpUrl(Text):
         return url
 
 
-@frozen
-class ProxyUrl(SecretText):
+class ProxyUrl(SecretText, frozen=True):
     """The URL of an HTTP proxy, which may hold a user and a password; "" for none."""
 
     expected: str = 'a URL such as "http://proxy.example.com:3128", or "" for no proxy'
@@ -131,8 +127,7 @@ class ProxyUrl(SecretText):
         return url
 
 
-@frozen
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """One of a few words."""
 
     words: tuple[str, ...]
@@ -146,8 +141,7 @@ class Choice:
         return {"anyOf": [{"enum": list(self.words)}, {"type": "string", "pattern": _HAS_REFERENCE}]}
 
 
-@frozen
-class Whole:
+class Whole(msgspec.Struct, frozen=True):
     """A whole number from `low` to `high`; text of digits will do, so that `"${PORT}"` works."""
 
     low: int
@@ -168,8 +162,7 @@ class Whole:
         }
 
 
-@frozen
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """A number from 0 to 1; text of such a number will do, so that `"${SHARE}"` works."""
 
     def read(self, value: object) -> float:
@@ -182,8 +175,7 @@ class Share:
         return {"type": ["number", "string"], "minimum": 0, "maximum": 1, "pattern": _text_pattern(_SHARE)}
 
 
-@frozen
-class Duration:
+class Duration(msgspec.Struct, frozen=True):
     """A number of seconds above 0, or text with a unit: "500ms", "10s", "2m", "1h". `off`: 0 will do, too."""
 
     off: bool = False
@@ -200,12 +192,11 @@ class Duration:
         return {"type": ["number", "string"], least: 0, "pattern": _text_pattern(_DURATION)}
 
 
-@frozen
-class Size:
+class Size(msgspec.Struct, frozen=True):
     """A number of bytes from `low` to `high`, or text with a unit: "512KiB", "64MiB"."""
 
     low: int
-    high: int = field(default=2**40)
+    high: int = 2**40
 
     def read(self, value: object) -> int:
         size = _measure(value, _SIZE, _BYTES)

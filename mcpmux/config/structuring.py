@@ -81,12 +81,15 @@ def _scalar_hook(type_: Any, environ: Mapping[str, str]) -> Hook:
 
 
 def _table_hook(cls: type, converter: Converter) -> Hook:
-    structure_known: Hook = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)
     ignored: Collection[str] = getattr(cls, "ignored_keys", ())
+    structure_known: Hook | None = None  # made at the first such table: most files have few of all kinds
 
     def hook(value: Any, _: Any) -> Any:
+        nonlocal structure_known
         if not isinstance(value, Mapping):
             raise unfit("a table", value)
+        if structure_known is None:
+            structure_known = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)
         return structure_known({key: value[key] for key in value if key not in ignored}, cls)
 
     return hook

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from attrs import frozen
-
 from mcpmux.config.model import Http, Tcp, Unix, WebSocket
 from mcpmux.config.oauth import OAuth
 from mcpmux.config.report import Unfit
@@ -31,8 +29,7 @@ _NOT_OVER_HTTP = ("proxy", "transport")
 _NOT_IN_LINES = ("headers", "oauth", *_NOT_OVER_HTTP)
 
 
-@frozen
-class ServerUrl(Text):
+class ServerUrl(Text, frozen=True):
     """A URL with a scheme of the table above, without a fragment."""
 
     expected: str = (

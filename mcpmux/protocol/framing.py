@@ -9,11 +9,10 @@ long a line is. Refuses to know what a message says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Oversized:
+class Oversized(msgspec.Struct, frozen=True):
     """Stands where a line longer than the limit was. `size` is its length in bytes without the newline."""
 
     size: int

@@ -16,9 +16,9 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import trio
 from trio.abc import ReceiveStream
 
@@ -35,8 +35,7 @@ OnStderrLine = Callable[[str], None]
 """Takes one line of the child's standard error, without its newline. Never waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopLadder:
+class StopLadder(msgspec.Struct, frozen=True):
     """How long a child may take to stop on its own: after the end of its input, then after SIGTERM."""
 
     close_seconds: float

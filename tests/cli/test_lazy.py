@@ -37,8 +37,9 @@ TRAFFIC_TOOLS = (
     "mcpmux.traffic.reading.timeline",
 )
 OTHERS = ("mcpmux.demo", "mcpmux.cli.console", "opentelemetry", "rich.table", "rich.live", "rich.progress")
-NEVER_SERVED = (  # without TLS, WebSocket, OAuth, an inspector, patterns, a proxy or several workers
+NEVER_SERVED = (  # without TLS, WebSocket, OAuth, an inspector, a capture, several workers and the like
     "rich",
+    "difflib",
     "asyncio",
     "regex",
     "email",
@@ -50,6 +51,9 @@ NEVER_SERVED = (  # without TLS, WebSocket, OAuth, an inspector, patterns, a pro
     "mcpmux.auth.upstream_auth",
     "mcpmux.traffic.admin.listener",
     "mcpmux.traffic.live",
+    "mcpmux.traffic.audit",
+    "mcpmux.traffic.capture.capture",
+    "mcpmux.traffic.capture.writer",
     "mcpmux.app.workers.keeper",
 )
 ROOMS = ("mcpmux.app", "mcpmux.config", "mcpmux.runtime", "mcpmux.transports", "mcpmux.traffic")
@@ -111,7 +115,7 @@ def test_who_wants_what_the_logging_library_was_imported_without_gets_it() -> No
 from mcpmux.cli.needless import import_structlog
 import_structlog()
 import sys
-assert not {"asyncio", "rich"} & set(sys.modules), "imported all the same"
+assert not {"asyncio", "rich", "structlog.twisted"} & set(sys.modules), "imported all the same"
 import structlog
 import_structlog()
 async def say():
@@ -125,6 +129,20 @@ asyncio.run(say())
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
     )
     assert (done.stdout, done.stderr) == ("said\n", "")
+
+
+def test_what_is_imported_is_not_looked_through_by_the_collector_again() -> None:
+    script = """
+import gc
+from mcpmux.cli.main import cli
+before = gc.get_freeze_count()
+cli.get_command(None, "serve")
+print(gc.isenabled(), gc.get_freeze_count() > before + 10_000)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
+    )
+    assert (done.stdout, done.stderr) == ("True True\n", "")
 
 
 def test_a_benchmark_imports_the_load_generator() -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
+import msgspec
 import trio
 from trio.abc import Stream
 
@@ -38,8 +38,7 @@ STOPPING = "mcpmux is stopping; try again later"
 NO_JSON = "Invalid request: this port takes JSON-RPC messages, one on each line; closing"
 
 
-@dataclass(frozen=True, slots=True)
-class StreamLimits:
+class StreamLimits(msgspec.Struct, frozen=True):
     """What one client may do: the longest message, seconds without reading anything, requests in flight."""
 
     message_bytes: int

@@ -6,11 +6,11 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import structlog
 import trio
+from msgspec.structs import replace
 
 from mcpmux.auth.credential import Credential
 from mcpmux.config import ClientTls, Http, Stdio, Upstream, WebSocket

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from mcpmux.traffic.redaction.secret_names import hint_of
@@ -36,15 +37,26 @@ class Shape(NamedTuple):
     label: str
     hints: tuple[str, ...]
     exact: tuple[str, ...]
-    pattern: re.Pattern[str]
+    expression: str
     replacement: str
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """The expression, compiled when it is needed first: most processes never need most of them."""
+        return _compiled(self.expression)
+
+
+@cache
+def _compiled(expression: str) -> re.Pattern[str]:
+    return re.compile(expression)
 
 
 def _shape(label: str, hints: Sequence[str], pattern: str, exact: Sequence[str] = ()) -> Shape:
     kept = "\\g<kept>" if "(?P<kept>" in pattern else ""
-    return Shape(label, tuple(hints), tuple(exact), re.compile(pattern, re.ASCII), kept + marker(label))
+    return Shape(label, tuple(hints), tuple(exact), _ASCII + pattern, kept + marker(label))
 
 
+_ASCII = "(?a)"
 _NOT_YET = r"(?!\[redacted: )"
 _EQUALS = r"\\{0,3}+[\"']?+[ \t]{0,4}+(?:[:=]|=>)[ \t]{0,4}+"
 _QUOTED = r"(?:(?!\\{0,3}(?P=q))[^\r\n]){2,}+"
@@ -150,7 +162,7 @@ def _own_name(name: str) -> Shape:
     letters = [re.escape(char) for char in name if char not in "-_. "]
     pattern = _assignment(r"[-_. ]{0,2}".join(letters), _WORD)
     replacement = "\\g<kept>" + marker(name).replace("\\", r"\\")
-    return Shape(name, (hint_of(name),), (), re.compile(pattern), replacement)
+    return Shape(name, (hint_of(name),), (), pattern, replacement)
 
 
 def replace_shapes(text: str, live: Sequence[Shape]) -> tuple[str, int]:

@@ -8,8 +8,8 @@ A proxy at an https URL adds TLS with the proxy itself, verified with the system
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
 
+import msgspec
 import trio
 
 from mcpmux.config import ClientTls
@@ -23,8 +23,7 @@ from mcpmux.transports.wire import Wire, connect
 TUNNEL_SECONDS = 30.0  # for a proxy to connect us; it may have to try several addresses
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(msgspec.Struct, frozen=True):
     """How an origin is reached. `tls` is for a secure origin, `proxy_tls` for a secure proxy.
 
     `server_name`: what the origin's certificate must be for, when that is not its host.
