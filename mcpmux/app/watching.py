@@ -1,7 +1,7 @@
 """Whoever watches the traffic, as the configuration says: capture, audit log, inspector, metrics, traces.
 
 Promises: with nobody to watch there is no tap. Metrics and traces hear of an exchange first, so that what the
-audit log refuses is counted, too. What only the inspector needs is imported when there is one.
+audit log refuses is counted, too. What only one of them needs is imported when there is that one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,10 +18,7 @@ import trio
 from mcpmux.app.mux import Mux
 from mcpmux.config import Admin, Config
 from mcpmux.runtime.tap import Tap, Trace
-from mcpmux.traffic.audit.journal import open_audit
-from mcpmux.traffic.audit.keeper import Audit
-from mcpmux.traffic.capture.capture import CaptureSink, Run, open_capture
-from mcpmux.traffic.capture.level import Levels
+from mcpmux.traffic.capture.message import Run
 from mcpmux.traffic.recorder import Keeper, Recorder, Sink
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
@@ -30,6 +27,10 @@ from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 if TYPE_CHECKING:
     from mcpmux.traffic.admin.control import Control
     from mcpmux.traffic.admin.upstreams import UpstreamView
+    from mcpmux.traffic.audit.keeper import Audit
+    from mcpmux.traffic.capture.capture import Capturing
+    from mcpmux.traffic.capture.level import Levels
+    from mcpmux.traffic.capture.sink import CaptureSink
     from mcpmux.traffic.live.ring import LiveRing
     from mcpmux.traffic.telemetry.metrics import Metrics
     from mcpmux.traffic.telemetry.prometheus import Gauge
@@ -136,11 +137,10 @@ async def open_watching(config: Config, elsewhere: Elsewhere | None = None) -> A
     upstreams = [upstream for upstream in config.upstreams if upstream.enabled]
     async with (
         open_tracing(config.tracing, redactor, upstreams) as spans,
-        open_capture(
-            config.capture, redactor, run, {each.name: each.prefix for each in upstreams}
-        ) as capturing,
-        open_audit(config.audit, run.name, redactor.clean) as audit,
+        _open_capture(config, redactor, run) as capturing,
+        _open_audit(config, redactor, run) as audit,
     ):
+        capture = capturing.sink if capturing is not None else None
         sinks: list[Sink] = [spans] if spans is not None else []
         keepers: list[Keeper] = [spans] if spans is not None else []
         inspector = None
@@ -152,14 +152,38 @@ async def open_watching(config: Config, elsewhere: Elsewhere | None = None) -> A
             if elsewhere is None:
                 elsewhere = ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
             metrics = Metrics()
-            inspector = Inspector(config.admin, ring, metrics, redactor, run, capturing.sink, audit)
+            inspector = Inspector(config.admin, ring, metrics, redactor, run, capture, audit)
             sinks = [metrics, *sinks, elsewhere]
             keepers = [metrics, *keepers, elsewhere]
-        sinks += capturing.sinks
-        keepers += capturing.keepers
+        if capturing is not None:
+            keepers += capturing.keepers
         if audit is not None:
             keepers.append(audit)
         clock = trio.lowlevel.current_clock().current_time  # two calls less than trio's own, for each message
-        tap = Recorder(sinks, keepers, clock) if sinks or keepers else None
+        tap = None
+        if sinks or keepers or capture is not None:
+            tap = Recorder(sinks, keepers, clock, capture)
         trace = spans.trace if spans is not None else None
-        yield Watching(tap, trace, inspector, redactor, capturing.levels, spans)
+        levels = capturing.levels if capturing is not None else None
+        yield Watching(tap, trace, inspector, redactor, levels, spans)
+
+
+def _open_capture(
+    config: Config, redactor: ReplaceableRedactor, run: Run
+) -> AbstractAsyncContextManager[Capturing | None]:
+    if not config.capture.on:
+        return nullcontext()
+    from mcpmux.traffic.capture.capture import open_capture
+
+    prefixes = {upstream.name: upstream.prefix for upstream in config.upstreams if upstream.enabled}
+    return open_capture(config.capture, redactor, run, prefixes)
+
+
+def _open_audit(
+    config: Config, redactor: ReplaceableRedactor, run: Run
+) -> AbstractAsyncContextManager[Audit | None]:
+    if config.audit.directory is None:
+        return nullcontext()
+    from mcpmux.traffic.audit.journal import open_audit
+
+    return open_audit(config.audit, run.name, redactor.clean)

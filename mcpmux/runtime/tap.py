@@ -87,8 +87,11 @@ class Tap(Protocol):
         """
         ...
 
-    def exchange_of(self, leg: Leg, request_id: Id) -> int:
-        """The number of the exchange that a client's request has begun, which `saw` was told of."""
+    def exchange_of(self, leg: Leg, request_id: Id, message: bytes | None = None) -> int:
+        """The number of the exchange that a client's request has begun, which `saw` was told of.
+
+        `message`: the request, when it is all that `saw` was told of then; with it this costs less.
+        """
         ...
 
     async def admit(
@@ -136,9 +139,11 @@ class Watch(NamedTuple):
     leg: Leg
     trace: Trace | None = None
 
-    def begin(self, request_id: Id, headers: Mapping[str, str] = NO_HEADERS) -> None:
-        """From now on this task works for a client's request, which the tap has seen."""
-        EXCHANGE.set(self.tap.exchange_of(self.leg, request_id))
+    def begin(
+        self, request_id: Id, headers: Mapping[str, str] = NO_HEADERS, message: bytes | None = None
+    ) -> None:
+        """From now on this task works for a client's request, which the tap has seen. See `exchange_of`."""
+        EXCHANGE.set(self.tap.exchange_of(self.leg, request_id, message))
         ORIGIN.set(Origin(self.leg, headers))
 
     def rest(self) -> None:

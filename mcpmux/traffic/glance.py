@@ -6,7 +6,7 @@ are not as they should be in some place are read again, member by member.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -59,7 +59,7 @@ NOTHING = Params()
 class Glance(msgspec.Struct, gc=False):
     """A request (`method` and `id`), a notification (`method`), or an answer: an `error` or a `result`."""
 
-    jsonrpc: str
+    jsonrpc: Literal["2.0"]
     id: Id | UnsetType | None = UNSET
     method: str | UnsetType = UNSET
     params: Params | None = None
@@ -81,12 +81,13 @@ def glance(data: bytes) -> Glance:
         found = _decoder.decode(data)
     except _NOT_DECODED:
         return _look_closely(data)
-    if found.jsonrpc == "2.0":
-        if found.method is not UNSET:
-            if found.id is not None:
-                return found
-        elif found.error is not UNSET or (found.result is not UNSET and isinstance(found.id, int | str)):
+    if found.method is not UNSET:
+        if found.id is not None:
             return found
+    elif found.error is not UNSET or (
+        found.result is not UNSET and found.id is not UNSET and found.id is not None
+    ):
+        return found
     return _look_closely(data)
 
 

@@ -17,10 +17,10 @@ def micros_of(seconds: float) -> int:
 def rfc3339(micros: int) -> str:
     """Microseconds since 1970 in UTC."""
     second, rest = divmod(micros, MICROS)
-    return f"{second_of(second).decode()}.{rest:06}Z"
+    return f"{second_of(second)}.{rest:06}Z"
 
 
 @lru_cache(SECONDS_CACHED)
-def second_of(seconds: int) -> bytes:
+def second_of(seconds: int) -> str:
     """Seconds since 1970, as RFC 3339 up to the fraction."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00").encode()
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")

@@ -1,8 +1,9 @@
 """The tap: tells everybody who watches, and asks everybody who must keep something.
 
-Sinks are told of every message and never hold anything up. Keepers are asked before an exchange is worked on
-and told how it went, and may make it wait or refuse it. Those that had admitted one that a later keeper
-refuses are told that, too; keepers that only count stand first.
+Sinks are told of every message and never hold anything up. An archive is told after them, of many at a time:
+with nobody else to tell, what passes is only put down, and looked at later. Keepers are asked before an
+exchange is worked on and told how it went, and may make it wait or refuse it. Those that had admitted one
+that a later keeper refuses are told that, too; keepers that only count stand first.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ import trio
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import Fields, Id
 from mcpmux.runtime.tap import EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg
-from mcpmux.traffic.correlation import Correlator, Seen
+from mcpmux.traffic.correlation import UNKNOWN, Correlator, Seen
+
+BATCH = 64  # messages that wait to be looked at: one look costs less for many
+LONG = 16 * 2**10  # bytes; longer messages do not wait, so that those that do take little memory
 
 
 class Exchange(msgspec.Struct, gc=False):
@@ -39,6 +43,18 @@ class Sink(Protocol):
         ...
 
 
+class Archive(Protocol):
+    """Told of every message, of many at a time."""
+
+    def expect(self, settle: Callable[[], None]) -> None:
+        """A message has passed. `settle`, which has it told of all that have, is to be called before long."""
+        ...
+
+    def take_all(self, batch: Sequence[Seen]) -> None:
+        """In the order in which they passed. Must not wait."""
+        ...
+
+
 class Keeper(Protocol):
     """Asked and told about every exchange."""
 
@@ -52,16 +68,24 @@ class Keeper(Protocol):
 
 
 class Recorder:
-    """See `runtime.tap.Tap`. `clock` gives seconds."""
+    """See `runtime.tap.Tap`. `clock` gives seconds. `archive` is told of messages after the sinks."""
 
-    def __init__(self, sinks: Sequence[Sink], keepers: Sequence[Keeper], clock: Callable[[], float]) -> None:
-        self._sinks = tuple(sinks)
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        keepers: Sequence[Keeper],
+        clock: Callable[[], float],
+        archive: Archive | None = None,
+    ) -> None:
         self._keepers = tuple(keepers)
         self.keeps = bool(keepers)
         self._clock = clock
         self._correlator = Correlator()
-        self._take_one = self._correlator.take_one
         self._takes = [sink.take for sink in sinks]
+        self._archive = archive
+        self._is_told = bool(sinks) or archive is not None
+        self._most_waiting = BATCH if archive is not None and not sinks else 1
+        self._waiting: list[Seen] = []
         self._exchanges: dict[int, Exchange] = {}
         self._clients = itertools.count(1)
 
@@ -74,26 +98,39 @@ class Recorder:
 
     def gone(self, leg: Leg) -> None:
         """See Tap."""
+        self.settle()
         self._correlator.forget(leg)
 
     def saw(self, leg: Leg, direction: Direction, message: bytes, status: int | None = None) -> None:
-        """See Tap. Exchanges begin and end on clients' legs: without sinks the others are of no interest."""
-        if not self._sinks and leg.side == "upstream":
+        """See Tap. Exchanges begin and end on clients' legs; the others are for who is told of messages."""
+        if not self._is_told and leg.side == "upstream":
             return
-        if message.startswith(b"{"):
-            one = self._take_one(leg, direction, message, EXCHANGE.get(), self._clock())
-            if status is not None:
-                one.status = status
-            for take in self._takes:
-                take(one)
-            return
-        for seen in self._correlator.take(leg, direction, message, EXCHANGE.get(), self._clock()):
-            seen.status = status
-            for sink in self._sinks:
-                sink.take(seen)
+        waiting = self._waiting
+        if not waiting and self._archive is not None:
+            self._archive.expect(self.settle)
+        waiting.append(Seen(leg, direction, message, self._clock(), UNKNOWN, EXCHANGE.get(), status=status))
+        if len(waiting) >= self._most_waiting or len(message) > LONG:
+            self.settle()
 
-    def exchange_of(self, leg: Leg, request_id: Id) -> int:
+    def settle(self) -> None:
+        """Look at the messages that wait, and tell of them."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        known = self._correlator.settle(waiting)
+        for take in self._takes:
+            for seen in known:
+                take(seen)
+        if self._archive is not None:
+            self._archive.take_all(known)
+
+    def exchange_of(self, leg: Leg, request_id: Id, message: bytes | None = None) -> int:
         """See Tap."""
+        if message is not None and self._waiting:
+            last = self._waiting[-1]
+            if last.data is message and last.leg is leg:
+                return self._correlator.begin(last)
+        self.settle()
         return self._correlator.exchange_of(leg, request_id)
 
     def routed(self, exchange: int, upstream: str) -> None:

@@ -197,16 +197,18 @@ async def until(condition: Callable[[], bool]) -> None:
             await trio.sleep(0.01)
 
 
-async def capture(config: Capture, directory: Path, use: Callable[[Capturing], Any]) -> list[Record]:
+async def capture(
+    config: Capture, directory: Path, use: Callable[[Capturing], Any], redactor: Redactor = REDACTOR
+) -> list[Record]:
     config = attrs.evolve(config, directory=str(directory))
-    async with open_capture(config, REDACTOR, RUN, PREFIXES, lambda: 101.25) as capturing:
+    async with open_capture(config, redactor, RUN, PREFIXES, lambda: 101.25) as capturing:
         await use(capturing)
     return files_of(directory)
 
 
 async def test_messages_of_both_legs_are_in_the_files_in_their_order(tmp_path: Path):
     async def use(capturing: Capturing) -> None:
-        recorder = Recorder(capturing.sinks, capturing.keepers, lambda: 101.25)
+        recorder = Recorder((), capturing.keepers, lambda: 101.25, capturing.sink)
         client, docs = recorder.client("http"), Leg("upstream", "docs", "stdio", "docs")
         for leg, direction, message in [
             (client, "in", {"id": "a", "method": "tools/list"}),
@@ -226,9 +228,38 @@ async def test_messages_of_both_legs_are_in_the_files_in_their_order(tmp_path: P
     ]
 
 
+async def test_what_passes_in_great_numbers_is_all_there_in_its_order_and_without_its_secrets(tmp_path: Path):
+    large = 300
+
+    async def use(capturing: Capturing) -> None:
+        recorder = Recorder((), capturing.keepers, lambda: 101.25, capturing.sink)
+        client = recorder.client("http")
+        for number in range(1000):
+            text = f'"token": "{SECRET}"' if number % 70 == 3 else "x" * (200_000 if number == large else 10)
+            message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"text": text}}
+            recorder.saw(client, "in", json.dumps(message).encode())
+            if number % 97 == 0:
+                await trio.lowlevel.checkpoint()
+
+    _, *records = await capture(FULL, tmp_path, use, Redactor())
+    assert [(r.seq, r.id, r.exchange) for r in records] == [(n + 1, n, n + 1) for n in range(1000)]
+    assert [r.id for r in records if r.redacted] == list(range(3, 1000, 70))
+    assert records[large].size > 200_000
+    assert all(SECRET.encode() not in path.read_bytes() for path in find_files(tmp_path))
+
+
+async def test_what_waits_to_be_looked_at_is_written_before_long(tmp_path: Path):
+    async def use(capturing: Capturing) -> None:
+        recorder = Recorder((), (), lambda: 101.25, capturing.sink)
+        recorder.saw(recorder.client("http"), "in", b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
+        await until(lambda: len(files_of(tmp_path)) == 2)
+
+    assert [record.method for record in await capture(FULL, tmp_path, use)] == [None, "ping"]
+
+
 async def test_nothing_is_made_when_nothing_is_captured(tmp_path: Path):
     async def use(capturing: Capturing) -> None:
-        assert capturing == Capturing((), ())
+        assert capturing == Capturing()
 
     config = Capture(rules=(CaptureRule(method="x", level="off"),))
     (tmp_path / "new").mkdir()
@@ -237,7 +268,7 @@ async def test_nothing_is_made_when_nothing_is_captured(tmp_path: Path):
 
 async def test_messages_of_level_off_leave_no_gap(tmp_path: Path):
     async def use(capturing: Capturing) -> None:
-        recorder = Recorder(capturing.sinks, (), lambda: 101.25)
+        recorder = Recorder((), (), lambda: 101.25, capturing.sink)
         client = recorder.client("http")
         for method in ("ping", "tools/list", "ping", "tools/list"):
             recorder.saw(client, "in", json.dumps({"jsonrpc": "2.0", "id": 1, "method": method}).encode())
@@ -273,7 +304,7 @@ async def test_with_wait_requests_wait_for_room_and_nothing_is_dropped(tmp_path:
 
     async def use(capturing: Capturing) -> None:
         assert capturing.sink is not None
-        recorder = Recorder(capturing.sinks, capturing.keepers, lambda: 101.25)
+        recorder = Recorder((), capturing.keepers, lambda: 101.25, capturing.sink)
         for number in range(300):
             with trio.fail_after(60):
                 await recorder.admit(client, number, Call("tools/call", {}, {}))

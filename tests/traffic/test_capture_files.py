@@ -74,7 +74,7 @@ def test_only_capture_files_are_found_and_of_two_forms_the_file_itself(tmp_path:
 def test_a_file_begins_with_a_start_record_and_is_for_its_user_alone(tmp_path: Path):
     directory = tmp_path / "a" / "b"
     one = writer(directory)
-    assert one.write([line(1), line(2)], 101.5) == 2
+    assert one.write(line(1) + line(2), 101.5) == len(line(1) + line(2))
     (path,) = find_files(directory)
     assert path.name == "mcpmux-20261121T120001Z-5f3a9c01-0001.jsonl"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -92,12 +92,12 @@ def test_a_file_begins_with_a_start_record_and_is_for_its_user_alone(tmp_path: P
 
 def test_a_new_file_is_begun_by_size_and_by_age(tmp_path: Path):
     one = writer(tmp_path, size=1000, age=60)
-    assert one.write([line(n, 300) for n in range(1, 8)], 100) == 7
+    assert one.write(b"".join(line(n, 300) for n in range(1, 8)), 100) == 7 * len(line(1, 300))
     assert [read(path)[0] for path in find_files(tmp_path)] == [[0, 1, 2, 3], [0, 4, 5, 6], [0, 7]]
     assert one.take_rotated()
     assert not one.take_rotated()
-    one.write([line(8)], 159)
-    one.write([line(9)], 161)
+    one.write(line(8), 159)
+    one.write(line(9), 161)
     assert [read(path)[0] for path in find_files(tmp_path)][2:] == [[0, 7, 8], [0, 9]]
     assert read(tmp_path)[0] == [0, 1, 2, 3, 0, 4, 5, 6, 0, 7, 8, 0, 9]
 
@@ -105,13 +105,13 @@ def test_a_new_file_is_begun_by_size_and_by_age(tmp_path: Path):
 def test_processes_never_share_a_file(tmp_path: Path):
     writers = [writer(tmp_path) for _ in range(3)]  # even with the same name for their runs
     for number, one in enumerate(writers, 1):
-        one.write([line(number)], 100)
+        one.write(line(number), 100)
     assert [read(path)[0] for path in find_files(tmp_path)] == [[0, 1], [0, 2], [0, 3]]
 
 
 def test_a_write_that_fails_halfway_is_taken_back_and_can_be_done_again(tmp_path: Path, monkeypatch):
     one = writer(tmp_path)
-    one.write([line(1)], 100)
+    one.write(line(1), 100)
     write, room = os.write, [10, 0]
 
     def full(fd: int, data: memoryview) -> int:
@@ -122,15 +122,15 @@ def test_a_write_that_fails_halfway_is_taken_back_and_can_be_done_again(tmp_path
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
         with pytest.raises(OSError, match="No space"):
-            one.write([line(2), line(3)], 100)
+            one.write(line(2) + line(3), 100)
     assert read(tmp_path) == ([0, 1], [])
-    assert one.write([line(2), line(3)], 100) == 2
+    assert one.write(line(2) + line(3), 100) == len(line(2) + line(3))
     assert read(tmp_path) == ([0, 1, 2, 3], [])
 
 
 def test_a_line_that_cannot_even_be_taken_back_is_left_and_a_new_file_begun(tmp_path: Path, monkeypatch):
     one = writer(tmp_path)
-    one.write([line(1)], 100)
+    one.write(line(1), 100)
     write, room = os.write, [10, 0]
 
     def broken(fd: int, data: memoryview) -> int:
@@ -145,8 +145,8 @@ def test_a_line_that_cannot_even_be_taken_back_is_left_and_a_new_file_begun(tmp_
         patched.setattr(os, "write", broken)
         patched.setattr(os, "ftruncate", unable)
         with pytest.raises(OSError, match="Input/output"):
-            one.write([line(2)], 100)
-    one.write([line(2)], 100)
+            one.write(line(2), 100)
+    one.write(line(2), 100)
     seqs, bad = read(tmp_path)
     assert seqs == [0, 1, 0, 2]
     assert [each.problem for each in bad] == ["the file was cut in the middle of this line"]
@@ -168,7 +168,7 @@ except OSError as error:
     print(error.strerror)
 print(len(list(Path({str(tmp_path)!r}).iterdir())))
 resource.setrlimit(resource.RLIMIT_FSIZE, (400, resource.RLIM_INFINITY))
-lines = [b'{{"v":1,"run":"aa","time":"t","kind":"request","text":"' + b"x" * 100 + b'"}}' + bytes([10])] * 9
+lines = (b'{{"v":1,"run":"aa","time":"t","kind":"request","text":"' + b"x" * 100 + b'"}}' + bytes([10])) * 9
 try:
     one.write(lines, 0.0)
 except OSError as error:
@@ -192,7 +192,7 @@ one = CaptureWriter(Path({str(tmp_path)!r}), Run(token_hex(4), 0.0, 1e9), 300_00
 one.open(0.0)
 print("ready", flush=True)
 line = b'{{"v":1,"run":"aa","time":"t","kind":"request","text":"' + b"x" * 50_000 + b'"}}' + bytes([10])
-lines = [line] * 9
+lines = line * 9
 while True:
     one.write(lines, 0.0)
 """
@@ -215,7 +215,7 @@ while True:
 
 def test_complete_files_are_compressed_and_the_one_being_written_is_not(tmp_path: Path):
     one = writer(tmp_path, size=1000)
-    one.write([line(n, 300) for n in range(1, 6)], 100)
+    one.write(b"".join(line(n, 300) for n in range(1, 6)), 100)
     first, second = find_files(tmp_path)
     os.utime(first, (5, 5))
     assert tidy(tmp_path, Capture()) == [first.name + ".gz", second.name]

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.correlation import PENDING_LIMIT, Correlator, Seen
+from mcpmux.traffic.correlation import PENDING_LIMIT, UNKNOWN, Correlator, Seen
 
 
 class Play:
@@ -100,6 +100,24 @@ def test_members_of_a_batch_are_seen_one_by_one_and_nonsense_as_such():
     for nonsense in (b"{", b"[]", b"\xff", b'{"jsonrpc":"2.0"}'):
         (seen,) = correlator.take(leg, "in", nonsense, 0, 0)
         assert (seen.kind, seen.data) == ("invalid", nonsense)
+
+
+def test_a_batch_in_a_batch_is_nonsense():
+    nested = b'[[{"jsonrpc":"2.0","id":1,"method":"ping"}],{"jsonrpc":"2.0","id":2,"method":"ping"}]'
+    inner, ping = Correlator().take(Leg("client", "c1", "stdio"), "in", nested, 0, 0)
+    assert (inner.kind, inner.exchange, ping.kind, ping.exchange) == ("invalid", 0, "request", 1)
+
+
+def test_a_request_that_began_before_it_was_looked_at_keeps_its_number():
+    play = Play()
+    first, second = (
+        Seen(play.client, "in", b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number, 0.0, UNKNOWN, 0)
+        for number in (1, 2)
+    )
+    assert play.correlator.begin(second) == 1
+    assert [seen.exchange for seen in play.correlator.settle([first, second])] == [2, 1]
+    assert play.correlator.exchange_of(play.client, 2) == 1
+    assert play.pass_(play.client, "out", id=2, result={}).exchange == 1
 
 
 def test_what_is_never_answered_is_forgotten():

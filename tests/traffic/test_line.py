@@ -100,7 +100,15 @@ def test_a_line_is_the_record_encoded(messages: list[tuple[Seen, str | None, str
         for said in facts:  # what is known of a leg may change from message to message
             seen.leg.name = seen.leg.session = seen.leg.revision = said
             record = to_record(seen, RUN, seq, REDACTOR, level, 40)
-            assert members(encoder.encode(seen, seq, level)) == members(encode_record(record))
+            assert members(encoder.encode(seq, level, [seen])) == members(encode_record(record))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(MESSAGES, min_size=1, max_size=5), st.sampled_from(["full", "truncated", "metadata"]))
+def test_lines_of_many_messages_are_those_of_each(messages: list[Seen], level: str):
+    lines = LineEncoder(RUN, REDACTOR, 40).encode(7, level, messages).splitlines(keepends=True)
+    records = [to_record(seen, RUN, seq, REDACTOR, level, 40) for seq, seen in enumerate(messages, 7)]
+    assert [members(line) for line in lines] == [members(encode_record(record)) for record in records]
 
 
 def test_rules_that_are_replaced_count_for_names_that_were_encoded_before():
@@ -109,9 +117,9 @@ def test_rules_that_are_replaced_count_for_names_that_were_encoded_before():
     leg = Leg("client", "c1", "http")
     leg.name = "pin-1234"
     seen = Seen(leg, "out", b"{}", 101.0, "result", 1, "pin-5678")
-    assert encoder.encode(seen, 1, "full").count(b"pin-") == 2
+    assert encoder.encode(1, "full", [seen]).count(b"pin-") == 2
     redactor.adopt(Redaction(patterns={"pin": r"pin-\d+"}))
-    line = encoder.encode(seen, 2, "full")
+    line = encoder.encode(2, "full", [seen])
     assert b"pin-" not in line
     assert line.count(b"[redacted: pin]") == 2
 
@@ -120,6 +128,6 @@ def test_what_is_remembered_is_bounded():
     encoder = LineEncoder(RUN, REDACTOR, 40)
     for number in range(3 * LEGS_CACHED):
         leg = Leg("client", f"c{number}", "http")
-        line = encoder.encode(Seen(leg, "in", b"{}", 101.0, "request", 1, f"m{number}"), 1, "metadata")
+        line = encoder.encode(1, "metadata", [Seen(leg, "in", b"{}", 101.0, "request", 1, f"m{number}")])
         assert decode_record(line).method == f"m{number}"
     assert repr(encoder) == f"<LineEncoder 5f3a9c01, {LEGS_CACHED} legs>"

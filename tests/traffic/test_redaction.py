@@ -387,6 +387,34 @@ def test_a_planted_secret_is_not_in_what_is_left_of_a_cut_message(
     assert secret.encode() not in REDACTOR.redact("tools/call", data)[0]
 
 
+@settings(max_examples=200, deadline=None)
+@given(planted(), st.lists(PLAIN, max_size=3), st.integers(0, 3), st.sampled_from([b"\t", b"", b"-"]))
+def test_one_look_at_many_messages_overlooks_no_planted_secret(
+    plant: tuple[str, Any], others: list[Any], place: int, between: bytes
+):
+    values = [*others[:place], plant[1], *others[place:]]
+    messages = [json.dumps({"jsonrpc": "2.0", "id": 1, "result": value}).encode() for value in values]
+    assert not REDACTOR.spares(messages, between.join(messages))
+    assert not OWN.spares(messages, between.join(messages))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.one_of(st.binary(max_size=30), st.sampled_from([b'{"a":{}}', b'{"u":"a://me:pass'])), max_size=4
+    )
+)
+def test_what_one_look_at_many_messages_spares_stays_as_it_is(messages: list[bytes]):
+    if REDACTOR.spares(messages, b"\t".join(messages)):
+        assert [REDACTOR.redact(None, message) for message in messages] == [(each, 0) for each in messages]
+
+
+def test_one_look_at_many_messages_is_enough_when_there_is_nothing_to_find():
+    messages = [b'{"result":{"text":"All work and no play"}}'] * 3
+    assert REDACTOR.spares(messages, b"\t".join(messages))
+    assert not OWN.spares(messages, b"\t".join(messages))  # a pattern may be anything
+
+
 @pytest.mark.parametrize("end", [b"", b"}", b'"', b"\xff"])
 @pytest.mark.parametrize("joint", [b"://", rb":\/\/"])
 def test_a_url_that_is_cut_in_its_password_loses_it(joint: bytes, end: bytes):

@@ -6,10 +6,10 @@ A session is a leg; requests without one are on the leg of their connection.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextvars import Context, copy_context
 
-from mcpmux.runtime.tap import Leg, Tap, Watch
+from mcpmux.runtime.tap import Tap, Watch
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import SseDecoder
@@ -23,21 +23,21 @@ class ConnectionLegs:
     """The legs of clients without a session, by the address of their connection."""
 
     def __init__(self) -> None:
-        self._legs: OrderedDict[str, Leg] = OrderedDict()
+        self._legs: OrderedDict[str, Watch] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<ConnectionLegs {len(self._legs)}>"
 
-    def of(self, tap: Tap, address: str) -> Leg:
-        """The leg of the connection from `address`."""
-        leg = self._legs.get(address)
-        if leg is None:
-            leg = self._legs[address] = tap.client("http")
+    def of(self, tap: Tap, address: str) -> Watch:
+        """What watches the leg of the connection from `address`."""
+        watch = self._legs.get(address)
+        if watch is None:
+            watch = self._legs[address] = Watch(tap, tap.client("http"))
             if len(self._legs) > CONNECTION_LIMIT:
-                tap.gone(self._legs.popitem(last=False)[1])
+                tap.gone(self._legs.popitem(last=False)[1].leg)
         else:
             self._legs.move_to_end(address)  # the first is the one that was silent for longest
-        return leg
+        return watch
 
     def give_away(self, address: str) -> None:
         """What was on this connection so far was a session: the next leg there is a new one."""
@@ -68,11 +68,11 @@ class TappedReply(HttpReply):
         """See HttpReply."""
         return self._reply.finished
 
-    async def send(self, status: int, fields: Fields, body: bytes = b"") -> None:
+    def send(self, status: int, fields: Fields, body: bytes = b"") -> Awaitable[None]:
         """See HttpReply."""
         if body:
             self.watch.tap.saw(self.watch.leg, "out", body, status)
-        await self._reply.send(status, fields, body)
+        return self._reply.send(status, fields, body)
 
     async def send_parts(self, status: int, fields: Fields, body: Sequence[Part]) -> None:
         """See HttpReply."""

@@ -184,7 +184,7 @@ class HttpPeer:
         headers, more = self._headers(call)
         idempotent = call.method in m.IDEMPOTENT
         if self._watch is not None:
-            self._watch.sent(body)
+            self._watch.tap.saw(self._watch.leg, "out", body)
             more += TRACE_HEADERS.get()
         said = more
         for hop in range(REDIRECTS + 1):
@@ -315,7 +315,7 @@ class HttpPeer:
     def note(self, body: bytes, status: int) -> None:
         """A whole response has been read: whoever watches may see it."""
         if self._watch is not None and body:
-            self._watch.received(body, status)
+            self._watch.tap.saw(self._watch.leg, "in", body, status)
 
     def messages_in(self, decoder: SseDecoder, chunk: bytes) -> Iterator[Message]:
         """The messages that a chunk of an event stream completes; events without one only carry an id."""

@@ -1,7 +1,7 @@
 """The capture: messages from the tap into files, redacted, without holding anything up.
 
-    tap → take → queue, bounded in bytes → one writer task: redact, encode → thread: write, begin new files
-                                                                           → thread: compress, remove
+    tap → queue, bounded in bytes: redact, encode many → one writer task → thread: write, begin new files
+                                                                         → thread: compress, remove
 
 A message that finds the queue full is dropped: its number (`seq`) is missing in the files and a warning says
 how many were. With `on_full = "wait"` new requests of clients wait while the queue is more than half full, so
@@ -28,7 +28,7 @@ from mcpmux.traffic.capture.message import Run, to_record
 from mcpmux.traffic.capture.sink import CaptureSink, reason_of
 from mcpmux.traffic.capture.sweep import Stopped, sweep
 from mcpmux.traffic.capture.writer import CaptureWriter
-from mcpmux.traffic.recorder import Keeper, Sink
+from mcpmux.traffic.recorder import Keeper
 from mcpmux.traffic.redaction.redactor import Redactor
 
 __all__ = ["CaptureSink", "Capturing", "Run", "open_capture", "to_record"]
@@ -44,9 +44,8 @@ class CaptureUnusable(McpmuxError):
 
 
 class Capturing(NamedTuple):
-    """What the tap has to tell; both are empty when nothing is captured."""
+    """What the tap has to tell; nothing when nothing is captured."""
 
-    sinks: tuple[Sink, ...] = ()
     keepers: tuple[Keeper, ...] = ()
     sink: CaptureSink | None = None
     levels: Levels | None = None
@@ -81,7 +80,7 @@ async def open_capture(
         nursery.start_soon(_keep_tidy, config, sink, stop, name="capture files")
         writing: trio.CancelScope = await nursery.start(_write, sink, name="capture")
         try:
-            yield Capturing((sink,), (sink,) if config.on_full == "wait" else (), sink, levels)
+            yield Capturing((sink,) if config.on_full == "wait" else (), sink, levels)
         finally:
             stop.set()
             sink.close()

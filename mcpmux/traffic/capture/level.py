@@ -40,6 +40,11 @@ class Levels:
         """The set of upstreams has changed."""
         self._owners = {prefix: name for name, prefix in prefixes.items()}
 
+    @property
+    def only(self) -> str | None:
+        """The level of all messages, when there are no rules."""
+        return None if self._rules else self._default
+
     def level(self, seen: Seen) -> str:
         """The level for a message. Must be told of every message, in order."""
         if not self._rules:

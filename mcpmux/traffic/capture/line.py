@@ -1,38 +1,76 @@
-"""One message as a line of a capture file.
+"""Messages as lines of a capture file, many at a time.
 
-Promises the very record that `to_record` makes, encoded, at a fraction of its cost: what many lines have in
-common is encoded once. Redacted first, as there. Not for several threads at a time.
+Promises the very records that `to_record` makes, encoded, at a fraction of their cost: that nothing is to be
+redacted is seen with one look at many messages, and what lines have in common is encoded once. Not for
+several threads at a time.
 """
 
 from __future__ import annotations
 
-import msgspec
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+import msgspec
+from msgspec import Raw
+
+from mcpmux.protocol.envelope import Id
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.capture.message import Run, body_of, facts_without, fingerprint
+from mcpmux.traffic.capture.message import (
+    Run,
+    body_of,
+    facts_without,
+    fingerprint,
+)
 from mcpmux.traffic.correlation import Seen
 from mcpmux.traffic.moment import MICROS, second_of
-from mcpmux.traffic.record import ANSWERS, VERSION
+from mcpmux.traffic.record import VERSION, Body
 from mcpmux.traffic.redaction.redactor import Redactor
 
 LEGS_CACHED = 1024
-METHODS_CACHED = 256  # of one leg
+SORTS_CACHED = 256  # of one leg
 METHOD_LENGTH = 256  # characters; longer ones are not remembered
 
 _json = msgspec.json.Encoder().encode
+_encode_lines = msgspec.json.Encoder().encode_lines
+
 
 _Sort = tuple[str, str, str | None]
-"""Direction, kind and method of a message."""
+"""Kind, direction and method of a message."""
+
+
+class _Line(msgspec.Struct, omit_defaults=True, gc=False):
+    """A `Record`, made from values in their order. In `v` and `kind` other members follow, encoded before.
+
+    `v` is followed by `run`; `kind` by `leg`, `direction`, `method`, and what is said of the leg.
+    """
+
+    v: Raw
+    seq: int
+    time: str
+    at: float
+    kind: Raw
+    exchange: int = 0
+    id: Id | None = None
+    target: str | None = None
+    status: int | None = None
+    size: int = 0
+    code: int | None = None
+    failed: bool | None = None
+    ms: float | None = None
+    redacted: int = 0
+    message: Body = None
+    text: str | None = None
 
 
 class _Known(msgspec.Struct, gc=False):
     """What lines say of a leg, as long as it has this name, revision and session.
 
-    `members`: what they say of each message of a sort, the leg included.
+    `kinds`: of each sort of messages, `kind` of their lines.
     """
 
     facts: tuple[str | None, str | None, str | None]
-    members: dict[_Sort, bytes]
+    kinds: dict[_Sort, Raw]
 
 
 class LineEncoder:
@@ -44,47 +82,96 @@ class LineEncoder:
         self._redactor = redactor
         self._current = redactor.current
         self._body_bytes = body_bytes
-        self._opening = b'{"v":%d,"run":%b,"seq":' % (VERSION, _json(run.name))
         self._legs: dict[Leg, _Known] = {}
+        self._opening = _value_and_members(VERSION, {"run": run.name})
+        self._second = 0  # in microseconds since 1970: that of the last line
+        self._moment = f"{second_of(0)}."
 
     def __repr__(self) -> str:
         return f"<LineEncoder {self._run.name}, {len(self._legs)} legs>"
 
-    def encode(self, seen: Seen, seq: int, level: str) -> bytes:
-        """The line, with its newline. `level` as in `[capture]`, but not `off`."""
+    def encode(self, first: int, level: str, messages: Sequence[Seen]) -> bytes:
+        """Their lines, each with its newline. They have the numbers (`seq`) from `first` on.
+
+        `level` as in `[capture]`, but not `off`.
+        """
         redactor = self._redactor.current
         if redactor is not self._current:
             self._adopt(redactor)
-        data, leg = seen.data, seen.leg
-        body, count = redactor.redact(seen.method, data)
-        method, request_id, target = (
-            (seen.method, seen.id, seen.target) if not count else facts_without(seen, body, count)
-        )
-        known = self._legs.get(leg)
-        if known is None or known.facts != (leg.name, leg.revision, leg.session):
-            known = self._know(leg)
-        sort = (seen.direction, seen.kind, method)
-        at = round((seen.at - self._run.clock) * MICROS)
-        second, micros = divmod(self._wall + at, MICROS)
-        return b'%b%d,"time":"%b.%06dZ","at":%d.%06d%b%b%b%b%b,"size":%d%b%b}\n' % (
-            self._opening,
-            seq,
-            second_of(second),
-            micros,
-            at // MICROS,
-            at % MICROS,
-            known.members.get(sort) or self._members(leg, known, sort),
-            b',"exchange":%d' % seen.exchange if seen.exchange else b"",
-            b',"id":%b' % _json(request_id) if request_id is not None else b"",
-            b',"target":%b' % _json(target) if target is not None else b"",
-            b',"status":%d' % seen.status if seen.status is not None else b"",
-            len(data),
-            _outcome(seen, count) if count or seen.kind in ANSWERS else b"",
-            self._body(seen.kind, body, level) if level != "metadata" else b"",
-        )
+        bodies = [seen.data for seen in messages]
+        counts: Iterable[int] = itertools.repeat(0)
+        joined = b"\t".join(bodies)
+        are_simple = level == "full" and b"\n" not in joined and b"\r" not in joined
+        if not redactor.spares(bodies, joined):
+            redacted = [redactor.redact(seen.method, seen.data) for seen in messages]
+            bodies, counts = [body for body, _ in redacted], [count for _, count in redacted]
+            are_simple = False
+        return _encode_lines(self._lines(first, level, messages, bodies, counts, are_simple))
+
+    def _lines(
+        self,
+        first: int,
+        level: str,
+        messages: Sequence[Seen],
+        bodies: Sequence[bytes],
+        counts: Iterable[int],
+        are_simple: bool,
+    ) -> list[_Line]:
+        """The same as records. `bodies` are redacted, of each were taken so many secrets.
+
+        `are_simple`: bodies are written as they are, if they are JSON.
+        """
+        lines = []
+        opening, legs, began = self._opening, self._legs, self._run.clock
+        second, moment = self._second, self._moment  # that of the line before
+        since = self._wall - second
+        for seq, seen, body, count in zip(itertools.count(first), messages, bodies, counts, strict=False):
+            leg = seen.leg
+            kind = seen.kind
+            method = seen.method
+            request_id = seen.id
+            target = seen.target
+            if count:
+                method, request_id, target = facts_without(seen, body, count)
+            known = legs.get(leg)
+            if known is None or known.facts != (leg.name, leg.revision, leg.session):
+                known = self._know(leg)
+            at = round((seen.at - began) * MICROS)
+            micros = since + at
+            if micros // MICROS:
+                second, moment = self._turn_to(self._wall + at)
+                since = self._wall - second
+                micros = since + at
+            message = text = None
+            if are_simple and kind != "invalid":
+                message = Raw(body)
+            elif level != "metadata":
+                message, text = body_of(kind, body, level, self._body_bytes)
+            ms = seen.ms
+            lines.append(
+                _Line(
+                    opening,
+                    seq,
+                    f"{moment}{micros:06}Z",
+                    at / MICROS,
+                    known.kinds.get((kind, seen.direction, method)) or self._kind(known, seen, method),
+                    seen.exchange,
+                    request_id,
+                    target,
+                    seen.status,
+                    len(seen.data),
+                    seen.code,
+                    seen.failed,
+                    ms if ms is None else round(ms * 1000) / 1000,
+                    count,
+                    message,
+                    text,
+                )
+            )
+        return lines
 
     def _adopt(self, redactor: Redactor) -> None:
-        """What was encoded by other rules is of no use."""
+        """What was redacted by other rules is of no use."""
         self._current = redactor
         self._legs.clear()
 
@@ -94,49 +181,35 @@ class LineEncoder:
         known = self._legs[leg] = _Known((leg.name, leg.revision, leg.session), {})
         return known
 
-    def _members(self, leg: Leg, known: _Known, sort: _Sort) -> bytes:
-        """What stands between the time and the exchange."""
-        direction, kind, method = sort
-        if len(known.members) >= METHODS_CACHED:
-            known.members.clear()
+    def _kind(self, known: _Known, seen: Seen, method: str | None) -> Raw:
+        """The kind and what stands behind it."""
+        if len(known.kinds) >= SORTS_CACHED:
+            known.kinds.clear()
+        leg, redact = seen.leg, self._current.redact_name
         members = {
-            "kind": kind,
             "leg": leg.side,
-            "direction": direction,
-            "method": self._current.redact_name(method),
-            **self._of_leg(leg),
-        }
-        found = b"," + _json({name: value for name, value in members.items() if value is not None})[1:-1]
-        if method is None or len(method) <= METHOD_LENGTH:
-            known.members[sort] = found
-        return found
-
-    def _of_leg(self, leg: Leg) -> dict[str, str | None]:
-        return {
+            "direction": seen.direction,
+            "method": redact(method),
             "peer": leg.peer,
             "upstream": leg.upstream,
-            "client": self._current.redact_name(leg.name) if leg.side == "client" else None,
+            "client": redact(leg.name) if leg.side == "client" else None,
             "session": fingerprint(leg.session) if leg.session is not None else None,
             "transport": leg.transport,
-            "revision": self._current.redact_name(leg.revision),
+            "revision": redact(leg.revision),
         }
+        found = _value_and_members(seen.kind, members)
+        if method is None or len(method) <= METHOD_LENGTH:
+            known.kinds[seen.kind, seen.direction, method] = found
+        return found
 
-    def _body(self, kind: str, body: bytes, level: str) -> bytes:
-        if level == "full" and body.startswith(b"{") and kind != "invalid" and not _has_line_end(body):
-            return b',"message":' + body
-        message, text = body_of(kind, body, level, self._body_bytes)
-        return b',"message":%b' % message if message is not None else b',"text":%b' % _json(text)
+    def _turn_to(self, micros: int) -> tuple[int, str]:
+        """Another second than that of the line before: it, in microseconds, and how it is written."""
+        second = micros // MICROS
+        self._second, self._moment = second * MICROS, f"{second_of(second)}."
+        return self._second, self._moment
 
 
-def _has_line_end(body: bytes) -> bool:
-    return b"\n" in body or b"\r" in body
-
-
-def _outcome(seen: Seen, count: int) -> bytes:
-    """How an answer went, and whether something was taken out of the message."""
-    members = b',"ms":%.3f' % seen.ms if seen.ms is not None else b""
-    if seen.failed is not None:
-        members = b',"failed":%b%b' % (_json(seen.failed), members)
-    if seen.code is not None:
-        members = b',"code":%d%b' % (seen.code, members)
-    return members + b',"redacted":%d' % count if count else members
+def _value_and_members(value: Any, members: dict[str, Any]) -> Raw:
+    """JSON of a member's value and of the members behind it; None is left out."""
+    behind = {name: each for name, each in members.items() if each is not None}
+    return Raw(_json(value) + b"," + _json(behind)[1:-1])

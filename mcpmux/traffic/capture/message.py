@@ -12,7 +12,7 @@ from msgspec import Raw
 from mcpmux.protocol.envelope import Id
 from mcpmux.traffic.correlation import Seen
 from mcpmux.traffic.glance import facts_in
-from mcpmux.traffic.moment import micros_of, rfc3339
+from mcpmux.traffic.moment import MICROS, micros_of, rfc3339
 from mcpmux.traffic.record import VERSION, Record
 from mcpmux.traffic.redaction.redactor import Redactor
 
@@ -75,7 +75,7 @@ def to_record(
         run=run.name,
         seq=seq,
         time=run.time_of(seen.at),
-        at=round(seen.at - run.clock, 6),
+        at=micros_of(seen.at - run.clock) / MICROS,
         kind=seen.kind,
         leg=leg.side,
         direction=seen.direction,
@@ -93,7 +93,7 @@ def to_record(
         size=len(seen.data),
         code=seen.code,
         failed=seen.failed,
-        ms=round(seen.ms, 3) if seen.ms is not None else None,
+        ms=rounded(seen.ms) if seen.ms is not None else None,
         redacted=count or None,
         message=message,
         text=text,
@@ -105,10 +105,20 @@ def body_of(kind: str, body: bytes, level: str, limit: int) -> tuple[Raw | None,
     if level == "truncated" and len(body) > limit:
         return None, body[:limit].decode("utf-8", "ignore")
     if kind != "invalid" and body[:1] != b'"':
-        return Raw(body.translate(_LINE_ENDS) if b"\n" in body or b"\r" in body else body), None
+        return without_line_ends(body), None
     if _is_object(body):
-        return Raw(body.translate(_LINE_ENDS)), None
+        return without_line_ends(body), None
     return None, body.decode("utf-8", "replace")
+
+
+def without_line_ends(body: bytes) -> Raw:
+    """JSON on one line: between its tokens a space means the same, and in them no line ends."""
+    return Raw(body.translate(_LINE_ENDS) if b"\n" in body or b"\r" in body else body)
+
+
+def rounded(milliseconds: float) -> float:
+    """To the nearest microsecond."""
+    return round(milliseconds * 1000) / 1000
 
 
 def _is_object(body: bytes) -> bool:

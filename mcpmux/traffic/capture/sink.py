@@ -1,7 +1,7 @@
-"""The sink behind the capture: a bounded queue and the task that writes it. See `capture` for the whole.
+"""The archive behind the capture: a bounded queue and the task that writes it. See `capture` for the whole.
 
-`take` does as little as it can; redacting and encoding are done in the writer's task, a little at a time, and
-files are touched in threads.
+Redacting and encoding are done for many messages at a time: as soon as there are that many, or else in the
+writer's task. Files are touched in threads, and long messages are encoded there.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import msgspec
 import structlog
 import trio
 
@@ -29,8 +30,8 @@ FLUSH_SECONDS = 0.25  # for how long a message may be in the queue alone
 RETRY_SECONDS = 5.0  # between attempts to write while it does not work
 COST = 300  # bytes that a message takes in the queue besides its own
 BATCH_BYTES = 4 * 2**20  # of messages that are encoded and written together
-BREATH = 64  # messages that are encoded before others may do something
-LARGE = 128 * 2**10  # bytes; messages from here on are encoded in a thread
+BREATH = 64  # messages that are encoded in one go, before others may do something
+LARGE = 128 * 2**10  # bytes that are encoded in one go; a longer message is encoded in a thread
 
 
 def reason_of(error: OSError) -> str:
@@ -38,12 +39,31 @@ def reason_of(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-_Waiting = tuple[int, str, Seen]
-"""Number, level, message."""
+class _Chunk(msgspec.Struct, gc=False):
+    """Messages that are encoded together: of one level, with consecutive numbers. `size`: what they cost.
+
+    `lines`: in place of the messages once there are enough of them.
+    """
+
+    first: int
+    level: str
+    messages: list[Seen]
+    size: int
+    lines: bytes = b""
+
+    def goes_on(self, number: int, level: str, count: int, size: int) -> bool:
+        """Whether so many messages from that number on may be added."""
+        return (
+            not self.lines
+            and number == self.first + len(self.messages)
+            and len(self.messages) + count <= BREATH
+            and self.size + size <= LARGE
+            and level == self.level
+        )
 
 
 class CaptureSink:
-    """Takes messages and writes them. See Sink and Keeper.
+    """Takes messages and writes them. See Archive and Keeper.
 
     `dropped` counts messages that found the queue full, or could not be written when it had to end; `paused`
     says that files cannot be written.
@@ -66,11 +86,13 @@ class CaptureSink:
         self._limit = config.queue_bytes
         self._enough = config.queue_bytes // 4  # not to wait for more
         self._levels = levels
+        self._settle: Callable[[], None] = lambda: None
         self._lines = LineEncoder(run, redactor, config.body_bytes)
+        self._lines_in_thread = LineEncoder(run, redactor, config.body_bytes)
         self._run = run
         self._writer = writer
         self._clock = clock
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_Chunk] = deque()
         self._bytes = 0
         self._seq = 0
         self._told = 0
@@ -85,21 +107,51 @@ class CaptureSink:
         state = "paused" if self.paused else "writing"
         return f"<CaptureSink {state} {self._bytes} bytes waiting, {self.dropped} dropped>"
 
+    def expect(self, settle: Callable[[], None]) -> None:
+        """See Archive."""
+        self._settle = settle
+        self._filled.set()
+
+    def take_all(self, batch: Sequence[Seen]) -> None:
+        """See Archive."""
+        level = self._levels.only
+        size = sum([len(seen.data) for seen in batch]) + COST * len(batch)
+        if level is None or size > LARGE or self._bytes + size > self._limit:
+            for seen in batch:
+                self.take(seen)
+        else:
+            self._put(level, batch, size)
+
     def take(self, seen: Seen) -> None:
-        """See Sink."""
+        """One of them."""
         level = self._levels.level(seen)
         if level == OFF:
             return
-        self._seq += 1
-        size = self._bytes + len(seen.data) + COST
-        if size > self._limit:
+        size = len(seen.data) + COST
+        if self._bytes + size > self._limit:
+            self._seq += 1
             self.dropped += 1
             return
-        if not self._queue:
-            self._filled.set()
-        self._queue.append((self._seq, level, seen))
-        self._bytes = size
-        if size > self._enough:
+        self._put(level, (seen,), size)
+
+    def _put(self, level: str, messages: Sequence[Seen], size: int) -> None:
+        """Into the queue, beside what was there last if they can be encoded together."""
+        first, self._seq = self._seq + 1, self._seq + len(messages)
+        last = self._queue[-1] if self._queue else None
+        if last is not None and last.goes_on(first, level, len(messages), size):
+            last.messages += messages
+            last.size += size
+        else:
+            last = _Chunk(first, level, list(messages), size)
+            self._queue.append(last)
+        if (
+            len(last.messages) >= BREATH and last.size <= LARGE
+        ):  # now, while they are in the processor's caches
+            last.lines = self._lines.encode(last.first, level, last.messages)
+            last.messages.clear()
+        self._bytes += size
+        self._filled.set()
+        if self._bytes > self._enough:
             self._hurry.set()
 
     async def admit(self, exchange: Exchange) -> None:
@@ -114,22 +166,24 @@ class CaptureSink:
         """Write what is taken until `close`, and what is left then. Cancelling it leaves whole lines."""
         while True:
             await self._filled.wait()
-            self._filled = trio.Event()
             await self._gather()
-            for batch in self._take_queue():
-                await self._write(batch, await self._encode(batch))
+            self._settle()
+            self._filled = trio.Event()
+            await self._work_off()
             self._tell_dropped()
-            if self._closed.is_set() and not self._queue:
-                self._tell_lost()
-                self.finished.set()
-                return
+            if self._closed.is_set():
+                self._settle()
+                if not self._queue:
+                    self._tell_lost()
+                    self.finished.set()
+                    return
 
     def wall(self) -> float:
         """Seconds since 1970, by the run's clock."""
         return self._run.wall + self._clock() - self._run.clock
 
     def close(self) -> None:
-        """Nothing more will be taken; `run` returns when all is written."""
+        """Nothing more will pass; `run` returns when all is written."""
         self._closed.set()
         self._filled.set()
         self._hurry.set()
@@ -141,59 +195,53 @@ class CaptureSink:
             with trio.move_on_after(FLUSH_SECONDS):
                 await self._hurry.wait()
 
-    def _take_queue(self) -> list[list[_Waiting]]:
-        """What is there now, in batches; it stays counted until it is written."""
-        if self._bytes <= BATCH_BYTES:
-            batch = list(self._queue)
-            self._queue.clear()
-            return [batch]
-        batches: list[list[_Waiting]] = []
-        size = BATCH_BYTES
-        for waiting in self._queue:
-            if size >= BATCH_BYTES:
-                batches.append([])
-                size = 0
-            batches[-1].append(waiting)
-            size += len(waiting[2].data) + COST
-        self._queue.clear()
-        return batches
+    async def _work_off(self) -> None:
+        """Encode and write what is in the queue now; it stays counted until it is written."""
+        queue, self._queue = self._queue, deque()
+        parts: list[bytes] = []
+        length = size = 0
+        while queue:
+            chunk = queue.popleft()
+            parts.append(chunk.lines or await self._encode(chunk))
+            length += len(parts[-1])
+            size += chunk.size
+            if length >= BATCH_BYTES or not queue:
+                lines = b"".join(parts)
+                parts.clear()
+                await self._write(lines, size)
+                length = size = 0
 
-    async def _encode(self, batch: Sequence[_Waiting]) -> list[bytes]:
-        lines: list[bytes] = []
-        encode = self._lines.encode
-        for seq, level, seen in batch:
-            if len(seen.data) < LARGE:
-                lines.append(encode(seen, seq, level))
-            else:
-                lines.append(await trio.to_thread.run_sync(encode, seen, seq, level, abandon_on_cancel=True))
-            if not seq % BREATH:
-                await trio.lowlevel.checkpoint()
-        return lines
+    async def _encode(self, chunk: _Chunk) -> bytes:
+        work = (chunk.first, chunk.level, chunk.messages)
+        if chunk.size > LARGE:
+            return await trio.to_thread.run_sync(self._lines_in_thread.encode, *work, abandon_on_cancel=True)
+        await trio.lowlevel.checkpoint()
+        return self._lines.encode(*work)
 
-    async def _write(self, batch: Sequence[_Waiting], lines: Sequence[bytes]) -> None:
+    async def _write(self, lines: bytes, size: int) -> None:
         """Write all of them, however long it does not work."""
-        done = 0
-        while done < len(lines):
-            write = partial(self._writer.write, lines[done:], self._clock())
+        while lines:
+            write = partial(self._writer.write, lines, self._clock())
             try:
                 written = await trio.to_thread.run_sync(write, abandon_on_cancel=True)
             except OSError as error:
                 self._pause(error)
                 if self._closed.is_set():
-                    self._lost += len(lines) - done
+                    self._lost += lines.count(b"\n")
                     return
                 with trio.move_on_after(RETRY_SECONDS):
                     await self._closed.wait()
             else:
-                self._written(batch[done : done + written])
-                done += written
+                self._go_on()
+                lines = lines[written:]
+        self._bytes -= size
+        self._make_room()
 
-    def _written(self, batch: Sequence[_Waiting]) -> None:
-        self._bytes -= COST * len(batch) + sum([len(seen.data) for _, _, seen in batch])
+    def _go_on(self) -> None:
+        """It works."""
         if self.paused:
             self.paused = False
             log.warning("capture goes on")
-        self._make_room()
         if self._writer.take_rotated():
             complete, self.complete = self.complete, trio.Event()
             complete.set()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from mcpmux import __version__
@@ -72,36 +71,36 @@ class CaptureWriter:
                 continue
         raise FileExistsError(f"{NAMES_TRIED} files of run {self._run.name} are there already")
 
-    def write(self, lines: Sequence[bytes], now: float) -> int:
-        """Write lines, each with its newline, into as many files as it takes; how many of them are written.
+    def write(self, lines: bytes, now: float) -> int:
+        """Write lines, each with its newline, into as many files as it takes; how many bytes are written.
 
         Raises OSError when not even the first could be; the rest can be written again in any case.
         """
         done = 0
-        while done < len(lines):
-            try:
-                done += self._write_some(lines[done:], now)
-            except OSError:
-                if not done:
-                    raise
-                break
+        with memoryview(lines) as view:
+            while done < len(lines):
+                try:
+                    end = self._end_of_file(lines, done, now)
+                    with view[done:end] as some:
+                        self._append(some)
+                except OSError:
+                    if not done:
+                        raise
+                    break
+                done = end
+                if self._size >= self._size_limit:
+                    self.close()
         return done
 
-    def _write_some(self, lines: Sequence[bytes], now: float) -> int:
-        """As many as fit into the file, at least one."""
+    def _end_of_file(self, lines: bytes, start: int, now: float) -> int:
+        """Where the lines end that go into the open file: as many as fit, at least one."""
         if self._fd is not None and now - self._began >= self._age_limit:
             self.close()
         self.open(now)
-        room, count = self._size_limit - self._size, 0
-        while count < len(lines) and (room > 0 or not count):
-            room -= len(lines[count])
-            count += 1
-        self._append(b"".join(lines[:count]))
-        if self._size >= self._size_limit:
-            self.close()
-        return count
+        room = max(self._size_limit - self._size, 1)
+        return lines.find(b"\n", start + room - 1) + 1 or len(lines)
 
-    def _append(self, data: bytes) -> None:
+    def _append(self, data: bytes | memoryview) -> None:
         assert self._fd is not None
         view, good = memoryview(data), self._size
         try:

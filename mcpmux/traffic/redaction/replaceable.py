@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mcpmux.config.redaction import Redaction
 from mcpmux.traffic.redaction.redactor import Redactor
 
@@ -29,6 +31,10 @@ class ReplaceableRedactor(Redactor):
     def redact(self, method: str | None, data: bytes) -> tuple[bytes, int]:
         """See Redactor."""
         return self._now.redact(method, data)
+
+    def spares(self, messages: Sequence[bytes], joined: bytes) -> bool:
+        """See Redactor."""
+        return self._now.spares(messages, joined)
 
     def redact_text(self, text: str) -> tuple[str, int]:
         """See Redactor."""

@@ -1,0 +1,123 @@
+"""Who is told when: sinks at once, an archive of many messages at a time; and which exchange it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mcpmux.runtime.tap import EXCHANGE, Leg
+from mcpmux.traffic.correlation import Seen
+from mcpmux.traffic.recorder import BATCH, LONG, Recorder
+
+
+def ping(request_id: int) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % request_id
+
+
+def pong(request_id: int) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%d,"result":{}}' % request_id
+
+
+class Shelf:
+    """An archive that settles only when it is told to; and a sink."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Seen]] = []
+        self.expected = 0
+        self.told: list[Seen] = []
+        self.settle: Callable[[], None] = lambda: None
+
+    def expect(self, settle: Callable[[], None]) -> None:
+        self.expected += 1
+        self.settle = settle
+
+    def take_all(self, batch: Sequence[Seen]) -> None:
+        self.batches.append(list(batch))
+
+    def take(self, seen: Seen) -> None:
+        self.told.append(seen)
+
+
+def watched() -> tuple[Recorder, Shelf, Leg]:
+    shelf = Shelf()
+    recorder = Recorder((), (), lambda: 1.0, shelf)
+    return recorder, shelf, recorder.client("http")
+
+
+def test_an_archive_hears_once_that_something_waits_and_then_of_all_of_it():
+    recorder, shelf, client = watched()
+    recorder.saw(client, "in", ping(1), 200)
+    recorder.saw(client, "out", pong(1), 404)
+    assert (shelf.expected, shelf.batches) == (1, [])
+    shelf.settle()
+    shelf.settle()
+    (batch,) = shelf.batches
+    assert [(seen.kind, seen.method, seen.exchange, seen.status) for seen in batch] == [
+        ("request", "ping", 1, 200),
+        ("result", "ping", 1, 404),
+    ]
+    recorder.saw(client, "in", ping(2))
+    assert shelf.expected == 2
+
+
+def test_what_waits_is_bounded():
+    recorder, shelf, client = watched()
+    for number in range(2 * BATCH + 1):
+        recorder.saw(client, "in", ping(number))
+    assert [len(batch) for batch in shelf.batches] == [BATCH, BATCH]
+    recorder.saw(client, "in", b" " * LONG + ping(1000))
+    assert [seen.id for seen in shelf.batches[2]] == [2 * BATCH, 1000]
+
+
+def test_a_request_has_its_number_before_anybody_looks_at_it():
+    recorder, shelf, client = watched()
+    other = recorder.client("http")
+    for leg, first in ((client, 1), (other, 3)):  # two clients with the same ids, each of which comes again
+        for number in (first, first + 1):
+            message = ping(7)
+            recorder.saw(leg, "in", message)
+            assert recorder.exchange_of(leg, 7, message) == number
+            recorder.saw(leg, "out", pong(7))
+        assert len(shelf.batches) == first // 2  # nobody has looked at them yet
+        recorder.settle()
+    assert [[seen.exchange for seen in batch] for batch in shelf.batches] == [[1, 1, 2, 2], [3, 3, 4, 4]]
+
+
+def test_a_request_that_was_not_the_last_is_looked_up():
+    recorder, shelf, client = watched()
+    first, second = ping(1), ping(2)
+    recorder.saw(client, "in", first)
+    recorder.saw(client, "in", second)
+    assert recorder.exchange_of(client, 1, first) == 1
+    assert recorder.exchange_of(client, 2, second) == 2
+    assert recorder.exchange_of(client, 3, ping(3)) == 0
+    assert [seen.exchange for batch in shelf.batches for seen in batch] == [1, 2]
+
+
+def test_a_message_belongs_to_the_exchange_that_was_worked_for_when_it_passed():
+    recorder, shelf, client = watched()
+    docs = Leg("upstream", "docs", "stdio", "docs")
+    recorder.saw(client, "in", asked := ping(1))
+    token = EXCHANGE.set(recorder.exchange_of(client, 1, asked))
+    recorder.saw(docs, "out", ping(50))
+    EXCHANGE.reset(token)
+    recorder.saw(docs, "in", pong(50))
+    recorder.settle()
+    assert [seen.exchange for seen in shelf.batches[0]] == [1, 1, 1]
+
+
+def test_a_leg_that_is_gone_is_forgotten_after_what_it_said_last():
+    recorder, shelf, client = watched()
+    recorder.saw(client, "in", ping(1))
+    recorder.gone(client)
+    assert [seen.id for seen in shelf.batches[0]] == [1]
+    assert recorder.exchange_of(client, 1) == 0
+
+
+def test_sinks_are_told_at_once_and_the_archive_with_them():
+    shelf = Shelf()
+    recorder = Recorder([shelf], (), lambda: 1.0, shelf)
+    client = recorder.client("http")
+    recorder.saw(client, "in", ping(1))
+    assert [seen.kind for seen in shelf.told] == ["request"]
+    assert shelf.batches == [shelf.told]
+    assert recorder.exchange_of(client, 1) == 1
