@@ -62,7 +62,7 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
 class Reply(msgspec.Struct, frozen=True, gc=False):
     """The successful answer to `id`. `result` is raw JSON: an object, if the peer keeps the rules.
 
-    `members`: its members, where reading the message has shown them.
+    `members`: its members, where reading the message has shown them; `result` may be empty then.
     """
 
     id: Id
@@ -101,7 +101,16 @@ class _WireError(msgspec.Struct, gc=False):
     data: Raw | UnsetType = UNSET
 
 
+class _WireReply(msgspec.Struct, gc=False):
+    jsonrpc: str
+    id: Id
+    result: Fields
+    method: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+
 _wire_decoder = msgspec.json.Decoder(_Wire)
+_wire_reply_decoder = msgspec.json.Decoder(_WireReply)
 _wire_error_decoder = msgspec.json.Decoder(_WireError)
 
 
@@ -128,6 +137,19 @@ def decode_message(data: bytes) -> Message:
     except _UNREADABLE as error:
         raise _parse_error(error) from None
     return _classify(wire)
+
+
+def decode_reply(data: bytes) -> Reply | None:
+    """The same of a successful answer, whose `members` come of the same pass; None for any other message."""
+    try:
+        if not data.isascii():
+            data.decode()
+        wire = _wire_reply_decoder.decode(data)
+    except _UNREADABLE:
+        return None
+    if wire.jsonrpc != "2.0" or wire.method is not UNSET or wire.error is not UNSET:
+        return None
+    return Reply(wire.id, EMPTY_OBJECT, wire.result)
 
 
 def _parse_error(error: Exception) -> BadMessage:

@@ -37,7 +37,7 @@ from mcpmux.protocol.call import (
     Call,
 )
 from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, RESOURCE_NOT_FOUND
-from mcpmux.protocol.envelope import Fields, decode_fields, decode_list, raw, text_of
+from mcpmux.protocol.envelope import EMPTY_OBJECT, Fields, decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.revisions import NEWEST
 
@@ -87,7 +87,7 @@ def modern_meta(call: Call, client_info: Raw) -> Fields:
     """
     meta = {**call.meta, VERSION: _NEWEST}
     meta.setdefault(CLIENT_INFO, client_info)
-    meta.setdefault(CLIENT_CAPABILITIES, raw({}))
+    meta.setdefault(CLIENT_CAPABILITIES, EMPTY_OBJECT)
     return meta
 
 

@@ -17,6 +17,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import HEADER_MISMATCH, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import Fields, text_of
+from mcpmux.protocol.revisions import SUPPORTED
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -56,7 +57,7 @@ class InvalidHeaderSchema(ValueError):
 
 def encode_value(text: str) -> str:
     """`text` as a header value: as it is when that is safe, else in the base64 form."""
-    if _PLAIN.fullmatch(text) and not (text.startswith(_PACKED) and text.endswith("?=")):
+    if _is_plain(text) and not (text.startswith(_PACKED) and text.endswith("?=")):
         return text
     packed = base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
     return f"{_PACKED}{packed}?="
@@ -74,9 +75,14 @@ def decode_value(value: str) -> str:
 
 
 def _plain(value: str) -> str:
-    if not _PLAIN.fullmatch(value):
+    if not _is_plain(value):
         raise HeaderMismatch("a value has characters that a header must not have")
     return value
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a header can have `text` as it is; most texts show that without a look at the rule."""
+    return (text.isascii() and text.isprintable() and " " not in text) or _PLAIN.fullmatch(text) is not None
 
 
 def method_headers(method: str, revision: str) -> Headers:
@@ -106,7 +112,8 @@ def request_headers(method: str, params: Fields, revision: str) -> Headers:
 
 def check_version(headers: Mapping[str, str], version: str) -> None:
     """The version in the body is the one in the header, whether we know it or not. Raises HeaderMismatch."""
-    _expect(headers, VERSION_HEADER, version, encoded=False)
+    if headers.get(VERSION_HEADER) != version or version not in SUPPORTED:
+        _expect(headers, VERSION_HEADER, version, encoded=False)
 
 
 def check_headers(headers: Mapping[str, str], call: Call) -> None:
@@ -114,7 +121,8 @@ def check_headers(headers: Mapping[str, str], call: Call) -> None:
 
     But for the version, which is looked at before the body is: see `check_version`.
     """
-    _expect(headers, METHOD_HEADER, call.method, encoded=False)
+    if headers.get(METHOD_HEADER) != call.method or call.method not in _NAMING:
+        _expect(headers, METHOD_HEADER, call.method, encoded=False)
     key = _NAMED_BY.get(call.method)
     if key is not None:
         _expect(headers, NAME_HEADER, call.text(key), encoded=True)
@@ -126,7 +134,7 @@ def _expect(headers: Mapping[str, str], header: str, body: str | None, *, encode
     value = headers.get(header)
     if value is None:
         raise HeaderMismatch(f"the {_canonical(header)} header is missing")
-    if value == body and not value.startswith(_PACKED) and _PLAIN.fullmatch(value):
+    if value == body and not value.startswith(_PACKED) and _is_plain(value):
         return
     value = value.strip(_WHITESPACE)
     said = decode_value(value) if encoded else _plain(value)

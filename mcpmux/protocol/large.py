@@ -65,7 +65,7 @@ def read_large_reply(data: Body) -> Reply | None:
 
 def is_large(value: Raw) -> bool:
     """Whether a value is better not copied."""
-    return len(memoryview(value)) > LARGE_BYTES
+    return len(value) > LARGE_BYTES
 
 
 def _apart(value: Raw) -> Raw:
@@ -89,7 +89,7 @@ def check_utf8(data: Body) -> None:
 
 def encode_large_reply(id: Id, result: Mapping[str, Raw]) -> list[Part] | None:  # noqa: A002 - the field's name
     """One successful answer in parts; None when nothing in it is large."""
-    if not any(map(is_large, result.values())):
+    if sum(map(len, result.values())) <= LARGE_BYTES or not any(map(is_large, result.values())):
         return None
     return [b'{"jsonrpc":"2.0","id":%b,"result":' % _encode(id), *_object(result), b"}"]
 

@@ -19,7 +19,7 @@ from mcpmux.mux.namespace import Namespace
 from mcpmux.mux.policy import NO_RULE, Policy
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import elicitation_ids
-from mcpmux.protocol.call import META, SERVER_INFO, Call, Event, Notify
+from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -38,6 +38,7 @@ from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.missing import Reasons, incomplete, mention
 from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.remembering import REMEMBERED, acted, ask_or_remember, read_or_remember
+from mcpmux.runtime.signature import Signature
 from mcpmux.runtime.tasks.tasks import Tasks
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.upstream import Upstream
@@ -73,6 +74,7 @@ class Router:
         self._tasks = tasks
         self._catalog = Catalog(fleet)
         self.server_info = server_info
+        self._signature = Signature(server_info)
         self.instructions = instructions
         self._routes: dict[str, Callable[[Call, Notify], Awaitable[Fields]]] = {
             m.DISCOVER: self._discover,
@@ -109,7 +111,7 @@ class Router:
         route = self._routes.get(call.method)
         if route is None:
             raise no_method(call.method)
-        return self._signed(await route(call, notify))
+        return self._signature.put_on(await route(call, notify))
 
     def _judge(self, only: str, call: Call) -> Fields | None:
         """The answer to a call that the only upstream there is need not see, None for any other.
@@ -120,16 +122,6 @@ class Router:
         # A session of its own may be opened by that.
         key = self._fleet.for_call(only, call).key if seen else ""
         return self.guard.admit(call, only, key)
-
-    def _signed(self, result: Fields) -> Fields:
-        """The result as mcpmux's own: `_meta` names us as the server on this leg."""
-        try:
-            meta = decode_fields(result[META]) if META in result else {}
-        except ValueError:
-            meta = {}
-        meta[SERVER_INFO] = self.server_info
-        result[META] = raw(meta)
-        return result
 
     async def introduce(self, *, legacy: bool = False, principal: Principal = ANYONE) -> Introduction:
         """(capabilities, instructions) of what `principal` may use, once starting upstreams had their chance.
@@ -244,7 +236,12 @@ class Router:
 
     async def _read(self, call: Call, notify: Notify) -> Fields:
         uri = _required_text(call, "uri")
-        owner, own, missing = await self._resolve_uri(uri, call, m.RESOURCES_READ)
+        found = self.namespace.resolve_uri(uri) if self.guard.policy is None else None
+        if found is not None:  # as `_resolve_uri` has it
+            owner, own = found
+            missing: Reasons = {}
+        else:
+            owner, own, missing = await self._resolve_uri(uri, call, m.RESOURCES_READ)
         call = call.with_params({**call.params, "uri": raw(own)})
         upstream = self._fleet.for_call(owner, call)
         if upstream.memory is None or upstream.memory.passes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Awaitable
 from functools import partial
 
 from msgspec import Raw
@@ -52,16 +53,17 @@ class Front:
         self._relay = relay
         self.server_info = server_info
 
-    async def answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
-        """Answer one modern call. Raises RpcError."""
-        if self.tap is None:
-            return await self._answer(request_id, call, notify)
-        identify(call)
-        return await watched(self.tap, call, partial(self._answer, request_id, call, notify))
+    def answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]:
+        """Answer one modern call. Raises RpcError, at once or when it is awaited."""
+        if self.tap is not None:
+            identify(call)
+            if self.tap.keeps:
+                return watched(self.tap, call, partial(self._answer, request_id, call, notify))
+        return self._answer(request_id, call, notify)
 
-    async def _answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
+    def _answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]:
         if call.method == m.LISTEN:
-            return await serve_listen(request_id, call, notify, self._router, self._relay)
+            return serve_listen(request_id, call, notify, self._router, self._relay)
         if call.method in m.REMOVED_IN_MODERN:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method} is not in this revision")
 
@@ -70,8 +72,11 @@ class Front:
                 await notify(event)
 
         if not call.principal.name and not self._mark:
-            return await self._router.exchange(call, pass_on)
-        return self._sealed(await self._router.exchange(self._opened(call), pass_on), call.principal.name)
+            return self._router.exchange(call, pass_on)
+        return self._exchange_sealed(call, pass_on)
+
+    async def _exchange_sealed(self, call: Call, notify: Notify) -> Fields:
+        return self._sealed(await self._router.exchange(self._opened(call), notify), call.principal.name)
 
     def _opened(self, call: Call) -> Call:
         """The call with the state that its server gave, and the task id.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import structlog
 
 from mcpmux.errors import RpcError
@@ -85,17 +86,11 @@ def streaming(reply: HttpReply, *, streams: bool) -> Say:
     return say
 
 
-class HttpNotify:
+class HttpNotify(msgspec.Struct):
     """Tells the client of a request something before its answer, if it takes event streams."""
 
-    __slots__ = ("_reply", "_streams")
-
-    def __init__(self, reply: HttpReply, *, streams: bool) -> None:
-        self._reply = reply
-        self._streams = streams
-
-    def __repr__(self) -> str:
-        return f"<HttpNotify {self._reply!r}>"
+    _reply: HttpReply
+    _streams: bool
 
     async def __call__(self, event: Event) -> None:
         """Tell it; waits while the client is slow."""
@@ -123,7 +118,7 @@ async def respond(
 
     A legacy client hears of errors with status 200: it takes a 404 for the end of its session.
     """
-    notify = HttpNotify(reply, streams=streams)
+    notify = HttpNotify(reply, streams)
     parts: list[Part] | None = None
     try:
         result = await work(notify)

@@ -70,7 +70,7 @@ from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.sse_endpoint import SseEndpoint, SseLimits
 from mcpmux.runtime.downstreams.stdio_client import STALL_SECONDS
 from mcpmux.runtime.link import INCOMING_LIMIT
-from mcpmux.runtime.tap import Tap, Watch
+from mcpmux.runtime.tap import Tap
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.reply import HttpReply
 
@@ -198,12 +198,12 @@ class HttpEndpoint:
         session = self._find_session(request)
         watch = session.watch if session is not None else None
         if watch is None:
-            watch = Watch(tap, self._legs.of(tap, request.peer))
+            watch = self._legs.of(tap, request.peer)
         watch.rest()
         if request.path != self._path:
             return reply
         if request.body:
-            watch.received(request.body)
+            tap.saw(watch.leg, "in", request.body)
         return TappedReply(reply, watch)
 
     async def _handle_elsewhere(self, request: HttpRequest, reply: HttpReply) -> None:
@@ -212,28 +212,39 @@ class HttpEndpoint:
         else:
             await refuse_with(reply, 404, f"Nothing here; the MCP endpoint is {self._path}")
 
-    async def _post(self, request: HttpRequest, reply: HttpReply) -> None:
+    def _post(self, request: HttpRequest, reply: HttpReply) -> Awaitable[None]:
         kind = request.headers.get("content-type", "")
         if kind != JSON_TYPE and kind.partition(";")[0].strip().lower() != JSON_TYPE:
-            await refuse_with(reply, 415, "Content-Type must be application/json")
-            return
+            return refuse_with(reply, 415, "Content-Type must be application/json")
         try:
-            if (session := self._batching(request)) is not None:
-                streams = "text/event-stream" in request.headers.get("accept", "")
-                if not await self._suffice(read_batch(request.body), request, reply):
-                    return
-                await answer_batch(session, read_batch(request.body), reply, streams=streams)
-                return
+            if SESSION_HEADER in request.headers and (session := self._batching(request)) is not None:
+                return self._take_batch(read_batch(request.body), session, request, reply)
             message = decode_message(request.body)
         except BadMessage as bad:
-            await reply.send(400, JSON, encode_error(bad.id, bad))
-            return
-        if self._gate is not None and not await self._suffice([message], request, reply):
-            return
+            return reply.send(400, JSON, encode_error(bad.id, bad))
+        if self._gate is not None:
+            return self._take_sufficient(message, request, reply)
+        return self._take(message, request, reply)
+
+    def _take(self, message: Message, request: HttpRequest, reply: HttpReply) -> Awaitable[None]:
         if isinstance(message, Request):
-            await self._take_request(message, request, reply)
-        else:
-            await self._take_other(message, request, reply)
+            return self._take_request(message, request, reply)
+        return self._take_other(message, request, reply)
+
+    async def _take_sufficient(self, message: Message, request: HttpRequest, reply: HttpReply) -> None:
+        if await self._suffice([message], request, reply):
+            await self._take(message, request, reply)
+
+    async def _take_batch(
+        self,
+        messages: Sequence[Message | BadMessage],
+        session: HttpSession,
+        request: HttpRequest,
+        reply: HttpReply,
+    ) -> None:
+        streams = "text/event-stream" in request.headers.get("accept", "")
+        if await self._suffice(messages, request, reply):
+            await answer_batch(session, messages, reply, streams=streams)
 
     async def _suffice(
         self, messages: Sequence[Message | BadMessage], request: HttpRequest, reply: HttpReply
@@ -256,34 +267,39 @@ class HttpEndpoint:
             return None
         return session if is_batch(request.body) else None
 
-    async def _take_request(self, message: Request, request: HttpRequest, reply: HttpReply) -> None:
+    def _take_request(self, message: Request, request: HttpRequest, reply: HttpReply) -> Awaitable[None]:
         """Find out whose request this is, and answer it."""
         streams = "text/event-stream" in request.headers.get("accept", "")
         if isinstance(reply, TappedReply):
-            reply.watch.begin(message.id, request.headers)
+            reply.watch.begin(message.id, request.headers, request.body)
         try:
             call = read_call(message, None, request.principal)
             version = request.headers.get(VERSION_HEADER)
-            if says_modern(call) or (version is not None and is_modern(version)):
-                _check_modern(call, request)
-                if (tools := self._tools.get(call.principal.name)) is not None:
-                    tools.check(request.headers, call)
-                if message.method == m.LISTEN and not streams:
-                    raise RpcError(
-                        INVALID_REQUEST, "Invalid request: a listen needs Accept: text/event-stream"
-                    )
-                answer = self._front.answer if call.method != m.TOOLS_LIST else self._list_tools
-                work = partial(answer, message.id, call)
-                await respond(message, reply, work, streams=streams)
-            elif version is not None and version not in SUPPORTED:
+            if not says_modern(call) and (version is None or not is_modern(version)):
+                return self._take_legacy(message, request, reply, streams=streams)
+            _check_modern(call, request)
+            if (tools := self._tools.get(call.principal.name)) is not None:
+                tools.check(request.headers, call)
+            if message.method == m.LISTEN and not streams:
+                raise RpcError(INVALID_REQUEST, "Invalid request: a listen needs Accept: text/event-stream")
+        except RpcError as error:
+            return _fail(message, reply, error)
+        answer = self._front.answer if call.method != m.TOOLS_LIST else self._list_tools
+        return respond(message, reply, partial(answer, message.id, call), streams=streams)
+
+    async def _take_legacy(
+        self, message: Request, request: HttpRequest, reply: HttpReply, *, streams: bool
+    ) -> None:
+        version = request.headers.get(VERSION_HEADER)
+        try:
+            if version is not None and version not in SUPPORTED:
                 raise unsupported_version(version)
-            elif message.method == m.INITIALIZE:
+            if message.method == m.INITIALIZE:
                 await self._initialize(message, request, reply)
             else:
                 await self._session_of(request).post(message, reply, streams=streams)
         except RpcError as error:
-            status = status_of(error)
-            await reply.send(status, headers_of(status), encode_error(message.id, error))
+            await _fail(message, reply, error)
 
     async def _list_tools(self, request_id: Id, call: Call, notify: Notify) -> Fields:
         result = await self._front.answer(request_id, call, notify)
@@ -357,6 +373,11 @@ class HttpEndpoint:
             return None
         session.session.principal = request.principal  # the same somebody, perhaps with other scopes
         return session
+
+
+def _fail(message: Request, reply: HttpReply, error: RpcError) -> Awaitable[None]:
+    status = status_of(error)
+    return reply.send(status, headers_of(status), encode_error(message.id, error))
 
 
 def _check_modern(call: Call, request: HttpRequest) -> None:

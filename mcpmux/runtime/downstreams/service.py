@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Protocol
 
 from mcpmux.protocol.call import Call, Notify
@@ -38,8 +39,8 @@ class Service(Protocol):
 
     tap: Tap | None
 
-    async def answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
-        """Answer one modern call. Raises RpcError."""
+    def answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]:
+        """Answer one modern call. Raises RpcError, at once or when it is awaited."""
         ...
 
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[Session, Fields]:

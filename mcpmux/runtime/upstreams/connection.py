@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Protocol
 
@@ -50,10 +51,10 @@ class Channel(Protocol):
         """Why it ended, once `closed` is set."""
         ...
 
-    async def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Fields:
+    def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Awaitable[Fields]:
         """Send `call` as it is, and wait for its answer until the end of `term`.
 
-        Raises RpcError (the server's answer), TransportError or Overdue.
+        Raises RpcError (the server's answer), TransportError or Overdue, when it is awaited.
         """
         ...
 
@@ -136,10 +137,11 @@ class Connection:
         """Why it ended, once `closed` is set."""
         return self._channel.close_reason
 
-    async def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Fields:
+    def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Awaitable[Fields]:
         """One call, until the end of `term`.
 
-        Raises RpcError (the upstream's answer), TransportError (no answer) or Overdue.
+        Raises RpcError (the upstream's answer), TransportError (no answer) or Overdue, when it is awaited or
+        at once.
         """
         raise NotImplementedError
 
@@ -183,14 +185,17 @@ class Connection:
 class ModernConnection(Connection):
     """A server of 2026-07-28: every request states its version and its client."""
 
-    async def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Fields:
+    def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Awaitable[Fields]:
         error = first_error(call)
         if error is not None:
             raise error
         leg = call.with_meta(modern_meta(call, self._client_info))
         if call.legacy and call.method == m.TOOLS_LIST:
-            return without_task_support(await self._channel.exchange(leg, notify, term))
-        return await self._channel.exchange(leg, notify, term)
+            return self._tools_without_tasks(leg, notify, term)
+        return self._channel.exchange(leg, notify, term)
+
+    async def _tools_without_tasks(self, leg: Call, notify: Notify, term: Term | None) -> Fields:
+        return without_task_support(await self._channel.exchange(leg, notify, term))
 
     async def _is_recognised(self) -> bool:
         try:

@@ -13,6 +13,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
+import msgspec
 import structlog
 import trio
 from msgspec import Raw
@@ -70,23 +71,21 @@ _NOT_STREAMABLE = (400, 404, 405)
 _MAY_BE_PARKED = frozenset({m.TOOLS_CALL, m.PROMPTS_GET, m.TASKS_RESULT})
 """Reading a resource is not among them: no legacy server asks for input there, and it is the hot path."""
 
+_TEACH = frozenset({m.TOOLS_LIST, m.TOOLS_CALL})
+"""What tells which headers a tool's arguments need."""
 
-class _Waiting:
+
+class _Waiting(msgspec.Struct):
     """One request whose answer has not come, and how far its event stream has been read.
 
     `ticket` is set when the answer is waited for elsewhere: then what comes before it goes there.
     """
 
-    __slots__ = ("decoder", "notify", "request_id", "term", "ticket")
-
-    def __init__(
-        self, request_id: int, notify: Notify, ticket: Ticket | None, term: Term | None = None
-    ) -> None:
-        self.term = term
-        self.request_id = request_id
-        self.notify = notify
-        self.decoder: SseDecoder | None = None
-        self.ticket = ticket
+    request_id: int
+    notify: Notify
+    ticket: Ticket | None = None
+    term: Term | None = None
+    decoder: SseDecoder | None = None
 
 
 class HttpChannel:
@@ -153,27 +152,31 @@ class HttpChannel:
         self._peer.settle(facts)
         self._calls.revision = facts.revision
 
-    async def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Fields:
+    def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Awaitable[Fields]:
         """Send one request and wait for its answer.
 
         Raises RpcError (the server's answer), SessionExpired, HttpStatusError or another TransportError,
-        Overdue.
+        Overdue; all of them when it is awaited.
         """
         if self._peer.legacy and call.method in _MAY_BE_PARKED:
-            with limited(term):
-                return await self._carried.exchange(call, notify)
+            return self._within(term, self._carried.exchange(call, notify))
+        exchange = self._exchange_or_learn if call.method in _TEACH else self._exchange
         if self._peer.shows_token:
-            with limited(term):
-                return await self._exchange_or_learn(call, notify, term)
-        return await self._exchange_or_learn(call, notify, term)
+            return self._within(term, exchange(call, notify, term))
+        return exchange(call, notify, term)
+
+    async def _within(self, term: Term | None, exchange: Awaitable[Fields]) -> Fields:
+        with limited(term):
+            return await exchange
 
     async def _exchange_or_learn(self, call: Call, notify: Notify, term: Term | None) -> Fields:
-        if call.method == m.TOOLS_LIST and VERSION in call.meta:
-            return self._without_invalid(await self._exchange(call, notify, term))
+        if call.method == m.TOOLS_LIST:
+            result = await self._exchange(call, notify, term)
+            return self._without_invalid(result) if VERSION in call.meta else result
         try:
             return await self._exchange(call, notify, term)
         except RpcError as error:
-            if error.code != HEADER_MISMATCH or call.method != m.TOOLS_CALL:
+            if error.code != HEADER_MISMATCH:
                 raise
         await self._learn_tools(call, term)
         return await self._exchange(call, notify, term)

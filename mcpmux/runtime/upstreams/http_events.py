@@ -9,11 +9,20 @@ from collections.abc import Sequence
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol.batch import read_batch
-from mcpmux.protocol.envelope import BadMessage, ErrorReply, Message, Reply, decode_message, is_batch
+from mcpmux.protocol.envelope import (
+    BadMessage,
+    ErrorReply,
+    Message,
+    Reply,
+    decode_message,
+    decode_reply,
+    is_batch,
+)
 from mcpmux.protocol.large import LARGE_BYTES, read_large_reply
 from mcpmux.transports.http.client import HttpResponse
 from mcpmux.transports.sse import SseDecoder
 
+JSON_TYPE = "application/json"
 EVENT_STREAM = "text/event-stream"
 RETRY_SECONDS = 1.0  # before a broken event stream is opened again, when the server did not say `retry`
 LEAST_RETRY_SECONDS = 0.05  # a server that says 0 and closes at once must not keep us spinning
@@ -21,7 +30,8 @@ LEAST_RETRY_SECONDS = 0.05  # a server that says 0 and closes at once must not k
 
 def message_in(body: bytes) -> Message | None:
     """The message that a body or an event holds; None when it holds none."""
-    if len(body) > LARGE_BYTES and (reply := read_large_reply(body)) is not None:
+    reply = read_large_reply(body) if len(body) > LARGE_BYTES else decode_reply(body)
+    if reply is not None:
         return reply
     try:
         return decode_message(body)
@@ -48,8 +58,10 @@ def batch_in(body: bytes) -> list[Message]:
 
 def is_event_stream(response: HttpResponse) -> bool:
     """Whether a response is a stream of events to come."""
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return response.status == 200 and kind == EVENT_STREAM
+    kind = response.headers.get("content-type", "")
+    if kind == JSON_TYPE or response.status != 200:
+        return False
+    return kind.partition(";")[0].strip().lower() == EVENT_STREAM
 
 
 def continued(decoder: SseDecoder | None, limit: int) -> SseDecoder:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
+import msgspec
 import trio
 from trio.lowlevel import ParkingLot
 
@@ -28,8 +28,7 @@ FRESH_SECONDS = 0.2  # no server closes a connection so soon after it was used
 LENGTHLESS_METHODS = frozenset({"GET", "DELETE", "OPTIONS"})  # say no Content-Length without a body
 
 
-@dataclass(frozen=True, slots=True)
-class PoolLimits:
+class PoolLimits(msgspec.Struct, frozen=True):
     """How much a pool asks of its origin, and how much it takes from it."""
 
     head_bytes: int = 64 * 1024
@@ -131,6 +130,8 @@ class HttpPool:
             self._own_fields += route.proxy.fields
             self._prefix = f"http://{origin.authority}"
             self.asked_proxy = route.proxy
+        self._asked: tuple[str, str, Fields] = ("", "", ())  # last, and its head
+        self._head = b""
         self.punctuality = Punctuality()
         self._running = 0  # requests that hold a connection
         self._waiting = ParkingLot()
@@ -180,7 +181,12 @@ class HttpPool:
         """
         if method == "HEAD":
             raise LocalProtocolError("HEAD is not supported")
-        head = encode_request_head(method, self._prefix + target, self._own_fields + headers)
+        asked = self._asked
+        if headers is asked[2] and target == asked[1] and method == asked[0]:
+            head = self._head
+        else:
+            head = encode_request_head(method, self._prefix + target, self._own_fields + headers)
+            self._asked, self._head = (method, target, headers), head
         if more:
             head += encode_fields(more)
         if body or method not in LENGTHLESS_METHODS:
@@ -192,37 +198,39 @@ class HttpPool:
         else:
             with limit(until):
                 await self._wait_for_turn()
+        head += b"\r\n"
         try:
-            connection = await self._exchange(head + b"\r\n", body, idempotent, until)
+            connection = self._take_idle(idempotent)
+            if connection is not None:
+                try:
+                    await connection.exchange(head, body, until)
+                except TransportClosed:
+                    if connection.parser.wire_bytes or not idempotent:
+                        raise
+                    connection = None
+            if connection is None:
+                connection = await self._exchange_anew(head, body, until)
+            if self.asked_proxy is not None:
+                self._check(connection, self.asked_proxy)
         except BaseException:
             self._end_turn()
             raise
         return HttpResponse(connection, self)
 
-    async def _exchange(self, head: bytes, body: bytes, idempotent: bool, until: float) -> HttpConnection:
-        """Send on an idle connection or a new one, and receive the head of the response."""
-        connection = self._take_idle(idempotent)
-        if connection is not None:
-            try:
-                await connection.exchange(head, body, until)
-                return self._checked(connection)
-            except TransportClosed:
-                if connection.parser.wire_bytes or not idempotent:
-                    raise
+    async def _exchange_anew(self, head: bytes, body: bytes, until: float) -> HttpConnection:
+        """Send on a new connection, and receive the head of the response."""
         with limit(until):
             wire = await self.route.open()
         connection = HttpConnection(wire, self.punctuality, self.limits.head_bytes, self.limits.head_fields)
         await connection.exchange(head, body, until)
-        return self._checked(connection)
-
-    def _checked(self, connection: HttpConnection) -> HttpConnection:
-        if self.asked_proxy is not None:
-            try:
-                self.asked_proxy.check_answer(connection)
-            except BaseException:
-                connection.close()
-                raise
         return connection
+
+    def _check(self, connection: HttpConnection, proxy: Proxy) -> None:
+        try:
+            proxy.check_answer(connection)
+        except BaseException:
+            connection.close()
+            raise
 
     async def _wait_for_turn(self) -> None:
         """Wait for the right to hold a connection; first come, first served."""
@@ -235,7 +243,7 @@ class HttpPool:
 
     def _end_turn(self) -> None:
         """Hand the right to hold a connection to whoever has waited longest."""
-        if not self._waiting.unpark():
+        if not self._waiting or not self._waiting.unpark():
             self._running -= 1
 
     def _take_idle(self, idempotent: bool) -> HttpConnection | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+import msgspec
 
 from mcpmux.errors import Overdue, TransportClosed
 from mcpmux.transports.http.message import HEAD_FIELDS, JOIN_BYTES
@@ -13,8 +14,7 @@ from mcpmux.transports.punctuality import Punctuality
 from mcpmux.transports.wire import Wire
 
 
-@dataclass(frozen=True, slots=True)
-class HttpOrigin:
+class HttpOrigin(msgspec.Struct, frozen=True):
     """Scheme, host and port of a URL."""
 
     secure: bool

@@ -7,15 +7,17 @@ and again is checked and encoded once.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
+
+import msgspec
 
 from mcpmux.errors import LocalProtocolError
 from mcpmux.protocol.principal import ANYONE, Principal
 
 Fields = tuple[tuple[str, str], ...]
 
+NAMES = 256  # of fields, that are known to be good or bad
 ENCODED_HEADS = 1024  # heads kept encoded: a few per session and method in use
 JOIN_BYTES = 16 * 1024  # below this, copying a body behind its head is cheaper than a second send
 FRAMING_PER_BODY_BYTE = 8  # received; a chunk of one byte needs five, more is padding
@@ -30,8 +32,7 @@ _FIELD_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _TARGET = re.compile(r"[\x21-\x7e]+")
 
 
-@dataclass(frozen=True, slots=True)
-class HttpLimits:
+class HttpLimits(msgspec.Struct, frozen=True):
     """What a server grants its clients."""
 
     head_bytes: int = 32 * 1024
@@ -44,8 +45,7 @@ class HttpLimits:
     connections: int = 800  # leaves room for upstreams below the usual 1024 open files
 
 
-@dataclass(slots=True)
-class HttpRequest:
+class HttpRequest(msgspec.Struct, gc=False):
     """One complete request.
 
     `path` and `query` are as sent, percent-escapes included; `headers` have lower-case names, repeated
@@ -65,8 +65,7 @@ class HttpRequest:
     principal: Principal = ANYONE
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True):
     """A request that the transport answers itself, closing the connection afterwards."""
 
     status: int
@@ -75,10 +74,19 @@ class Refusal:
 
 def encode_fields(fields: Fields) -> bytes:
     """`(("A", "b"),)` -> b"A: b\\r\\n". Raises LocalProtocolError for what would break the framing."""
+    text = ""
     for name, value in fields:
-        if name.lower() in _FRAMING or not _TOKEN.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
+        plain = value.isascii() and value.isprintable()  # which most are
+        if not _is_name(name) or not (plain or _FIELD_VALUE.fullmatch(value)):
             raise LocalProtocolError(f"not a header field that can be sent: {name!r}: {value!r}")
-    return "".join(f"{name}: {value}\r\n" for name, value in fields).encode("latin-1")
+        text += f"{name}: {value}\r\n"
+    return text.encode("latin-1")
+
+
+@lru_cache(maxsize=NAMES)
+def _is_name(name: str) -> bool:
+    """Whether a field that is sent may be called that."""
+    return name.lower() not in _FRAMING and _TOKEN.fullmatch(name) is not None
 
 
 @lru_cache(maxsize=ENCODED_HEADS)

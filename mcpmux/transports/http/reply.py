@@ -14,9 +14,10 @@ cancels the handler.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
+
+import msgspec
 
 from mcpmux.errors import LocalProtocolError
 from mcpmux.transports.http.message import (
@@ -31,8 +32,7 @@ from mcpmux.transports.http.message import (
 from mcpmux.transports.wire import Part
 
 
-@dataclass(slots=True)
-class ServerState:
+class ServerState(msgspec.Struct):
     """What all connections of a server share and look up instead of asking the clock each time."""
 
     now: float  # trio's time, at most a sweep old
@@ -104,20 +104,21 @@ class HttpReply:
     def finished(self) -> bool:
         return self._stage is FINISHED
 
-    async def send(self, status: int, fields: Fields, body: bytes = b"") -> None:
-        """Send the whole response. `fields` are without framing: Content-Length and the like are added."""
+    def send(self, status: int, fields: Fields, body: bytes = b"") -> Awaitable[None]:
+        """Send the whole response. `fields` are without framing: Content-Length and the like are added.
+
+        It is sent when what this returns is awaited, which comes next.
+        """
         self._advance(NEW, FINISHED)
         head = self._encode_head(status, fields)
         if has_no_body(status):
-            await self._send(head + b"\r\n")
-            return
+            return self._send(head + b"\r\n")
         head = b"%bContent-Length: %d\r\n\r\n" % (head, len(body))
         if self._request.method == "HEAD":
             body = b""
         if len(body) <= JOIN_BYTES:
-            await self._send(head + body)
-        else:
-            await self._send_parts([head, body])
+            return self._send(head + body)
+        return self._send_parts([head, body])
 
     async def send_parts(self, status: int, fields: Fields, body: Sequence[Part]) -> None:
         """As `send`, of a body in parts, which are not copied together."""
@@ -159,10 +160,14 @@ class HttpReply:
         False when some of it is left: `flush` sends that, and has to come before anything else is written.
         May be called by any task, while the one that uses the reply does something else than writing.
         """
-        self._advance(OPEN, OPEN)
+        if self._stage is not OPEN:
+            self._advance(OPEN, OPEN)
         if self._at_once is None:
             raise LocalProtocolError("this response cannot be written without waiting")
-        return not data or self._at_once.send_nowait(self._encode_part(data))
+        if not data:
+            return True
+        # As `encode_chunk` has it: a call less, for many may be told at once.
+        return self._at_once.send_nowait(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     async def flush(self) -> None:
         """Send what `write_nowait` has left, if it has."""

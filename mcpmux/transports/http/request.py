@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from mcpmux.transports.http.chunk_lines import ChunkLines
+from mcpmux.transports.http.known_head import LESSONS, KnownHead, learn
 from mcpmux.transports.http.message import (
     FRAMING_PER_BODY_BYTE,
     HttpLimits,
@@ -78,6 +79,9 @@ class RequestParser:
         self._chunked = False  # whether such a body has begun in what is fed
         self._tail = b""  # of an unfinished head
         self._body_withheld = False  # httptools takes an Upgrade for the end of the message
+        self._known: KnownHead | None = None  # of a request that came before
+        self._known_line = ("", "", "")  # its method, path and query
+        self._lessons = LESSONS + 1  # one more, as a connection's only request teaches nothing
         self._parser = httptools.HttpRequestParser(self)
 
     def __repr__(self) -> str:
@@ -85,6 +89,8 @@ class RequestParser:
 
     def feed(self, data: bytes) -> None:
         """Take what was received. Never raises: see `refusal`."""
+        if self._known is not None and self.phase is IDLE and self._take_known(self._known, data):
+            return
         complete, phase, body_bytes = len(self.requests), self.phase, self.body_bytes
         self._wire_bytes += len(data)
         self._parse(data)
@@ -96,8 +102,37 @@ class RequestParser:
             self._tail = (self._tail + data)[1 - len(_HEAD_END) :]
         if len(self.requests) > complete:
             self._wire_bytes = 0
+            if self._lessons and phase is IDLE:
+                self._learn(data)
         else:
             self._check_growth()
+
+    def _take_known(self, known: KnownHead, data: bytes) -> bool:
+        """Take one whole request, when its head is the known one. False when `data` is for the parser."""
+        found = known.read(data)
+        if found is None:
+            return False
+        headers, position = found
+        limits = self._limits
+        if position > limits.head_bytes or len(data) - position > limits.body_bytes:
+            return False
+        method, path, query = self._known_line
+        self.requests.append(
+            HttpRequest(method, path, query, headers, data[position:], self._peer, False, True, self.holder)
+        )
+        return True
+
+    def _learn(self, data: bytes) -> None:
+        """Have the next request compared with the one that `data` was, if it was one and had its length."""
+        request = self.requests[0]
+        self._lessons -= 1
+        if self._lessons >= LESSONS or self._repeats or request.method != "POST":
+            return
+        if request.http_1_0 or not request.keep_alive:
+            return
+        known = learn(data, request.headers)
+        if known is not None:
+            self._known, self._known_line = known, (request.method, request.path, request.query)
 
     def _parse(self, data: bytes) -> None:
         while data:

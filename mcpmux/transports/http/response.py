@@ -11,6 +11,7 @@ from __future__ import annotations
 import httptools
 
 from mcpmux.errors import RemoteProtocolError, TransportClosed
+from mcpmux.transports.http.known_head import LESSONS, KnownHead, learn
 from mcpmux.transports.http.message import FRAMING_PER_BODY_BYTE, HEAD_FIELDS, add_part, has_no_body
 
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
@@ -24,6 +25,9 @@ class ResponseParser:
         self._head_limit = head_limit
         self._field_limit = field_limit
         self._parser = httptools.HttpResponseParser(self)
+        self._known: KnownHead | None = None  # of a response with `_known_status` that came before
+        self._known_status = 0
+        self._lessons = LESSONS + 1  # one more, as a connection's only response teaches nothing
         self.begin()
 
     def __repr__(self) -> str:
@@ -44,6 +48,9 @@ class ResponseParser:
 
     def feed(self, data: bytes) -> None:
         """Take what was received. Raises RemoteProtocolError."""
+        first = not self.wire_bytes
+        if first and self._known is not None and self._take_known(self._known, data):
+            return
         self.wire_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -55,6 +62,34 @@ class ResponseParser:
             self.keep_alive = False  # bytes that nobody asked for: never read another response from here
         if not self.complete:
             self._check_growth()
+        elif first and self._lessons and self.keep_alive:
+            self._learn(data)
+
+    def _take_known(self, known: KnownHead, data: bytes) -> bool:
+        """Take one whole response, when its head is the known one. False when `data` is for the parser."""
+        found = known.read(data)
+        if found is None or self.complete:
+            return False
+        self.headers, position = found
+        if position > self._head_limit:
+            return False
+        body = data[position:]
+        self.status = self._known_status
+        self.complete = self.keep_alive = True
+        self.wire_bytes = len(data)
+        self._length = self._body_bytes = len(body)
+        if body:
+            self._body.append(body)
+        return True
+
+    def _learn(self, data: bytes) -> None:
+        """Have the next response compared with the one that `data` was, if it had its length."""
+        self._lessons -= 1
+        if self._lessons >= LESSONS or self._repeats or has_no_body(self.status):
+            return
+        known = learn(data, self.headers)
+        if known is not None:
+            self._known, self._known_status = known, self.status
 
     def feed_eof(self) -> None:
         """The server ended the stream. Raises TransportClosed when that cuts the response short."""

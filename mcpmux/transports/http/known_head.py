@@ -1,0 +1,84 @@
+"""A message whose head is, but for a few values, the one that came before on the same connection. Pure.
+
+Who keeps a connection open says the same again and again. What was parsed and found good once is compared
+from then on, byte by byte, and only the values of VARYING are read: visible ASCII on one line, which no
+parser reads in another way. All else is left to the parser, from its first byte on: a head that differs,
+a message that is not in one piece, and whatever stands before or behind it.
+
+Promises: what is made of a message here is what the parser would have made of it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+VARYING = frozenset(
+    {b"authorization", b"content-length", b"date", b"mcp-method", b"mcp-name", b"mcp-session-id"}
+)
+LENGTH = "content-length"
+LESSONS = 4  # heads that are learned on one connection: some peers never say the same again
+LEARNED_BYTES = 1024  # of a head, without what varies: to prepare a longer one takes too long
+HEADS = 256  # kept ready for all connections, as those who use the same software say the same
+
+_VALUE = rb"([!-~](?:[ -~]*[!-~])?)"
+_DIGITS = rb"([0-9]{1,15})"
+_UNFIT = frozenset({"expect", "transfer-encoding", "upgrade"})  # these change how the rest is read
+_LINE_END = b"\r\n"
+_HEAD_END = b"\r\n\r\n"
+
+
+class KnownHead:
+    """A good head, as `learn` has made it."""
+
+    __slots__ = ("_headers", "_keys", "_match")
+
+    def __init__(self, pattern: bytes, fields: tuple[tuple[str, str | None], ...]) -> None:
+        """`pattern` matches the head, and finds the values of those of its `fields` that vary (None)."""
+        self._match = re.compile(pattern).match
+        self._headers = {key: value or "" for key, value in fields}
+        self._keys = [key for key, value in fields if value is None]
+
+    def __repr__(self) -> str:
+        return f"<KnownHead {list(self._headers)}>"
+
+    def read(self, data: bytes) -> tuple[dict[str, str], int] | None:
+        """The fields of the one message that `data` is, and where its body begins; None for anything else."""
+        head = self._match(data)
+        if head is None:
+            return None
+        fields = self._headers.copy()
+        fields.update(zip(self._keys, map(bytes.decode, head.groups()), strict=True))
+        position = head.end()
+        return (fields, position) if len(data) - position == int(fields[LENGTH]) else None
+
+
+_known = lru_cache(HEADS)(KnownHead)
+
+
+def learn(data: bytes, headers: dict[str, str]) -> KnownHead | None:
+    """The head of `data`, whose fields are `headers`, none of which was repeated; None when it is not fit.
+
+    It must have been parsed and found good, and have left the connection open.
+    """
+    end = data.find(_HEAD_END)
+    if LENGTH not in headers or not _UNFIT.isdisjoint(headers) or end < 0:
+        return None
+    first, *lines = data[:end].split(_LINE_END)
+    if len(lines) != len(headers):
+        return None
+    pattern: list[bytes] = [re.escape(first)]
+    fields: list[tuple[str, str | None]] = []
+    for line, (key, value) in zip(lines, headers.items(), strict=True):
+        name, colon, _ = line.partition(b": ")
+        varies = colon and name.lower() in VARYING
+        if varies:
+            pattern.append(re.escape(name + colon) + (_DIGITS if key == LENGTH else _VALUE))
+        else:
+            pattern.append(re.escape(line))
+        fields.append((key, None if varies else value))
+    whole = _LINE_END.join(pattern) + _HEAD_END
+    if len(whole) > LEARNED_BYTES:
+        return None
+    known = _known(whole, tuple(fields))
+    return known if known.read(data) is not None else None

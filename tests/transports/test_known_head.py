@@ -1,0 +1,194 @@
+"""What is known from earlier messages is read as the parser reads it: one without a past is the oracle."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcpmux.errors import McpmuxError
+from mcpmux.transports.http.known_head import LEARNED_BYTES, LESSONS, learn
+from mcpmux.transports.http.message import HttpLimits
+from mcpmux.transports.http.request import BODY, RequestParser
+from mcpmux.transports.http.response import ResponseParser
+
+LIMITS = HttpLimits(head_bytes=400, head_fields=20, body_bytes=40)
+HEAD_LIMIT = 300
+REQUEST = (
+    b"POST /mcp?a HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer abc\r\nMcp-Method: x/y\r\nMcp-Name: n\r\n"
+    b"X-A:\r\nContent-Length: 4\r\n\r\nbody"
+)
+RESPONSE = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/x\r\nDate: Fri, 21 Nov 2026 10:00:00 GMT\r\n"
+    b"Content-Length: 4\r\n\r\nbody"
+)
+STRANGE = b"\r\n\0\t :,7z\x7f\x80"
+
+
+def fields_of(message):
+    lines = message.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
+    pairs = (line.decode().partition(":") for line in lines)
+    return {name.lower(): value.strip() for name, _, value in pairs}
+
+
+def after(changed):
+    """A parser that has read the same twice, and what it makes of something else, and of the same again."""
+    parser = RequestParser(LIMITS, "peer")
+    for _ in range(2):
+        parser.feed(REQUEST)
+    parser.requests.clear()
+    return told(parser, changed)
+
+
+def told(parser, pieces):
+    for piece in pieces:
+        if parser.refusal is None:
+            parser.feed(piece)
+    received = parser.body_bytes if parser.phase is BODY else 0
+    return list(parser.requests), parser.refusal, parser.phase, parser.wants_continue, received
+
+
+def answered(parser, pieces):
+    parser.begin()
+    try:
+        for piece in pieces:
+            parser.feed(piece)
+    except McpmuxError as error:
+        return repr(error), None
+    facts = (parser.status, parser.headers, parser.complete, parser.body_bytes, parser.missing)
+    # Whether a connection stays open is only asked when the response is complete.
+    return facts, (parser.take_body(), parser.complete and parser.keep_alive)
+
+
+def taught():
+    parser = ResponseParser(HEAD_LIMIT)
+    for _ in range(2):
+        answered(parser, [RESPONSE])
+    return parser
+
+
+def changes_of(message):
+    """Every byte replaced, left out, or something put before it."""
+    for position in range(len(message) + 1):
+        before, behind = message[:position], message[position:]
+        yield before + behind[1:]
+        for byte in STRANGE:
+            yield before + bytes([byte]) + behind[1:]
+            yield before + bytes([byte]) + behind
+
+
+def test_changed_request_is_what_it_is_to_a_parser_without_a_past():
+    for changed in changes_of(REQUEST):
+        fresh = RequestParser(LIMITS, "peer")
+        expected = told(fresh, [changed])
+        assert after([changed]) == expected, changed
+        if expected[1] is None:
+            assert after([changed, REQUEST]) == told(fresh, [REQUEST]), changed
+
+
+def test_changed_response_is_what_it_is_to_a_parser_without_a_past():
+    for changed in changes_of(RESPONSE):
+        expected = answered(ResponseParser(HEAD_LIMIT), [changed])
+        assert answered(taught(), [changed]) == expected, changed
+
+
+@pytest.mark.parametrize("position", range(1, len(REQUEST), 7))
+def test_request_in_pieces_and_several_at_once_are_what_they_were(position):
+    whole, _, phase, *_ = told(RequestParser(LIMITS, "peer"), [REQUEST])
+    for pieces in ([REQUEST[:position], REQUEST[position:]], [REQUEST + REQUEST], [b"\r\n" + REQUEST]):
+        expected = whole * (sum(map(len, pieces)) // len(REQUEST))
+        assert after(pieces)[:3] == (expected, None, phase)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        REQUEST.replace(b"Content-Length: 4", b"Transfer-Encoding: chunked").replace(
+            b"body", b"4\r\nbody\r\n0\r\n\r\n"
+        ),
+        REQUEST.replace(b"X-A:", b"Transfer-Encoding: chunked"),
+        REQUEST.replace(b"X-A:", b"Content-Length: 4"),
+        REQUEST.replace(b"X-A:", b"Expect: 100-continue"),
+        REQUEST.replace(b"X-A:", b"Upgrade: h2c\r\nConnection: upgrade"),
+        REQUEST.replace(b"X-A:", b"Connection: close"),
+        REQUEST.replace(b"HTTP/1.1", b"HTTP/1.0"),
+        REQUEST.replace(b"Mcp-Name: n", b"Mcp-Name: n\r\nMcp-Name: m"),
+        REQUEST.replace(b"Mcp-Name: n", b"Mcp-Name: " + b"n" * 400),
+        REQUEST.replace(b"4\r\n\r\nbody", b"41\r\n\r\n" + b"b" * 41),
+        REQUEST.replace(b"Length: 4", b"Length: " + b"9" * 30),
+        REQUEST.replace(b"Length: 4", b"Length: 0000000000000000004"),
+        REQUEST.replace(b"Length: 4", b"Length: +4"),
+        b"GET /mcp HTTP/1.1\r\nHost: here\r\n\r\n",
+    ],
+)
+def test_other_request_is_what_it_is_to_a_parser_without_a_past(other):
+    fresh = RequestParser(LIMITS, "peer")
+    expected = told(fresh, [other])
+    assert after([other]) == expected
+    if expected[1] is None and expected[0] and expected[0][0].keep_alive:
+        assert after([other, REQUEST, REQUEST]) == told(fresh, [REQUEST, REQUEST])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        RESPONSE.replace(b"200 OK", b"404 Not Found"),
+        RESPONSE.replace(b"200 OK", b"204 No Content"),
+        RESPONSE.replace(b"200 OK", b"100 Continue") + RESPONSE,
+        RESPONSE.replace(b"HTTP/1.1", b"HTTP/1.0"),
+        RESPONSE.replace(b"Content-Length: 4", b"Transfer-Encoding: chunked"),
+        RESPONSE.replace(b"Content-Length: 4\r\n", b""),
+        RESPONSE.replace(b"Date", b"Connection: close\r\nDate"),
+        RESPONSE.replace(b"GMT", b"GMT" * 100),
+        RESPONSE.replace(b"4\r\n\r\nbody", b"0\r\n\r\n"),
+        RESPONSE + b"more",
+        RESPONSE + RESPONSE,
+    ],
+)
+def test_other_response_is_what_it_is_to_a_parser_without_a_past(other):
+    assert answered(taught(), [other]) == answered(ResponseParser(HEAD_LIMIT), [other])
+
+
+def test_old_version_is_not_taken_for_a_new_one():
+    old = REQUEST.replace(b"HTTP/1.1", b"HTTP/1.0").replace(b"X-A:", b"Connection: keep-alive")
+    requests, *_ = told(RequestParser(LIMITS, "peer"), [old] * 3)
+    assert [(request.http_1_0, request.keep_alive) for request in requests] == [(True, True)] * 3
+
+
+def test_what_varies_is_read_from_a_known_head():
+    other = REQUEST.replace(b"x/y", b"z").replace(b": n\r", b": other~name x\r").replace(b"abc", b"def")
+    other = other.replace(b"4\r\n\r\nbody", b"2\r\n\r\n{}")
+    known = learn(REQUEST, fields_of(REQUEST))
+    assert known is not None
+    assert known.read(other) == (fields_of(other), len(other) - 2)
+
+
+def test_one_software_has_one_known_head_and_it_keeps_no_secret():
+    other = REQUEST.replace(b"abc", b"secret")
+    known = learn(REQUEST, fields_of(REQUEST))
+    assert learn(other, fields_of(other)) is known
+    assert "abc" not in repr([getattr(known, name) for name in known.__slots__])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        REQUEST.replace(b"X-A:", b"X-A: " + b"a" * LEARNED_BYTES),
+        REQUEST.replace(b"X-A:", b"Expect: 100-continue"),
+        REQUEST.replace(b"X-A:", b"Upgrade: h2c"),
+        REQUEST.replace(b"Content-Length: 4", b"Transfer-Encoding: chunked"),
+        REQUEST + b"more",
+        REQUEST.replace(b"X-A:", b"x-a: 1\r\nX-A:"),
+        REQUEST.partition(b"\r\n\r\n")[0],
+    ],
+)
+def test_unfit_head_is_not_learned(message):
+    assert learn(message, fields_of(message)) is None
+
+
+def test_who_never_says_the_same_is_not_listened_to_for_ever():
+    parser = RequestParser(LIMITS, "peer")
+    heads = set()
+    for number in range(3 * LESSONS):
+        parser.feed(REQUEST.replace(b"X-A:", b"X-A: %d" % number))
+        heads.add(parser._known)
+    assert len(heads) == LESSONS + 1  # None is one: a connection's only request teaches nothing
+    assert len(parser.requests) == 3 * LESSONS
