@@ -48,7 +48,7 @@ async def hold(server, first, rest, ended):
 @pytest.mark.parametrize(("first", "rest"), SLOW.values(), ids=SLOW)
 async def test_slow_clients_are_ended_and_others_are_served(first: bytes, rest: bytes):
     ended: list[bytes] = []
-    limits = {"head_seconds": 0.4, "body_seconds": 0.4, "idle_seconds": 0.4, "connections": SLOW_CLIENTS + 1}
+    limits = {"head_seconds": 0.4, "body_seconds": 0.4, "idle_seconds": 60, "connections": SLOW_CLIENTS + 1}
     async with serving(echo, **limits) as server, trio.open_nursery() as nursery:
         for _ in range(SLOW_CLIENTS):
             nursery.start_soon(hold, server, first, rest, ended)
