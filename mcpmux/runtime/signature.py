@@ -12,10 +12,8 @@ from msgspec import Raw
 from mcpmux.protocol.call import META, SERVER_INFO
 from mcpmux.protocol.envelope import Fields, decode_fields, raw
 
-KEPT, KEPT_BYTES = (
-    256,
-    1024,
-)  # values of `_meta`, and how long, whose signed form is kept: servers repeat them
+KEPT = 256  # values of `_meta` whose signed form is kept: servers repeat them
+KEPT_BYTES = 1024  # of one; a longer one is signed anew each time
 
 
 class Signature:

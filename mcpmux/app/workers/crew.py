@@ -178,6 +178,7 @@ class Crew:
                 if self._pass(note, sock):
                     sock.close()
                 elif self._forwarding.available_tokens:
+                    self._forwarding.acquire_on_behalf_of_nowait(sock)
                     forwards.start_soon(self._forward_later, note, sock)
                 else:
                     log.warning("connection closed: too many wait for a worker")
@@ -194,13 +195,14 @@ class Crew:
 
     async def _forward_later(self, note: Note, sock: socket.socket) -> None:
         """Whoever it is for is busy or being started again."""
-        with sock:
-            async with self._forwarding:
-                with trio.move_on_after(BACK_SECONDS):
-                    while True:
-                        if self._pass(note, sock):
-                            return
-                        await trio.sleep(FULL_SECONDS)
+        try:
+            with sock, trio.move_on_after(BACK_SECONDS):
+                while True:
+                    if self._pass(note, sock):
+                        return
+                    await trio.sleep(FULL_SECONDS)
+        finally:
+            self._forwarding.release_on_behalf_of(sock)
         log.warning("connection closed: nobody serves it", worker=note.worker or "any")
 
     # Sayings

@@ -144,9 +144,8 @@ class CaptureSink:
         else:
             last = _Chunk(first, level, list(messages), size)
             self._queue.append(last)
-        if (
-            len(last.messages) >= BREATH and last.size <= LARGE
-        ):  # now, while they are in the processor's caches
+        if len(last.messages) >= BREATH and last.size <= LARGE:
+            # Now, while they are in the processor's caches.
             last.lines = self._lines.encode(last.first, level, last.messages)
             last.messages.clear()
         self._bytes += size
