@@ -14,7 +14,7 @@ Pure; the time is handed in.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -23,16 +23,15 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import BadMessage, Id, is_batch, split_batch
 from mcpmux.runtime.tap import Direction, Leg
 from mcpmux.traffic.glance import NOTHING, Glance, Params, glance
+from mcpmux.traffic.moment import MICROS
 
 PENDING_LIMIT = 4096  # of one leg and direction; older ones are taken for never answered
-UNKNOWN = ""
-"""The kind of a message that nobody has looked at."""
 
 
 class Seen(msgspec.Struct, gc=False):
-    """One message and what is known about it. `ms`: of an answer, since its request. See `record`.
+    """One message and what is known about it. See `record`.
 
-    While nobody has looked at it, `kind` is UNKNOWN and `exchange` the one that is worked for.
+    `ms`: of an answer, since its request, to the microsecond.
     """
 
     leg: Leg
@@ -50,13 +49,16 @@ class Seen(msgspec.Struct, gc=False):
     status: int | None = None
 
 
-class _Pending(msgspec.Struct, frozen=True, gc=False):
-    exchange: int
-    method: str
-    began: float
+Passed: TypeAlias = tuple[Leg, Direction, bytes, float, int | None, int, bool]
+"""A message that nobody has looked at: leg, direction, data, when, HTTP status, exchange.
 
+The exchange is the one that is worked for, or, if the last member says so, its own.
+"""
 
-_Asked = dict[Id, _Pending]
+_Pending: TypeAlias = tuple[int, str, float]
+"""A request that is not answered: its exchange, its method, when it was made."""
+
+_Asked: TypeAlias = dict[Id, _Pending]
 """Requests that are not answered, the oldest first."""
 
 
@@ -77,119 +79,134 @@ class Correlator:
     def __repr__(self) -> str:
         return f"<Correlator {self._exchanges} exchanges>"
 
-    def take(self, leg: Leg, direction: Direction, data: bytes, exchange: int, now: float) -> list[Seen]:
-        """What a message is, each member of a batch by itself. `exchange`: the one that is worked for."""
-        return self.settle([Seen(leg, direction, data, now, UNKNOWN, exchange)])
+    def begin(self) -> int:
+        """The number of a new exchange, for a message that is known to be a client's request."""
+        self._exchanges += 1
+        return self._exchanges
 
-    def begin(self, unknown: Seen) -> int:
-        """A client's message, of which nothing else is known yet, is one request. Its exchange."""
-        unknown.kind = "request"
-        unknown.exchange = self._exchanges = self._exchanges + 1
-        return unknown.exchange
-
-    def settle(self, unknown: Iterable[Seen]) -> list[Seen]:
-        """What messages are, in the order in which they passed, each member of a batch by itself.
-
-        `exchange` of each: the one that is worked for.
-        """
-        known: list[Seen] = []
-        for seen in unknown:
+    def settle(self, passed: Iterable[Passed]) -> list[Seen]:
+        """What messages are, in the order in which they passed, each member of a batch by itself."""
+        seen: list[Seen] = []
+        for each in passed:
             try:
-                self._take(seen, glance(seen.data))
+                said = glance(each[_DATA])
             except BadMessage as bad:
-                if (parts := _split(seen.data)) is not None:
-                    known += [self._part_of(seen, part) for part in parts]
-                    continue
-                seen.kind, seen.id = "invalid", bad.id
-            known.append(seen)
-        return known
+                seen += self._closely(each, bad)
+            else:
+                seen.append(self._look(each, said))
+        return seen
 
     def exchange_of(self, leg: Leg, request_id: Id) -> int:
         """The exchange of a client's request that is not answered yet; 0 when there is none."""
         pending = _asked(leg)[_IN].get(request_id)
-        return pending.exchange if pending is not None else 0
+        return pending[_EXCHANGE] if pending is not None else 0
 
     def forget(self, leg: Leg) -> None:
         """A leg is over."""
         leg.notes = None
 
-    def _part_of(self, batch: Seen, data: bytes) -> Seen:
-        """A member of a batch; one that is no message is not looked into."""
-        seen = Seen(batch.leg, batch.direction, data, batch.at, UNKNOWN, batch.exchange, status=batch.status)
-        try:
-            self._take(seen, glance(data))
-        except BadMessage as bad:
-            seen.kind, seen.id = "invalid", bad.id
-        return seen
+    def _closely(self, passed: Passed, bad: BadMessage) -> list[Seen]:
+        """What is no message: the members of a batch, which are looked into once, or nonsense."""
+        leg, direction, data, at, status, exchange, _ = passed
+        parts = _split(data)
+        if parts is None:
+            return [Seen(leg, direction, data, at, "invalid", exchange, id=bad.id, status=status)]
+        members = []
+        for part in parts:
+            member: Passed = (leg, direction, part, at, status, exchange, False)
+            try:
+                members.append(self._look(member, glance(part)))
+            except BadMessage as nonsense:
+                members.append(
+                    Seen(leg, direction, part, at, "invalid", exchange, id=nonsense.id, status=status)
+                )
+        return members
 
-    def _take(self, seen: Seen, said: Glance) -> None:
+    def _look(self, passed: Passed, said: Glance) -> Seen:
         """What a message is."""
-        request_id = None if said.id is UNSET else said.id
         if said.method is UNSET:
-            seen.kind = "result" if said.error is UNSET else "error"
-            if request_id is not None:
-                self._take_answer(seen, request_id)
-            if said.error is not UNSET:
-                seen.code = said.error.code
-            elif seen.method == m.TOOLS_CALL and said.result is not UNSET and said.result.isError is True:
-                seen.failed = True
-            return
-        params = said.params or NOTHING
-        seen.method = said.method
-        seen.target = params.uri if type(params.uri) is str else params.target
-        if request_id is not None:
-            self._take_request(seen, request_id, said.method)
-        else:
-            seen.kind = "notification"
-            self._take_notification(seen, params)
+            return _answer(passed, said)
+        if said.id is UNSET or said.id is None:
+            return self._notification(passed, said.method, said.params or NOTHING)
+        return self._request(passed, said.method, said.id, said.params or NOTHING)
 
-    def _take_answer(self, seen: Seen, request_id: Id) -> None:
-        """What it answers."""
-        seen.id = request_id
-        asked = seen.leg.notes or _asked(seen.leg)
-        pending = asked[seen.direction == "in"].pop(request_id, None)
-        if pending is not None:
-            seen.exchange = pending.exchange
-            seen.method = pending.method
-            seen.ms = (seen.at - pending.began) * 1000
-
-    def _take_request(self, seen: Seen, request_id: Id, method: str) -> None:
+    def _request(self, passed: Passed, method: str, request_id: Id, params: Params) -> Seen:
         """What it belongs to. From now on it is not answered."""
-        seen.id = request_id
-        if seen.direction == "in" and seen.kind is UNKNOWN:
-            if seen.leg.side == "client":
-                seen.exchange = self._exchanges = self._exchanges + 1
-            elif not seen.exchange:
-                seen.exchange = self._only_one(seen.leg)
-        seen.kind = "request"
-        pending = (seen.leg.notes or _asked(seen.leg))[seen.direction == "out"]
-        pending[request_id] = _Pending(seen.exchange, method, seen.at)
+        leg, direction, data, at, status, exchange, has_begun = passed
+        if direction == "in" and not has_begun:
+            if leg.side == "client":
+                exchange = self.begin()
+            elif not exchange:
+                exchange = _only_one(leg)
+        pending = (leg.notes or _asked(leg))[direction == "out"]
+        pending[request_id] = exchange, method, at
         if len(pending) > PENDING_LIMIT:
             del pending[next(iter(pending))]
+        target = params.uri if type(params.uri) is str else params.target
+        return Seen(
+            leg,
+            direction,
+            data,
+            at,
+            "request",
+            exchange,
+            method,
+            request_id,
+            target,
+            None,
+            None,
+            None,
+            status,
+        )
 
-    def _take_notification(self, seen: Seen, params: Params) -> None:
+    def _notification(self, passed: Passed, method: str, params: Params) -> Seen:
         """What it belongs to."""
-        if seen.method == m.CANCELLED:
-            seen.exchange = self._cancel(seen.leg, seen.direction, params.requestId) or seen.exchange
-        elif seen.direction == "in" and seen.leg.side == "upstream" and not seen.exchange:
-            seen.exchange = self._worked_for(seen.leg, params) if seen.method in _OF_EXCHANGES else 0
+        leg, direction, data, at, status, exchange, _ = passed
+        if method == m.CANCELLED:
+            exchange = _cancelled(leg, direction, params.requestId) or exchange
+        elif direction == "in" and leg.side == "upstream" and not exchange:
+            exchange = _worked_for(leg, params) if method in _OF_EXCHANGES else 0
+        return Seen(
+            leg, direction, data, at, "notification", exchange, method, target=params.target, status=status
+        )
 
-    def _cancel(self, leg: Leg, direction: Direction, request_id: Any) -> int:
-        """A request is taken back: no answer is to be expected. Its exchange."""
-        pending = _asked(leg)[direction == "out"].get(request_id) if _is_id(request_id) else None
-        return pending.exchange if pending is not None else 0
 
-    def _worked_for(self, leg: Leg, params: Params) -> int:
-        token = params.progressToken
-        if _is_id(token):
-            pending = _asked(leg)[_OUT].get(token)
-            return pending.exchange if pending is not None else 0
-        return self._only_one(leg)
+def _answer(passed: Passed, said: Glance) -> Seen:
+    """What it answers."""
+    leg, direction, data, at, status, exchange, _ = passed
+    request_id = said.id if said.id is not UNSET else None
+    method = ms = code = failed = None
+    if request_id is not None:
+        pending = (leg.notes or _asked(leg))[direction == "in"].pop(request_id, None)
+        if pending is not None:
+            exchange, method, began = pending
+            ms = round((at - began) * MICROS) / 1000
+    kind = "result"
+    if said.error is not UNSET:
+        kind, code = "error", said.error.code
+    elif method == m.TOOLS_CALL and said.result is not UNSET and said.result.isError is True:
+        failed = True
+    return Seen(leg, direction, data, at, kind, exchange, method, request_id, None, code, failed, ms, status)
 
-    def _only_one(self, leg: Leg) -> int:
-        """The exchange of the one request that an upstream works on; 0 when there are none or several."""
-        exchanges = {pending.exchange for pending in _asked(leg)[_OUT].values()}
-        return exchanges.pop() if len(exchanges) == 1 else 0
+
+def _cancelled(leg: Leg, direction: Direction, request_id: Any) -> int:
+    """A request is taken back: no answer is to be expected. Its exchange."""
+    pending = _asked(leg)[direction == "out"].get(request_id) if _is_id(request_id) else None
+    return pending[_EXCHANGE] if pending is not None else 0
+
+
+def _worked_for(leg: Leg, params: Params) -> int:
+    token = params.progressToken
+    if _is_id(token):
+        pending = _asked(leg)[_OUT].get(token)
+        return pending[_EXCHANGE] if pending is not None else 0
+    return _only_one(leg)
+
+
+def _only_one(leg: Leg) -> int:
+    """The exchange of the one request that an upstream works on; 0 when there are none or several."""
+    exchanges = {pending[_EXCHANGE] for pending in _asked(leg)[_OUT].values()}
+    return exchanges.pop() if len(exchanges) == 1 else 0
 
 
 def _split(batch: bytes) -> list[bytes] | None:
@@ -201,6 +218,8 @@ def _split(batch: bytes) -> list[bytes] | None:
 
 
 _IN, _OUT = 0, 1
+_DATA: Final = 2  # of Passed
+_EXCHANGE: Final = 0  # of _Pending
 _OF_EXCHANGES = frozenset({m.PROGRESS, m.LOG_MESSAGE})
 
 

@@ -18,7 +18,7 @@ import trio
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import Fields, Id
 from mcpmux.runtime.tap import EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg
-from mcpmux.traffic.correlation import UNKNOWN, Correlator, Seen
+from mcpmux.traffic.correlation import Correlator, Passed, Seen
 
 BATCH = 64  # messages that wait to be looked at: one look costs less for many
 LONG = 16 * 2**10  # bytes; longer messages do not wait, so that those that do take little memory
@@ -85,7 +85,7 @@ class Recorder:
         self._archive = archive
         self._is_told = bool(sinks) or archive is not None
         self._most_waiting = BATCH if archive is not None and not sinks else 1
-        self._waiting: list[Seen] = []
+        self._waiting: list[Passed] = []
         self._exchanges: dict[int, Exchange] = {}
         self._clients = itertools.count(1)
 
@@ -108,7 +108,7 @@ class Recorder:
         waiting = self._waiting
         if not waiting and self._archive is not None:
             self._archive.expect(self.settle)
-        waiting.append(Seen(leg, direction, message, self._clock(), UNKNOWN, EXCHANGE.get(), status=status))
+        waiting.append((leg, direction, message, self._clock(), status, EXCHANGE.get(), False))
         if len(waiting) >= self._most_waiting or len(message) > LONG:
             self.settle()
 
@@ -117,19 +117,21 @@ class Recorder:
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        known = self._correlator.settle(waiting)
+        batch = self._correlator.settle(waiting)
         for take in self._takes:
-            for seen in known:
+            for seen in batch:
                 take(seen)
         if self._archive is not None:
-            self._archive.take_all(known)
+            self._archive.take_all(batch)
 
     def exchange_of(self, leg: Leg, request_id: Id, message: bytes | None = None) -> int:
         """See Tap."""
         if message is not None and self._waiting:
-            last = self._waiting[-1]
-            if last.data is message and last.leg is leg:
-                return self._correlator.begin(last)
+            said_by, direction, data, at, status, _, _ = self._waiting[-1]
+            if data is message and said_by is leg:
+                number = self._correlator.begin()
+                self._waiting[-1] = (leg, direction, data, at, status, number, True)
+                return number
         self.settle()
         return self._correlator.exchange_of(leg, request_id)
 

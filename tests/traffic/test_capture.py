@@ -42,12 +42,12 @@ def ask(client: Leg, correlator: Correlator, text: str = "", **params: Any) -> S
         "method": "tools/call",
         "params": {"name": "t", **params, "x": text},
     }
-    return correlator.take(client, "in", json.dumps(message).encode(), 0, 101.25)[0]
+    return correlator.settle([(client, "in", json.dumps(message).encode(), 101.25, None, 0, False)])[0]
 
 
 def record_of(data: bytes, level: str = "full", body_bytes: int = 4096) -> Record:
     """The record that a reader gets of a message that a client sends."""
-    seen = Correlator().take(Leg("client", "c1", "http"), "in", data, 0, 101.25)[0]
+    seen = Correlator().settle([(Leg("client", "c1", "http"), "in", data, 101.25, None, 0, False)])[0]
     line = encode_record(to_record(seen, RUN, 7, REDACTOR, level, body_bytes))
     assert line.count(b"\n") == 1
     json.loads(line)
@@ -66,7 +66,7 @@ def test_a_record_says_all_that_is_known():
     leg.revision, leg.session = "2025-11-25", "very-secret-session"
     seen = Seen(
         leg, "in", b'{"jsonrpc":"2.0","id":1,\n"result":{}}', 101.25, "result", 4, "tools/call", 1,
-        None, None, True, 12.34567, 200,
+        None, None, True, 12.346, 200,
     )  # fmt: skip
     record = to_record(seen, RUN, 7, REDACTOR)
     again = to_record(seen, RUN, 8, REDACTOR)

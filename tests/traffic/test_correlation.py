@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.correlation import PENDING_LIMIT, UNKNOWN, Correlator, Seen
+from mcpmux.traffic.correlation import PENDING_LIMIT, Correlator, Passed, Seen
 
 
 class Play:
@@ -19,9 +19,13 @@ class Play:
     def pass_(self, leg: Leg, direction: Any, exchange: int = 0, **message: Any) -> Seen:
         self.now += 1
         data = json.dumps({"jsonrpc": "2.0", **message}).encode()
-        (seen,) = self.correlator.take(leg, direction, data, exchange, self.now)
+        (seen,) = self.correlator.settle([(leg, direction, data, self.now, None, exchange, False)])
         assert seen.data == data
         return seen
+
+
+def said(client: Leg, data: bytes) -> Passed:
+    return client, "in", data, 0.0, None, 0, False
 
 
 def test_an_exchange_is_followed_over_both_legs():
@@ -96,26 +100,24 @@ def test_failures_are_told_apart():
 def test_members_of_a_batch_are_seen_one_by_one_and_nonsense_as_such():
     correlator, leg = Correlator(), Leg("client", "c1", "stdio")
     batch = b'[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"ping"}]'
-    assert [seen.exchange for seen in correlator.take(leg, "in", batch, 0, 0)] == [1, 2]
+    assert [seen.exchange for seen in correlator.settle([said(leg, batch)])] == [1, 2]
     for nonsense in (b"{", b"[]", b"\xff", b'{"jsonrpc":"2.0"}'):
-        (seen,) = correlator.take(leg, "in", nonsense, 0, 0)
+        (seen,) = correlator.settle([said(leg, nonsense)])
         assert (seen.kind, seen.data) == ("invalid", nonsense)
 
 
 def test_a_batch_in_a_batch_is_nonsense():
     nested = b'[[{"jsonrpc":"2.0","id":1,"method":"ping"}],{"jsonrpc":"2.0","id":2,"method":"ping"}]'
-    inner, ping = Correlator().take(Leg("client", "c1", "stdio"), "in", nested, 0, 0)
+    inner, ping = Correlator().settle([said(Leg("client", "c1", "stdio"), nested)])
     assert (inner.kind, inner.exchange, ping.kind, ping.exchange) == ("invalid", 0, "request", 1)
 
 
 def test_a_request_that_began_before_it_was_looked_at_keeps_its_number():
     play = Play()
-    first, second = (
-        Seen(play.client, "in", b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number, 0.0, UNKNOWN, 0)
-        for number in (1, 2)
-    )
-    assert play.correlator.begin(second) == 1
-    assert [seen.exchange for seen in play.correlator.settle([first, second])] == [2, 1]
+    first, second = (b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number for number in (1, 2))
+    number = play.correlator.begin()
+    begun: Passed = (play.client, "in", second, 0.0, None, number, True)
+    assert [seen.exchange for seen in play.correlator.settle([said(play.client, first), begun])] == [2, 1]
     assert play.correlator.exchange_of(play.client, 2) == 1
     assert play.pass_(play.client, "out", id=2, result={}).exchange == 1
 
@@ -128,3 +130,12 @@ def test_what_is_never_answered_is_forgotten():
     assert play.correlator.exchange_of(play.client, 1) == 2
     play.correlator.forget(play.client)
     assert play.correlator.exchange_of(play.client, 1) == 0
+
+
+def test_how_long_an_answer_took_is_told_to_the_microsecond():
+    correlator, leg = Correlator(), Leg("upstream", "docs", "stdio", "docs")
+    asked, answer = b'{"jsonrpc":"2.0","id":1,"method":"ping"}', b'{"jsonrpc":"2.0","id":1,"result":{}}'
+    _, seen = correlator.settle(
+        [(leg, "out", asked, 7.0, None, 0, False), (leg, "in", answer, 7.01234567, None, 0, False)]
+    )
+    assert seen.ms == 12.346

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mcpmux.config.redaction import Redaction
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.capture.line import LEGS_CACHED, LineEncoder
+from mcpmux.traffic.capture.line import HEAD, LEGS_CACHED, LineEncoder, without_repeats
 from mcpmux.traffic.capture.message import Run, to_record
 from mcpmux.traffic.correlation import Seen
 from mcpmux.traffic.record import ANSWERS, decode_record, encode_record
@@ -52,7 +52,7 @@ OUTCOMES = st.fixed_dictionaries(
     optional={
         "code": st.integers(-(2**40), 2**40),
         "failed": st.booleans(),
-        "ms": st.floats(0, 1e9),
+        "ms": st.integers(0, 10**12).map(lambda micros: micros / 1000),
         "status": st.just(404),
     },
 )
@@ -109,6 +109,33 @@ def test_lines_of_many_messages_are_those_of_each(messages: list[Seen], level: s
     lines = LineEncoder(RUN, REDACTOR, 40).encode(7, level, messages).splitlines(keepends=True)
     records = [to_record(seen, RUN, seq, REDACTOR, level, 40) for seq, seen in enumerate(messages, 7)]
     assert [members(line) for line in lines] == [members(encode_record(record)) for record in records]
+
+
+TEXT = "All work and no play makes Jack a dull boy. " * 60
+PLACES = st.integers(HEAD - 20, HEAD)  # around the place where a body is cut that ends like another one
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    PLACES, st.sampled_from(["token", "otp", "AKIA", "?"]), st.sampled_from(['"', '":"', " "]), st.booleans()
+)
+def test_a_secret_is_seen_wherever_two_answers_begin_to_be_the_same(
+    place: int, word: str, behind: str, is_first: bool
+):
+    end = f"{behind}{TEXT}"
+    plain, secret = (
+        f'{{"text":"{TEXT[:place]}{middle}{end}"}}'.encode() for middle in ("#" + word[1:], word)
+    )
+    bodies = [secret, plain, plain] if is_first else [plain, secret, plain]
+    joined = b"\t".join(without_repeats(bodies))
+    assert len(joined) < sum(map(len, bodies))
+    assert REDACTOR.spares(bodies, joined) == REDACTOR.spares(bodies, b"\t".join(bodies))
+
+
+def test_what_only_one_of_two_long_messages_ends_with_is_kept():
+    one, other = (f'{{"text":"{TEXT}{number}"}}'.encode() for number in (1, 2))
+    assert without_repeats([one, other]) == [one, other]
+    assert without_repeats([one, one[:100], one]) == [one, one[:100], b'{"text":"']
 
 
 def test_rules_that_are_replaced_count_for_names_that_were_encoded_before():

@@ -16,7 +16,7 @@ def text(answers: int, up: float = 1) -> str:
         request = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call"}' % number
         answer = b'{"jsonrpc":"2.0","id":%d,"result":{}}' % number
         for direction, data, at in (("out", request, 0.0), ("in", answer, 0.03)):
-            for seen in correlator.take(leg, direction, data, 0, at):  # type: ignore[arg-type]
+            for seen in correlator.settle([(leg, direction, data, at, None, 0, False)]):  # type: ignore[arg-type]
                 metrics.take(seen)
     gauges = [
         Gauge("mcpmux_upstream_up", "Up.", "gauge", ("upstream",), lambda: [(("docs",), up)]),

@@ -30,10 +30,13 @@ from mcpmux.traffic.redaction.redactor import Redactor
 LEGS_CACHED = 1024
 SORTS_CACHED = 256  # of one leg
 METHOD_LENGTH = 256  # characters; longer ones are not remembered
+HEAD = 512  # bytes in which messages with the same contents may differ
 
 _json = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 
+
+_NO_SECRETS = itertools.repeat(0)
 
 _Sort = tuple[str, str, str | None]
 """Kind, direction and method of a message."""
@@ -99,14 +102,17 @@ class LineEncoder:
         if redactor is not self._current:
             self._adopt(redactor)
         bodies = [seen.data for seen in messages]
-        counts: Iterable[int] = itertools.repeat(0)
-        joined = b"\t".join(bodies)
-        are_simple = level == "full" and b"\n" not in joined and b"\r" not in joined
+        joined = b"\t".join(without_repeats(bodies))
         if not redactor.spares(bodies, joined):
-            redacted = [redactor.redact(seen.method, seen.data) for seen in messages]
-            bodies, counts = [body for body, _ in redacted], [count for _, count in redacted]
-            are_simple = False
-        return _encode_lines(self._lines(first, level, messages, bodies, counts, are_simple))
+            return self._encode_redacted(first, level, messages)
+        are_simple = level == "full" and b"\n" not in joined and b"\r" not in joined
+        return _encode_lines(self._lines(first, level, messages, bodies, _NO_SECRETS, are_simple))
+
+    def _encode_redacted(self, first: int, level: str, messages: Sequence[Seen]) -> bytes:
+        redact = self._current.redact
+        redacted = [redact(seen.method, seen.data) for seen in messages]
+        bodies, counts = [body for body, _ in redacted], [count for _, count in redacted]
+        return _encode_lines(self._lines(first, level, messages, bodies, counts, False))
 
     def _lines(
         self,
@@ -122,10 +128,14 @@ class LineEncoder:
         `are_simple`: bodies are written as they are, if they are JSON.
         """
         lines = []
-        opening, legs, began = self._opening, self._legs, self._run.clock
+        opening, began = self._opening, self._run.clock
         second, moment = self._second, self._moment  # that of the line before
-        since = self._wall - second
-        for seq, seen, body, count in zip(itertools.count(first), messages, bodies, counts, strict=False):
+        since, low, high = self._wall - second + MICROS, MICROS, 2 * MICROS
+        legs: dict[Leg, dict[_Sort, Raw]] = {}
+        whole: Iterable[Body] = map(Raw, bodies)
+        for seq, seen, body, message, count in zip(
+            itertools.count(first), messages, bodies, whole, counts, strict=False
+        ):
             leg = seen.leg
             kind = seen.kind
             method = seen.method
@@ -133,28 +143,25 @@ class LineEncoder:
             target = seen.target
             if count:
                 method, request_id, target = facts_without(seen, body, count)
-            known = legs.get(leg)
-            if known is None or known.facts != (leg.name, leg.revision, leg.session):
-                known = self._know(leg)
+            kinds = legs.get(leg)
+            if kinds is None:
+                kinds = legs[leg] = self._know(leg)
             at = round((seen.at - began) * MICROS)
-            micros = since + at
-            if micros // MICROS:
+            micros = since + at  # with a 1 before its six digits
+            if not low <= micros < high:
                 second, moment = self._turn_to(self._wall + at)
-                since = self._wall - second
+                since = self._wall - second + MICROS
                 micros = since + at
-            message = text = None
-            if are_simple and kind != "invalid":
-                message = Raw(body)
-            elif level != "metadata":
-                message, text = body_of(kind, body, level, self._body_bytes)
-            ms = seen.ms
+            text = None
+            if not are_simple or kind == "invalid":
+                message, text = self._body(kind, body, level)
             lines.append(
                 _Line(
                     opening,
                     seq,
-                    f"{moment}{micros:06}Z",
+                    f"{moment}{str(micros)[1:]}Z",
                     at / MICROS,
-                    known.kinds.get((kind, seen.direction, method)) or self._kind(known, seen, method),
+                    kinds.get((kind, seen.direction, method)) or self._kind(kinds, seen, method),
                     seen.exchange,
                     request_id,
                     target,
@@ -162,7 +169,7 @@ class LineEncoder:
                     len(seen.data),
                     seen.code,
                     seen.failed,
-                    ms if ms is None else round(ms * 1000) / 1000,
+                    seen.ms,
                     count,
                     message,
                     text,
@@ -170,21 +177,28 @@ class LineEncoder:
             )
         return lines
 
+    def _body(self, kind: str, body: bytes, level: str) -> tuple[Raw | None, str | None]:
+        return (None, None) if level == "metadata" else body_of(kind, body, level, self._body_bytes)
+
     def _adopt(self, redactor: Redactor) -> None:
         """What was redacted by other rules is of no use."""
         self._current = redactor
         self._legs.clear()
 
-    def _know(self, leg: Leg) -> _Known:
-        if len(self._legs) >= LEGS_CACHED:
-            self._legs.clear()
-        known = self._legs[leg] = _Known((leg.name, leg.revision, leg.session), {})
-        return known
+    def _know(self, leg: Leg) -> dict[_Sort, Raw]:
+        """What lines say of a leg, as it is called now."""
+        facts = leg.name, leg.revision, leg.session
+        known = self._legs.get(leg)
+        if known is None or known.facts != facts:
+            if len(self._legs) >= LEGS_CACHED:
+                self._legs.clear()
+            known = self._legs[leg] = _Known(facts, {})
+        return known.kinds
 
-    def _kind(self, known: _Known, seen: Seen, method: str | None) -> Raw:
+    def _kind(self, kinds: dict[_Sort, Raw], seen: Seen, method: str | None) -> Raw:
         """The kind and what stands behind it."""
-        if len(known.kinds) >= SORTS_CACHED:
-            known.kinds.clear()
+        if len(kinds) >= SORTS_CACHED:
+            kinds.clear()
         leg, redact = seen.leg, self._current.redact_name
         members = {
             "leg": leg.side,
@@ -199,7 +213,7 @@ class LineEncoder:
         }
         found = _value_and_members(seen.kind, members)
         if method is None or len(method) <= METHOD_LENGTH:
-            known.kinds[seen.kind, seen.direction, method] = found
+            kinds[seen.kind, seen.direction, method] = found
         return found
 
     def _turn_to(self, micros: int) -> tuple[int, str]:
@@ -207,6 +221,25 @@ class LineEncoder:
         second = micros // MICROS
         self._second, self._moment = second * MICROS, f"{second_of(second)}."
         return self._second, self._moment
+
+
+def without_repeats(bodies: Iterable[bytes]) -> list[bytes]:
+    """The bodies, without the ends that they share: most answers pass on both legs with the same contents.
+
+    They are cut behind a `"`, as `Redactor.spares` wants it.
+    """
+    ends: set[bytes] = set()
+    parts = []
+    for body in bodies:
+        if len(body) > 2 * HEAD:
+            cut = body.rfind(b'"', 0, HEAD) + 1
+            end = body[cut:]
+            if end in ends:
+                body = body[:cut]
+            else:
+                ends.add(end)
+        parts.append(body)
+    return parts
 
 
 def _value_and_members(value: Any, members: dict[str, Any]) -> Raw:

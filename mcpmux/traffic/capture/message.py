@@ -93,7 +93,7 @@ def to_record(
         size=len(seen.data),
         code=seen.code,
         failed=seen.failed,
-        ms=rounded(seen.ms) if seen.ms is not None else None,
+        ms=seen.ms,
         redacted=count or None,
         message=message,
         text=text,
@@ -114,11 +114,6 @@ def body_of(kind: str, body: bytes, level: str, limit: int) -> tuple[Raw | None,
 def without_line_ends(body: bytes) -> Raw:
     """JSON on one line: between its tokens a space means the same, and in them no line ends."""
     return Raw(body.translate(_LINE_ENDS) if b"\n" in body or b"\r" in body else body)
-
-
-def rounded(milliseconds: float) -> float:
-    """To the nearest microsecond."""
-    return round(milliseconds * 1000) / 1000
 
 
 def _is_object(body: bytes) -> bool:

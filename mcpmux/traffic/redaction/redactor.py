@@ -84,6 +84,8 @@ class Redactor:
         self._exact = list(exact.items())
         # Whether a message has to be looked at at all; most have not. Without any of these there is no scan.
         self._is_scanned = "" not in hints and not self._patterns and not self._paths
+        # What `spares` goes by: what is found has a `"` in it at its end only, if at all.
+        self._is_severable = not any('"' in hint[:-1] for hint in hints.union(exact.values()))
         self._scan: Scan | None = None
         self._names = lru_cache(NAMES_CACHED)(self.redact_text)
         self._path_hints = tuple(_hint_of(steps) for steps, _ in self._paths)
@@ -118,9 +120,10 @@ class Redactor:
         """Whether it is plain to see that `redact` leaves all of them as they are.
 
         One look at many costs less than one at each, so they are handed in `joined`, too, by whatever byte:
-        what seems to be a secret and lies across two of them only makes one look too closely.
+        what seems to be a secret and lies across two of them only makes one look too closely. What follows a
+        `"` in one of them may be left out there, if another one ends with it in the same way.
         """
-        if not self._is_scanned:
+        if not self._is_scanned or not self._is_severable:
             return False
         if self._hides_userinfo:
             for message in messages:

@@ -29,7 +29,7 @@ class Worker:
     def see(self, leg: Leg, direction: str, data: bytes, exchange: int = 0) -> int:
         """The exchange that it belongs to."""
         now = trio.current_time()
-        (seen,) = self._correlator.take(leg, direction, data, exchange, now)  # type: ignore[arg-type]
+        (seen,) = self._correlator.settle([(leg, direction, data, now, None, exchange, False)])  # type: ignore[arg-type]
         self.courier.take(seen)
         return seen.exchange
 
