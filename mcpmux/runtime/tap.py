@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from functools import lru_cache
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+import msgspec
 import trio
 from msgspec import Raw
 
@@ -29,8 +29,10 @@ Direction = Literal["in", "out"]
 
 LAST_SECONDS = 5.0  # for keeping how an exchange went that was cut off
 NO_HEADERS: Mapping[str, str] = {}
-NAMES_REMEMBERED = 256  # clients say who they are with every call
-NAMES_LENGTH = 1024  # bytes; longer introductions are read anew each time
+INTRODUCTION_LENGTH = 1024  # bytes; modern clients say who they are with every call, and longer is read anew
+
+Introduction: TypeAlias = tuple[Raw | None, Raw | None]
+"""What a modern call says about its client: revision, and who it is."""
 
 EXCHANGE: ContextVar[int] = ContextVar("exchange", default=0)
 """The exchange that a task works for, 0 for none. Tasks that it starts inherit it."""
@@ -41,10 +43,21 @@ class Leg:
 
     `peer` tells it apart: the key of an upstream session (`docs`, `docs@legacy`, `docs#3`), or `c` and a
     number for a client. `upstream` is the configured name on an upstream's leg. `session` is an HTTP session
-    id, `name` what a client calls itself. `notes`: what the tap keeps about it.
+    id, `name` what a client calls itself. `notes`: what the tap keeps about it. `introduction`: what the name
+    and revision of a modern client were read from.
     """
 
-    __slots__ = ("name", "notes", "peer", "revision", "session", "side", "transport", "upstream")
+    __slots__ = (
+        "introduction",
+        "name",
+        "notes",
+        "peer",
+        "revision",
+        "session",
+        "side",
+        "transport",
+        "upstream",
+    )
 
     def __init__(self, side: Side, peer: str, transport: str, upstream: str | None = None) -> None:
         self.side = side
@@ -54,7 +67,12 @@ class Leg:
         self.revision: str | None = None
         self.session: str | None = None
         self.name: str | None = None
+        self.introduction: Introduction | None = None
         self.notes: Any = None
+
+    def introduce(self, revision: str | None, name: str | None) -> None:
+        """The client has said who it is."""
+        self.revision, self.name, self.introduction = revision, name, None
 
     def __repr__(self) -> str:
         return f"<Leg {self.side} {self.peer} {self.transport} {self.revision}>"
@@ -115,7 +133,7 @@ class Tap(Protocol):
         ...
 
 
-class Origin(NamedTuple):
+class Origin(msgspec.Struct, frozen=True, gc=False):
     """Where the exchange that a task works for has come from."""
 
     leg: Leg
@@ -123,6 +141,7 @@ class Origin(NamedTuple):
 
 
 ORIGIN: ContextVar[Origin | None] = ContextVar("origin", default=None)
+"""Of the exchange in `EXCHANGE`, or, when there is none, of the one before."""
 
 
 Trace = Callable[[Leg, Call, Callable[[Call], Awaitable[Fields]]], Awaitable[Fields]]
@@ -149,7 +168,6 @@ class Watch(NamedTuple):
     def rest(self) -> None:
         """This task works for no exchange any more."""
         EXCHANGE.set(0)
-        ORIGIN.set(None)
 
     def sent(self, message: bytes) -> None:
         """mcpmux sends a message."""
@@ -163,26 +181,26 @@ class Watch(NamedTuple):
 def identify(call: Call) -> None:
     """What a modern call says about its client, for whoever watches the leg."""
     if (origin := ORIGIN.get()) is not None:
-        origin.leg.revision = text_of(call.meta.get(VERSION))
-        origin.leg.name = name_in(call.meta.get(CLIENT_INFO))
+        leg, meta = origin.leg, call.meta
+        said = meta.get(VERSION), meta.get(CLIENT_INFO)
+        if said != leg.introduction:
+            leg.introduce(text_of(said[0]), name_in(said[1]))
+            leg.introduction = _kept(said)
+
+
+def _kept(said: Introduction) -> Introduction | None:
+    """The same without the message around it; None when it is too long to be kept."""
+    version, info = (value.copy() if value is not None else None for value in said)
+    length = sum(len(bytes(value)) for value in (version, info) if value is not None)
+    return (version, info) if length <= INTRODUCTION_LENGTH else None
 
 
 def name_in(info: Raw | None) -> str | None:
     """What a client calls itself."""
-    if info is None:
-        return None
-    said = bytes(info)
-    return _remembered_name(said) if len(said) <= NAMES_LENGTH else _name_in(said)
-
-
-def _name_in(info: bytes) -> str | None:
     try:
-        return text_of(decode_fields(Raw(info)).get("name"))
+        return text_of(decode_fields(info).get("name")) if info is not None else None
     except ValueError:
         return None
-
-
-_remembered_name = lru_cache(NAMES_REMEMBERED)(_name_in)
 
 
 async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -> Fields:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mcpmux.runtime.tap import EXCHANGE, Leg
+from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call
+from mcpmux.protocol.envelope import raw
+from mcpmux.runtime.tap import EXCHANGE, INTRODUCTION_LENGTH, NO_HEADERS, ORIGIN, Leg, Origin, identify
 from mcpmux.traffic.correlation import Seen
 from mcpmux.traffic.recorder import BATCH, LONG, Recorder
 
@@ -121,3 +123,17 @@ def test_sinks_are_told_at_once_and_the_archive_with_them():
     assert [seen.kind for seen in shelf.told] == ["request"]
     assert shelf.batches == [shelf.told]
     assert recorder.exchange_of(client, 1) == 1
+
+
+def test_a_client_is_who_its_last_call_says():
+    recorder, _, client = watched()
+    token = ORIGIN.set(Origin(client, NO_HEADERS))
+    long = "x" * INTRODUCTION_LENGTH
+    for name, revision in (("a", "1"), ("b", "1"), (long, "1"), (long, "2"), ("b", "2"), ("b", "2")):
+        meta = {CLIENT_INFO: raw({"name": name, "version": "1"}), VERSION: raw(revision)}
+        identify(Call("ping", {}, meta))
+        assert (client.name, client.revision) == (name, revision)
+    identify(Call("ping", {}, {}))
+    assert (client.name, client.revision) == (None, None)
+    ORIGIN.reset(token)
+    recorder.gone(client)

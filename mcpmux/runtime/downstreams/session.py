@@ -245,7 +245,7 @@ async def open_session(
     if instructions is not None:
         result["instructions"] = raw(instructions)
     if (origin := ORIGIN.get()) is not None:
-        origin.leg.revision, origin.leg.name = revision, name_in(client.info)
+        origin.leg.introduce(revision, name_in(client.info))
     return LegacySession(router, relay, revision, client, tap, principal), result
 
 
