@@ -1,7 +1,8 @@
 """Rows: what mcpmux adds to the time of a read when nothing else is asked.
 
 With one connection one process is busy at a time, so both placements mean something. All on one core, it is
-what mcpmux computes; on its own core, that and waking another core twice.
+what mcpmux computes; on its own core, that and waking another core twice. How long that takes on this machine
+is shown by a relay of bytes in mcpmux's place.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 from benchmarks.bench import Bench
 from benchmarks.goal import Goal, at_most
 from benchmarks.naming import READ
-from benchmarks.report import Row, latency_row
+from benchmarks.process import Child
+from benchmarks.report import Pair, Row, latency_row
 
+MEASURE = "latency of a 1 KB read, 1 connection"
 P50, P99 = at_most(120, " µs", absolute=True), at_most(400, " µs", absolute=True)
 
 
@@ -24,10 +27,29 @@ def one_core(bench: Bench) -> list[Row]:
     return _rows(bench, "all on one core", bench.load_core, None, None)
 
 
+def relayed(bench: Bench) -> list[Row]:
+    """What nothing in that place can do without."""
+    bench.note("latency of a relay of bytes")
+    load = READ._replace(connections=1)
+    with bench.upstream(1, "--era", load.era) as upstream:
+        (url,) = upstream.lines(1)
+        with Child(["benchmarks.relay", url], bench.mux_core) as relay:
+            (relay_url,) = relay.lines(1)
+            pairs = bench.alternate(
+                lambda: bench.load(load, [url], load.subjects),
+                lambda: bench.load(load, [relay_url], load.subjects),
+                relay,
+            )
+    return _both(f"{MEASURE}, a relay of bytes in place of mcpmux", pairs, None, None)
+
+
 def _rows(bench: Bench, place: str, core: int, p50: Goal | None, p99: Goal | None) -> list[Row]:
-    measure = f"latency of a 1 KB read, 1 connection, {place}"
+    measure = f"{MEASURE}, {place}"
     bench.note(measure)
-    pairs = bench.pairs(READ._replace(connections=1), core=core)
+    return _both(measure, bench.pairs(READ._replace(connections=1), core=core), p50, p99)
+
+
+def _both(measure: str, pairs: list[Pair], p50: Goal | None, p99: Goal | None) -> list[Row]:
     return [
         latency_row(f"{measure}, p50", pairs, lambda tally: tally.p50, p50),
         latency_row(f"{measure}, p99", pairs, lambda tally: tally.p99, p99),

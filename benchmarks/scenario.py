@@ -28,6 +28,7 @@ SCENARIOS = {
     "call": Scenario(rates.call, quick=False),
     "large": Scenario(rates.read_large, quick=True),
     "latency": Scenario(latencies.own_core, quick=True),
+    "latency-relay": Scenario(latencies.relayed, quick=False),
     "latency-one-core": Scenario(latencies.one_core, quick=False),
     "list": Scenario(lists.cold, quick=True),
     "list-slow": Scenario(lists.cold_slow, quick=True),

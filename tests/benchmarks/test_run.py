@@ -41,6 +41,8 @@ QUICK = (
 )
 SLOW = (
     "call a tool, 64 connections, modern",
+    "latency of a 1 KB read, 1 connection, a relay of bytes in place of mcpmux, p50",
+    "latency of a 1 KB read, 1 connection, a relay of bytes in place of mcpmux, p99",
     "latency of a 1 KB read, 1 connection, all on one core, p50",
     "latency of a 1 KB read, 1 connection, all on one core, p99",
     "the channel to a stdio upstream alone, 64 reads of 1 KB in flight, modern",
@@ -49,7 +51,10 @@ SLOW = (
     "read 1 KB, 64 connections, modern, audit log (direct: without)",
     "memory of each of 32 reads of 2 MB in flight (direct: the payload)",
 )
-SLOW_NAMES = ("call", "latency-one-core", "stdio-channel", "stdio-client", "capture", "audit", "large-memory")
+SLOW_NAMES = (
+    *("call", "latency-relay", "latency-one-core", "stdio-channel", "stdio-client"),
+    *("capture", "audit", "large-memory"),
+)
 
 
 def test_quick_leaves_out_what_takes_long():
