@@ -102,8 +102,8 @@ class Recorder:
         self._correlator.forget(leg)
 
     def saw(self, leg: Leg, direction: Direction, message: bytes, status: int | None = None) -> None:
-        """See Tap. Exchanges begin and end on clients' legs; the others are for who is told of messages."""
-        if not self._is_told and leg.side == "upstream":
+        """See Tap."""
+        if not self._is_told:
             return
         waiting = self._waiting
         if not waiting and self._archive is not None:
@@ -126,6 +126,8 @@ class Recorder:
 
     def exchange_of(self, leg: Leg, request_id: Id, message: bytes | None = None) -> int:
         """See Tap."""
+        if not self._is_told:
+            return self._correlator.begin()
         if message is not None and self._waiting:
             said_by, direction, data, at, status, _, _ = self._waiting[-1]
             if data is message and said_by is leg:

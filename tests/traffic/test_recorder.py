@@ -137,3 +137,14 @@ def test_a_client_is_who_its_last_call_says():
     assert (client.name, client.revision) == (None, None)
     ORIGIN.reset(token)
     recorder.gone(client)
+
+
+def test_exchanges_have_numbers_when_nobody_is_told_of_messages():
+    recorder = Recorder((), (), lambda: 1.0)
+    client = recorder.client("http")
+    for number in (1, 2):
+        message = ping(7)
+        recorder.saw(client, "in", message)
+        assert recorder.exchange_of(client, 7, message) == number
+        recorder.saw(client, "out", pong(7))
+    assert client.notes is None  # nothing is kept for them
