@@ -133,7 +133,10 @@ class Redactor:
 
     def redact_text(self, text: str) -> tuple[str, int]:
         """The same for text that is no message: a URI, a name, a line of a log."""
-        live = self._live(text.encode("utf-8", "surrogatepass"))
+        data = text.encode("utf-8", "surrogatepass")
+        if self._is_scanned and not (self._scan or self._make_scan())(data):
+            return text, 0
+        live = self._live(data)
         if live is None:
             return text, 0
         return _Redaction(self._label, (), live, self._patterns).clean(text)
@@ -156,9 +159,10 @@ class Redactor:
         if any(mask in data for mask in _MASKS):
             return self._shapes
         folded = fold_message(data)
-        found = {hint for hint, folded_hint in self._hints if folded_hint in folded}
+        # `find`, for `in` takes bytes for a number first.
+        found = {hint for hint, folded_hint in self._hints if folded.find(folded_hint) >= 0}
         if _RUN in data.translate(_RUNS):
-            found.update(hint for exact_hint, hint in self._exact if exact_hint in data)
+            found.update(hint for exact_hint, hint in self._exact if data.find(exact_hint) >= 0)
         live = tuple(shape for shape in self._shapes if not found.isdisjoint(shape.hints + shape.exact))
         if live or self._patterns or not found.isdisjoint(self._name_hints):
             return live
