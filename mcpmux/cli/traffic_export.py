@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,6 +14,7 @@ from mcpmux import __version__
 from mcpmux.cli.console import show_bytes, tell
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.source import load_config
+from mcpmux.cli.traffic_file import write_file, write_pieces
 from mcpmux.cli.traffic_lines import format_size
 from mcpmux.cli.traffic_source import Where, filter_help, where_argument
 from mcpmux.cli.wall import Mistake
@@ -23,9 +23,7 @@ from mcpmux.traffic.reading.export import to_csv, to_har
 from mcpmux.traffic.record import Record, encode_record
 from mcpmux.traffic.redaction.redactor import Redactor
 
-PRIVATE = 0o600  # bodies may hold what is nobody else's business
 STDOUT = "-"
-TOGETHER_CHARACTERS = 64 * 1024
 
 Export = Callable[[Iterable[Record]], Iterator[str]]
 
@@ -64,18 +62,27 @@ def export(
     chosen = [(name, write) for name, write in wanted if name is not None]
     if not chosen:
         raise Mistake("choose at least one of --har FILE, --csv FILE and --jsonl FILE")
+    _check_apart([name for name, _ in chosen])
     redactor = Redactor(load_config(redact).redaction if redact is not None else None)
     source = Where(where, change=lambda record: redact_record(record, redactor))
     for name, write in chosen:
         records = source.everything() if write is to_jsonl and not source.filter else source.records()
         counted = _Counted(records)
         if name == STDOUT:
-            _write(write(counted), lambda text: show_bytes(text.encode("utf-8", "replace")))
+            write_pieces(write(counted), lambda text: show_bytes(text.encode("utf-8", "replace")))
         else:
-            size = _write_file(name, write(counted), source.files())
+            size = write_file(name, write(counted), source.files())
             tell(f"{name}: {counted.number} messages, {format_size(size)}")
         if not counted.number:
             tell("there is no message that fits the filter" if source.filter else "there is no message in it")
+
+
+def _check_apart(names: Sequence[str]) -> None:
+    """Raises Mistake when two formats would go to one place."""
+    places = [name if name == STDOUT else os.path.realpath(name) for name in names]
+    for name, place in zip(names, places, strict=True):
+        if places.count(place) > 1:
+            raise Mistake(f"{name}: two formats cannot go to the same place")
 
 
 class _Counted:
@@ -89,37 +96,6 @@ class _Counted:
         for record in self._records:
             self.number += record.kind != "start"
             yield record
-
-
-def _write_file(name: str, pieces: Iterable[str], sources: Sequence[Path]) -> int:
-    """Beside its place first, so that what is there is whole; its size. Raises Mistake, ClickException."""
-    path = Path(name)
-    if any(path.exists() and path.samefile(source) for source in sources):
-        raise Mistake(f"{name}: this is one of the files that are read")
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE), "wb") as file:
-            _write(pieces, lambda text: file.write(text.encode("utf-8", "replace")))
-        part.replace(path)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise click.ClickException(f"{name}: cannot write: {reason}") from None
-    finally:
-        part.unlink(missing_ok=True)
-    return path.stat().st_size
-
-
-def _write(pieces: Iterable[str], write: Callable[[str], object]) -> None:
-    """Several pieces together; the first at once."""
-    waiting: list[str] = []
-    size = TOGETHER_CHARACTERS
-    for piece in pieces:
-        waiting.append(piece)
-        size += len(piece)
-        if size >= TOGETHER_CHARACTERS:
-            write("".join(waiting))
-            waiting, size = [], 0
-    write("".join(waiting))
 
 
 def redact_record(record: Record, redactor: Redactor) -> Record:
