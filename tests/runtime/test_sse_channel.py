@@ -18,6 +18,8 @@ from mcpmux.protocol.call import CLIENT_CAPABILITIES, PROGRESS_TOKEN, Call, Even
 from mcpmux.protocol.envelope import decode_any, raw, text_of
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.upstreams import sse_channel, subscriber
+from mcpmux.traffic.correlation import Seen
+from mcpmux.traffic.recorder import Recorder
 from mcpmux.transports.http import sse_client as http_sse_client
 from tests.runtime.scripted import Json, ScriptedServer
 from tests.runtime.scripted_http import HttpFace
@@ -108,6 +110,25 @@ async def test_a_server_known_to_be_so_is_not_tried_otherwise():
     assert conversation(face)[:2] == ["GET /sse", "POST /messages/"]
     assert face.server.seen[0]["method"] == "initialize"
     assert {request.headers.get("x-key") for request in face.requests} == {"k"}
+
+
+@pytest.mark.parametrize("transport", ["auto", "sse"])
+async def test_whoever_watches_sees_over_what_the_messages_go(transport: str):
+    over: dict[str | None, str] = {}
+
+    class Tape:
+        def take(self, seen: Seen) -> None:
+            over[seen.method] = seen.leg.transport
+
+    recorder = Recorder([Tape()], [], trio.current_time)
+    async with open_sse_face(docs()) as face:
+        target = Http(face.url, transport=transport)
+        config = Config(upstreams=(Upstream(name="x", target=target, prefix=""),))
+        with trio.fail_after(2 * PATIENCE):
+            async with app.open_mux(config, tap=recorder) as mux:
+                assert await read_text(mux) == "hello"
+    assert (over["initialize"], over["resources/read"]) == ("sse", "sse")
+    assert over.get("server/discover") == ("http" if transport == "auto" else None)
 
 
 async def test_a_server_that_should_be_streamable_is_not_tried_otherwise():

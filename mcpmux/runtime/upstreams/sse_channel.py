@@ -51,6 +51,7 @@ class HttpPlace(NamedTuple):
 async def open_streamable(place: HttpPlace) -> AsyncIterator[Channel]:
     """A channel over Streamable HTTP; the server need not be there yet."""
     pool, url, headers, limit, answer, hear, _, watch, credential = place
+    _watch_as(watch, "http")
     async with open_http_channel(
         pool, target_of(url), headers, limit, answer, hear, watch=watch, credential=credential
     ) as channel:
@@ -71,9 +72,16 @@ async def open_sse(place: HttpPlace) -> AsyncIterator[Link]:
                 raise
             await _renew(credential, error)
             raise
+        _watch_as(watch, "sse")
         link = await stack.enter_async_context(open_link(tapped(pipe, watch), answer, hear, objects=False))
         link.legacy_only = True
         yield link
+
+
+def _watch_as(watch: Watch | None, transport: str) -> None:
+    """Whoever watches is told what it is, once that is known: it may be another one than last time."""
+    if watch is not None:
+        watch.leg.transport = transport
 
 
 async def _renew(credential: Credential, refusal: NoEventStream) -> None:
@@ -109,6 +117,7 @@ async def open_either(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Cha
 @asynccontextmanager
 async def _open_detecting(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Channel]:
     pool, url, headers, limit, answer, hear, _, watch, credential = place
+    _watch_as(watch, "http")
 
     async def hold(task_status: trio.TaskStatus[Link]) -> None:
         async with open_sse(place) as link:
