@@ -112,6 +112,19 @@ def test_what_cannot_be_served_is_counted():
     assert (book.size, dict(book.unusable)) == (1, {"no answer": 1, "an answer that is truncated": 1})
 
 
+def test_the_error_of_a_request_that_was_taken_back_is_not_served():
+    script = Script()
+    here = {"id": 1, "exchange": 1, "method": "tools/call", "revision": MODERN}
+    script.put({"id": 1, "method": "tools/call", "params": {"name": "t", "_meta": META}}, **here)
+    taken_back = {"method": "notifications/cancelled", "params": {"requestId": 1}}
+    script.put(taken_back, kind="notification", exchange=1, method="notifications/cancelled")
+    error = {"id": 1, "error": {"code": 0, "message": "Request cancelled"}}
+    script.put(error, kind="error", direction="out", **here)
+    book = script.book()
+    assert find(book, "tools/call", {"name": "t"}) is None
+    assert book.unusable == {"an error because it was taken back": 1}
+
+
 def test_the_nearest_is_named():
     script = Script()
     script.ask("resources/read", {"uri": "file:///notes/a.md"}, {}, target="file:///notes/a.md")

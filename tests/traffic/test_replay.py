@@ -232,6 +232,61 @@ async def test_no_answer_and_no_connection_fail_in_bounded_time(autojump_clock):
     assert not report.clean
 
 
+async def test_a_server_that_is_not_there_is_not_waited_for_as_long_as_the_session_took(autojump_clock):
+    async with open_taped({"x": Slow()}) as (world, tape):
+        for _ in range(2):
+            client = await client_of(world, MODERN)
+            await client.request("resources/read", {"uri": "x+s:1"})
+            await trio.sleep(3600)
+    tries = 0
+
+    @asynccontextmanager
+    async def nobody(_hear: Any) -> AsyncIterator[Any]:
+        nonlocal tries
+        tries += 1
+        raise ConnectFailed("nobody there")
+        yield
+
+    began = trio.current_time()
+    report = await replayed(tape.dialogues(), nobody, speed=1.0)
+    assert trio.current_time() - began < 60
+    assert tries == 1
+    assert set(report.reasons("failed")) == {"nobody there"}
+    assert report.counts()["failed"] == 4
+
+
+async def test_a_server_that_cannot_be_asked_ends_a_long_session_at_once(autojump_clock):
+    """Over HTTP a connection is made for the first request, when the session is open already."""
+    tape = await slow_tape()
+
+    class Dead:
+        def ask_clients_by(self, _find: Any) -> None:
+            pass
+
+        async def exchange(self, _call: Any, _hear: Any) -> Any:
+            raise ConnectFailed("nobody there")
+
+    @asynccontextmanager
+    async def dead(_hear: Any) -> AsyncIterator[Any]:
+        yield Dead()
+
+    began = trio.current_time()
+    report = await replayed(tape.dialogues(), dead, speed=1.0)
+    assert trio.current_time() - began < 30
+    assert set(report.reasons("failed")) == {"nobody there"}
+
+
+async def test_a_request_that_was_taken_back_is_not_sent_even_if_it_was_answered(autojump_clock):
+    async with open_taped({"x": Slow()}) as (world, tape):
+        client = await client_of(world, MODERN)
+        await client.request("resources/read", {"uri": "x+s:1"})
+    [dialogue] = tape.dialogues("upstream", "x")
+    [read] = [turn for turn in dialogue.turns() if turn.method == "resources/read"]
+    read.cancelled = True
+    report = await replayed([dialogue], to_server(Slow()))
+    assert report.reasons("skipped") == {"the client took it back": 1}
+
+
 async def test_a_refused_session_is_told_with_its_reason(autojump_clock):
     tape = await taped(LEGACY, LEGACY)
 

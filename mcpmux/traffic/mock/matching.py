@@ -159,6 +159,8 @@ def _problem_of(turn: Turn) -> str | None:
         return None if heard else "a listen that was not acknowledged"
     if turn.answer is None:
         return f"an answer that is {turn.answer_problem}" if turn.answer_problem else "no answer"
+    if turn.cancelled and isinstance(turn.answer, ErrorReply):
+        return "an error because it was taken back"
     return f"a request that is {turn.problem}" if turn.problem == METADATA else None
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import trio
 
 from mcpmux.traffic.reading.turn import Dialogue
+from mcpmux.traffic.replay.reach import Reach
 from mcpmux.traffic.replay.report import Report
 from mcpmux.traffic.replay.session import SessionReplay
 from mcpmux.traffic.replay.settings import Clock, OpenChannel, Settings
@@ -28,7 +29,8 @@ async def run_replay(
     most = settings.sessions if math.isinf(settings.speed) else len(dialogues)
     sessions, room = trio.CapacityLimiter(most), trio.CapacityLimiter(IN_FLIGHT)
     clock = Clock(dialogues[0].moment, trio.current_time(), settings.speed)
+    reach = Reach()
     async with trio.open_nursery() as nursery:
         for dialogue in dialogues:
-            replay = SessionReplay(dialogue, open_channel, settings, report, room, clock)
+            replay = SessionReplay(dialogue, open_channel, settings, report, room, clock, reach)
             nursery.start_soon(replay.run_within, sessions, name=f"replay {dialogue.name}")

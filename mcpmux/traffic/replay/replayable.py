@@ -39,9 +39,9 @@ def why_not(turn: Turn, *, with_tools: bool) -> str | None:
         return f"it {kind}; --with-tools sends it"
     if turn.method == m.LISTEN:
         return None
-    if turn.answered_place is None:
-        return CANCELLED if turn.cancelled else UNANSWERED
-    return None
+    if turn.cancelled:  # what came nevertheless depends on how far the server was
+        return CANCELLED
+    return UNANSWERED if turn.answered_place is None else None
 
 
 def waits_for(turn_place: int, earlier: Turn) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import trio
 from msgspec import Raw
 
-from mcpmux.errors import McpmuxError, RpcError
+from mcpmux.errors import McpmuxError, RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import STATE, error_response, repeated, wishes_in
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event
@@ -37,6 +37,7 @@ from mcpmux.traffic.replay.difference import compare
 from mcpmux.traffic.replay.mapping import Mapping, Unmapped
 from mcpmux.traffic.replay.opening import initialize, opening, opening_call, settle
 from mcpmux.traffic.replay.questions import INPUT_REQUIRED, Questions, is_asking
+from mcpmux.traffic.replay.reach import Reach
 from mcpmux.traffic.replay.replayable import is_legacy, replayable, waits_for, why_not
 from mcpmux.traffic.replay.report import Outcome, Report
 from mcpmux.traffic.replay.settings import Clock, OpenChannel, Settings
@@ -55,6 +56,7 @@ class SessionReplay:
         report: Report,
         room: trio.CapacityLimiter,
         clock: Clock,
+        reach: Reach,
     ) -> None:
         self._dialogue = dialogue
         self._open = open_channel
@@ -62,6 +64,7 @@ class SessionReplay:
         self._report = report
         self._room = room
         self._clock = clock
+        self._reach = reach
         self._channel: Channel
         self._mapping = Mapping()
         self._questions = Questions(dialogue)
@@ -81,15 +84,23 @@ class SessionReplay:
         if not replayable(self._dialogue, with_tools=self._settings.with_tools):
             self._give_up("nothing of its client is sent again", "skipped")
             return
-        await self._clock.wait_for(self._dialogue.moment)
-        trouble: list[str] = []
+        await self._reach.wait_until(self._clock.due(self._dialogue.moment))
         async with sessions:
-            try:
-                await self._run()
-            except* McpmuxError as group:
-                trouble += [str(error) for error in _leaves(group)]
-        self._give_up("; ".join(trouble) or "the session has ended", "failed")
+            trouble = [self._reach.trouble] if self._reach.trouble else await self._attempt()
+        self._give_up("; ".join(trouble) or self._reach.trouble or "the session has ended", "failed")
         self._report.add_questions(self._questions.told)
+
+    async def _attempt(self) -> list[str]:
+        """Do it; what went wrong with the session as a whole."""
+        trouble: list[BaseException] = []
+        try:
+            await self._run()
+        except* McpmuxError as group:
+            trouble += _leaves(group)
+        lost = [str(error) for error in trouble if isinstance(error, TransportError)]
+        if lost:
+            self._reach.failed(lost[0])
+        return [str(error) for error in trouble]
 
     def _give_up(self, reason: str, status: Any) -> None:
         """Every request that has no outcome yet gets one."""
@@ -116,6 +127,8 @@ class SessionReplay:
                     if step.place in self._told:  # it has opened the session
                         continue
                     await self._wait_for(step)
+                    if self._reach.trouble is not None:
+                        break
                     if isinstance(step, Turn):
                         await self._take_turn(step, nursery)
                     else:
@@ -126,7 +139,7 @@ class SessionReplay:
 
     async def _wait_for(self, step: Step) -> None:
         """Until its time has come, and everything is answered that was when it came."""
-        await self._clock.wait_for(step.moment)
+        await self._reach.wait_until(self._clock.due(step.moment))
         for turn, done in list(self._pending.values()):
             if waits_for(step.place, turn):
                 await done.wait()
@@ -143,6 +156,7 @@ class SessionReplay:
         self.capabilities = call.params.get("capabilities", EMPTY_OBJECT)
         began = trio.current_time()
         self._channel, result = await initialize(self._channel, call, self._settings.timeout)
+        self._reach.succeeded()
         facts = read_initialize_result(result)
         self.knows_tasks = facts.revision >= V_2025_11_25
         await settle(self._channel, facts)
@@ -193,7 +207,11 @@ class SessionReplay:
                     now = {"error": error_value(error)}
                 except McpmuxError as error:
                     reason = str(error)
+                    if isinstance(error, TransportError):
+                        self._reach.failed(reason)
             ms = _ms_since(began)
+            if now is not None:
+                self._reach.succeeded()
             if now is None:
                 self._tell(turn, "failed", reason)
             elif is_asking(turn):

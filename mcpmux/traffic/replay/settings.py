@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple
 
-import trio
-
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.upstreams.connection import Channel
 from mcpmux.traffic.replay.difference import Pattern
@@ -38,7 +36,6 @@ class Clock(NamedTuple):
     began: float
     speed: float
 
-    async def wait_for(self, moment: float) -> None:
-        """Until `moment` of the capture, in seconds since 1970, is due."""
-        if not math.isinf(self.speed):
-            await trio.sleep_until(self.began + max(0.0, moment - self.first) / self.speed)
+    def due(self, moment: float) -> float:
+        """When `moment` of the capture, in seconds since 1970, is due, on the event loop's clock."""
+        return self.began + max(0.0, moment - self.first) / self.speed
