@@ -82,6 +82,15 @@ def test_what_belongs_to_no_exchange_has_rows_of_its_own():
     ]
 
 
+def test_an_answer_to_nothing_is_no_open_row():
+    """Such as the error for what was no JSON."""
+    traffic = Traffic()
+    error = {"jsonrpc": "2.0", "error": {"code": -32700, "message": "no JSON"}}
+    traffic.recorder.saw(traffic.recorder.client("tcp"), "out", json.dumps(error).encode())
+    (row,) = rows(traffic)
+    assert (row.status, row.code) == ("error", -32700)
+
+
 async def test_an_exchange_that_was_cut_off_is_cancelled():
     traffic = Traffic()
     _, exchange = traffic.begin("tools/call", {"name": "docs__find"})

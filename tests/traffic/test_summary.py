@@ -101,3 +101,69 @@ def test_a_watch_hears_any_message_of_an_exchange():
     play.call()
     watches = [lambda record: record.leg == "upstream", lambda record: record.kind == "result"]
     assert [each.heard for each in ended(play.records, Summarizer(watches))] == [{0, 1}, {1}]
+
+
+def given_up(play: Play, upstream: str = "docs") -> None:
+    play.say(
+        "notifications/cancelled",
+        leg="upstream",
+        direction="out",
+        peer=upstream,
+        upstream=upstream,
+        exchange=play.exchanges,
+    )
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_an_exchange_that_is_given_up_upstream_and_not_answered_was_cancelled(refused: bool):
+    play = Play()
+    play.read(answered=False)
+    given_up(play)
+    if refused:
+        error = {"id": 101, "error": {"code": 0, "message": "Request cancelled"}}
+        theirs = {"leg": "upstream", "peer": "docs", "upstream": "docs", "method": "resources/read"}
+        play.put(error, kind="error", id=101, exchange=1, **theirs)
+    summarizer = Summarizer()
+    assert ended(play.records, summarizer) == []
+    before = len(play.records)
+    play.now += 0.5
+    play.call()
+    assert [each.statuses for each in ended(play.records[before:], summarizer)] == [("ok",)]
+    before = len(play.records)
+    play.now += 1
+    play.say()
+    assert [(each.exchange, each.statuses) for each in ended(play.records[before:], summarizer)] == [
+        (1, ("cancelled",))
+    ]
+    assert summarizer.rest() == []
+
+
+def test_an_upstream_that_took_too_long_is_given_up_and_the_client_has_an_error():
+    play = Play()
+    play.read(answered=False)
+    given_up(play)
+    play.put(
+        {"id": 1, "error": {"code": -31002, "message": "too long"}},
+        kind="error",
+        code=-31002,
+        direction="out",
+        id=1,
+        exchange=1,
+        method="resources/read",
+    )
+    play.now += 5
+    play.say()
+    assert [each.statuses for each in ended(play.records)] == [("error",)]
+
+
+def test_an_exchange_that_waits_for_another_upstream_is_open_still():
+    play = Play()
+    play.read(answered=False)
+    theirs = {"leg": "upstream", "peer": "git", "upstream": "git", "direction": "out"}
+    play.put({"id": 9, "method": "resources/read"}, id=9, method="resources/read", exchange=1, **theirs)
+    given_up(play)
+    play.now += 5
+    play.say()
+    summarizer = Summarizer()
+    assert ended(play.records, summarizer) == []
+    assert [each.statuses for each in summarizer.rest()] == [("open",)]

@@ -89,7 +89,7 @@ class Row(msgspec.Struct, gc=False):
         if upstream is not None and upstream not in self.upstreams:
             self.upstreams = (*self.upstreams, upstream)
         if seen.kind in _ANSWERS:
-            if self._ends_with(seen):
+            if seen is self.first or self._ends_with(seen):  # an answer to nothing is a row by itself
                 self.status = "tool-error" if seen.failed else "ok" if seen.kind == "result" else "error"
                 self.code, self.ms, self.http = seen.code, seen.ms, seen.status
         elif seen is self.first and seen.kind != "request":

@@ -4,6 +4,8 @@
     any message of the exchange     adds its upstream, target, sizes
     the answer to the client        ends it: `add` returns it
     its client takes it back        ends it, too; what comes later is not told
+    it is given up at all upstreams and not answered within GRACE seconds: its client has gone (over HTTP a
+                                    request of 2026-07-28 is taken back by closing its stream), so ends it
     a reading that is over          `rest` returns those that have no answer
 
 No message is kept, and at most OPEN_LIMIT exchanges; of more the oldest are returned as they are. An exchange
@@ -21,6 +23,7 @@ from mcpmux.traffic.reading.status import CANCELLED, OPEN, is_answer, statuses_o
 from mcpmux.traffic.record import Record
 
 OPEN_LIMIT = 20_000  # exchanges; some 20 MB
+GRACE = 1.0  # seconds; an upstream that took too long is given up, too, and then the client is answered
 VALUES_LIMIT = 16  # different upstreams or targets of one exchange that are told
 
 T = TypeVar("T")
@@ -34,6 +37,8 @@ class Summary:
     """
 
     __slots__ = (
+        "_asked",
+        "_withdrawn",
         "answer_size",
         "at",
         "client",
@@ -61,6 +66,7 @@ class Summary:
         "time",
         "transport",
         "upstream",
+        "withdrawn_at",
     )
 
     def __init__(self, asked: Record) -> None:
@@ -84,6 +90,9 @@ class Summary:
         self.messages = 0
         self.statuses: tuple[str, ...] = (OPEN,)
         self.heard: frozenset[int] = frozenset()
+        self.withdrawn_at = 0.0
+        self._asked: set[tuple[object, object]] = set()  # what upstreams have not answered
+        self._withdrawn = 0
         self.add(asked)
 
     def __repr__(self) -> str:
@@ -106,6 +115,25 @@ class Summary:
         if record.leg == "client" and self.revision is None:
             self.revision = record.revision
 
+        if record.leg == "upstream":
+            self._follow(record)
+
+    def _follow(self, record: Record) -> None:
+        if record.method == m.CANCELLED:
+            if record.direction == "out":
+                self._withdrawn += 1
+                self.withdrawn_at = record.at
+        elif record.kind == "request":
+            if record.direction == "out":
+                self._asked.add((record.peer, record.id))
+        elif is_answer(record) and record.direction == "in":
+            self._asked.discard((record.peer, record.id))
+
+    @property
+    def given_up(self) -> bool:
+        """Whether mcpmux waits for no upstream any more, as it has taken back what is not answered."""
+        return 0 < self._withdrawn >= len(self._asked) and self.method != m.LISTEN
+
     def end(self, answer: Record) -> None:
         """What the client got."""
         self.add(answer)
@@ -126,12 +154,15 @@ class Summarizer:
     def __init__(self, watches: Sequence[Callable[[Record], bool]] = ()) -> None:
         self._watches = tuple(watches)
         self._open: OrderedDict[tuple[str, int], Summary] = OrderedDict()
+        self._fading: dict[tuple[str, int], Summary] = {}  # perhaps given up
 
     def __repr__(self) -> str:
         return f"<Summarizer {len(self._open)} open>"
 
     def add(self, record: Record) -> Iterator[Summary]:
         """The exchanges that are over with this message."""
+        if self._fading:
+            yield from self._given_up(record)
         if record.exchange is None:
             return
         key = (record.run, record.exchange)
@@ -148,6 +179,8 @@ class Summarizer:
             if record.method == m.CANCELLED and record.leg == "client" and record.direction == "in":
                 known.statuses = (CANCELLED,)
                 del self._open[key]
+            elif record.method == m.CANCELLED and record.direction == "out":
+                self._fading[key] = known
         if self._watches:
             self._listen(known, record)
         if key not in self._open:
@@ -159,7 +192,22 @@ class Summarizer:
         """The exchanges without an answer, oldest first; they are forgotten."""
         left = list(self._open.values())
         self._open.clear()
+        self._fading.clear()
+        for each in left:
+            if each.given_up:
+                each.statuses = (CANCELLED,)
         return left
+
+    def _given_up(self, record: Record) -> Iterator[Summary]:
+        """Those that had their time to be answered, the first ones first."""
+        for key, known in list(self._fading.items()):
+            if known.run != record.run or record.at - known.withdrawn_at <= GRACE:
+                return
+            del self._fading[key]
+            if known.given_up and self._open.get(key) is known:
+                known.statuses = (CANCELLED,)
+                del self._open[key]
+                yield known
 
     def _listen(self, known: Summary, record: Record) -> None:
         heard = {
