@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 from msgspec import Raw
 
+from mcpmux.cli.audit_filter import parse_filter, status_of
 from mcpmux.cli.console import show_json, tell
 from mcpmux.cli.options import Decorator
+from mcpmux.cli.traffic_lines import format_ms
+from mcpmux.cli.traffic_source import show_place
 from mcpmux.cli.wall import Mistake
 from mcpmux.errors import ConfigError
 from mcpmux.printable import printable
-from mcpmux.protocol.envelope import raw
-from mcpmux.traffic.audit.check import Verdict, read_head, read_records, verify
+from mcpmux.traffic.audit.check import KeyMissing, Verdict, read_head, read_records, verify
 from mcpmux.traffic.audit.files import chains_in
-from mcpmux.traffic.audit.record import AuditRecord
+from mcpmux.traffic.reading.filter_terms import FilterError
 
 KEY_VARIABLE = "MCPMUX_AUDIT_KEY"
-KNOWN = frozenset({"v", "seq", "prev", "hash", *AuditRecord.__struct_fields__})
+_HASH = re.compile(r"[0-9a-f]{64}")
 
 path_argument: Decorator = click.argument("path", type=click.Path(path_type=Path))
 
@@ -61,11 +65,22 @@ def verify_command(path: Path, key_file: Path | None, head: str | None, after: s
       mcpmux audit verify /var/log/mcpmux/audit --head 3b1f…
       mcpmux audit verify audit-000007.jsonl --key-file audit.key
     """
+    check_hash("--head", head)
+    check_hash("--after", after)
     key = read_key(key_file)
     for each in chains_of(path, single=head is not None or after is not None):
         if each != path:
             click.echo(f"{printable(each.name)}: ", nl=False)
-        verify_chain(each, key, after, head)
+        try:
+            verify_chain(each, key, after, head)
+        except KeyMissing as error:
+            raise Mistake(f"{error.problems[0]}: give it with --key-file, or in {KEY_VARIABLE}") from None
+
+
+def check_hash(option: str, value: str | None) -> None:
+    """Raises Mistake for what is no hash: half of one would never be found."""
+    if value is not None and not _HASH.fullmatch(value):
+        raise Mistake(f"{option}: expected a hash as `mcpmux audit head` prints it, 64 hexadecimal digits")
 
 
 def chains_of(path: Path, *, single: bool) -> list[Path]:
@@ -99,28 +114,33 @@ def verify_chain(path: Path, key: bytes | None, after: str | None, head: str | N
 
 @audit.command()
 @path_argument
-@click.argument("conditions", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("conditions", nargs=-1, metavar="[FILTER]...")
 @click.option("--json", "as_json", is_flag=True, help="The records as they are, one a line.")
 def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
-    """Print records, all or those with all the given values; they are not checked.
+    """Print records, all or those that a filter wants; they are not checked.
 
-    PATH is the folder, or one file of it. KEY is a member of the records: kind, method, target, client, peer,
-    upstreams (any of them), decision, outcome, code, failed, trace …
+    PATH is the folder, or one file of it. The filter is as for `mcpmux traffic`, over the members of records:
+    kind, principal, client, method, target, upstream, decision, rule, status (as printed), outcome, code, ms,
+    asked, answered, trace, since, until …
 
     \b
     Examples:
       mcpmux audit show /var/log/mcpmux/audit
-      mcpmux audit show /var/log/mcpmux/audit upstreams=docs outcome=timeout
-      mcpmux audit show /var/log/mcpmux/audit failed=true --json
+      mcpmux audit show /var/log/mcpmux/audit upstream=docs 'status!=ok'
+      mcpmux audit show /var/log/mcpmux/audit 'principal=corp:* method=tools/* ms>200' since=1h
+      mcpmux audit show /var/log/mcpmux/audit failed --json
     """
-    wanted = parse_conditions(conditions)
+    try:
+        wanted = parse_filter(" ".join(conditions), datetime.now(UTC))
+    except FilterError as error:
+        raise Mistake(show_place(error)) from None
     unreadable = 0
     chains = chains_of(path, single=False)
     for where, record, line in itertools.chain.from_iterable(map(read_records, chains)):
         if record is None:
             unreadable += 1
             tell(f"{where}: no record")
-        elif all(has(record.get(key), value) for key, value in wanted):
+        elif wanted(record):
             if as_json:
                 show_json(Raw(line))
             else:
@@ -183,28 +203,6 @@ def notes(verdict: Verdict, *, key: bytes | None, head: str | None, after: str |
     return found
 
 
-def parse_conditions(conditions: Sequence[str]) -> list[tuple[str, str]]:
-    """Raises Mistake for what is no condition."""
-    found = []
-    for condition in conditions:
-        key, equals, value = condition.partition("=")
-        if not equals:
-            raise Mistake(f"`{condition}`: expected KEY=VALUE, such as method=tools/call")
-        if key not in KNOWN:
-            raise Mistake(f"`{condition}`: no record has `{key}`; expected one of {', '.join(sorted(KNOWN))}")
-        found.append((key, value))
-    return found
-
-
-def has(value: Any, wanted: str) -> bool:
-    """Whether a member is what the user wrote, or has it in its list."""
-    if isinstance(value, list):
-        return any(has(item, wanted) for item in value)
-    if isinstance(value, str) or value is None:
-        return value == wanted
-    return bytes(raw(value)).decode() == wanted
-
-
 def describe(record: Mapping[str, Any]) -> str:
     """A record on a line for people."""
     kind = record.get("kind")
@@ -213,7 +211,7 @@ def describe(record: Mapping[str, Any]) -> str:
         targets = record.get("target") or " ".join(map(str, record.get("targets") or ()))
         upstreams = ",".join(map(str, record.get("upstreams") or ()))
         parts += [
-            str(record.get("client") or record.get("peer")),
+            describe_who(record),
             str(record.get("method")),
             targets,
             f"→ {upstreams}" if upstreams else "",
@@ -225,18 +223,21 @@ def describe(record: Mapping[str, Any]) -> str:
     return "  ".join(part for part in parts if part)
 
 
+def describe_who(record: Mapping[str, Any]) -> str:
+    """Who was authenticated, and what the client calls itself."""
+    client = str(record.get("client") or record.get("peer"))
+    return f"{record['principal']} ({client})" if record.get("principal") else client
+
+
 def describe_end(record: Mapping[str, Any]) -> str:
     """How an exchange went, and how long it took."""
-    outcome = str(record.get("outcome"))
-    if record.get("decision") == "refused":
-        outcome = f"refused by {record.get('rule')}"
+    status = str(status_of(record))
+    if status == "refused":
+        status = f"refused by {record.get('rule')}"
     elif record.get("code") is not None:
-        outcome = f"error {record['code']}" if outcome == "answered" else f"{outcome} {record['code']}"
-    elif record.get("failed"):
-        outcome = "tool failed"
-    elif outcome == "answered":
-        outcome = str(record.get("result") or "ok")
-    return f"{outcome}  {record.get('ms')} ms"
+        status = f"{status} {record['code']}"
+    ms = record.get("ms")
+    return f"{status}  {format_ms(ms)}" if isinstance(ms, int | float) else status
 
 
 def count(number: int, noun: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from mcpmux.cli.audit import describe
 from mcpmux.config import Audit as AuditSettings
 from mcpmux.config import Secret
 from mcpmux.errors import Refused, RpcError
@@ -90,7 +91,7 @@ def test_the_key_is_taken_from_the_environment(
     trio.run(write, tmp_path, KEY)
     result = invoke("audit", "verify", str(tmp_path))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "can be checked with that key only" in result.stderr
+    assert "with that key only: give it with --key-file, or in MCPMUX_AUDIT_KEY" in result.stderr
     monkeypatch.setenv("MCPMUX_AUDIT_KEY", KEY)
     assert invoke("audit", "verify", str(tmp_path)).exit_code == 0
     monkeypatch.setenv("MCPMUX_AUDIT_KEY", "another key of the tests")
@@ -153,8 +154,10 @@ CANNOT = {
     "empty key file": (["verify", "none", "--key-file", "empty.key"], "empty.key is empty"),
     "head of nothing": (["head", "none"], "no such file or folder"),
     "show of nothing": (["show", "none"], "no such file or folder"),
-    "no condition": (["show", "none", "tools/call"], "expected KEY=VALUE"),
-    "no such key": (["show", "none", "methd=x"], "no record has `methd`; expected one of answered, asked,"),
+    "no condition": (["show", "none", "tools/call"], "a filter is key=value"),
+    "no order": (["show", "none", "client>x"], "client has no order"),
+    "half a hash": (["verify", "none", "--head", "3b1f"], "--head: expected a hash"),
+    "no such key": (["show", "none", "methd=x"], "no record has `methd`; did you mean `method`?"),
 }
 
 
@@ -177,13 +180,20 @@ def test_records_are_shown_on_a_line_each(invoke: Invoke, directory: Path) -> No
     assert first.startswith(f"{time}  1  open  run=run  version=")
     assert middle == [
         f"{time}  2  desk  resources/read  docs+memo:1  → docs  ok  12.5 ms",
-        f"{time}  3  desk  tools/call  docs__search  → docs  tool failed  12.5 ms",
+        f"{time}  3  desk  tools/call  docs__search  → docs  tool-error  12.5 ms",
         f"{time}  4  desk  tools/call  docs__write  → docs  refused by no-writes  12.5 ms",
         f"{time}  5  desk  tools/call  evil\\x1b[31m  → docs  error -32602  12.5 ms",
         f"{time}  6  desk  prompts/get  x  → docs  timeout -31002  12.5 ms",
         f"{time}  7  desk  tools/call  ask  → docs  input_required  12.5 ms",
     ]
     assert last == f"{time}  8  close  run=run"
+
+
+def test_who_was_authenticated_stands_before_what_the_client_calls_itself() -> None:
+    record = {"kind": "exchange", "principal": "alice", "client": "desk", "method": "ping", "ms": 1}
+    assert "  alice (desk)  ping" in describe(record)
+    del record["principal"]
+    assert "  desk  ping" in describe(record)
 
 
 CONDITIONS = {
@@ -193,6 +203,21 @@ CONDITIONS = {
     "number": (["code=-32602"], [5]),
     "in a list": (["upstreams=docs", "outcome=timeout"], [6]),
     "nothing": (["trace=x"], []),
+    "nothing there": (["trace= kind=exchange"], [2, 3, 4, 5, 6, 7]),
+    "star": (["target=docs__*"], [3, 4]),
+    "part": (["target~DOCS"], [2, 3, 4]),
+    "one of them": (["code=-31002|-32602"], [5, 6]),
+    "status": (["status!=ok"], [3, 4, 5, 6, 7]),
+    "status as printed": (["status=tool-error|refused|input_required"], [3, 4, 7]),
+    "flag": (["failed"], [3]),
+    "opposite": (["!failed", "kind=exchange"], [2, 4, 5, 6, 7]),
+    "order": (["code<0", "code>-32000"], [6]),
+    "short duration": (["duration>1s"], []),
+    "duration": (["duration>=12.5ms duration<0.1s"], [2, 3, 4, 5, 6, 7]),
+    "other names": (["upstream=docs", "tool=ask"], [7]),
+    "time": (["since=2027-01-15", "until=2027-01-16", "seq<=2"], [1, 2]),
+    "later": (["since=2027-01-16"], []),
+    "quotes": (['client="desk"', "seq=2"], [2]),
 }
 
 

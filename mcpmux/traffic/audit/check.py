@@ -27,6 +27,10 @@ from mcpmux.traffic.audit.chain import (
 from mcpmux.traffic.audit.files import LINE_LIMIT, audit_files, read_tail
 
 
+class KeyMissing(ConfigError):
+    """The log cannot be checked without the key that it was written with."""
+
+
 @frozen(kw_only=True)
 class Fault:
     """The first thing that is wrong, `line` from 1."""
@@ -129,13 +133,15 @@ def verify(path: Path, key: bytes | None, after: str | None = None, anchor: str 
     """Check the chain of a file, or of all files of a folder.
 
     `after`: hash of the record before the first one, for a log whose first files are kept elsewhere.
-    `anchor`: hash of a record that has to be there. Raises ConfigError: it cannot be checked.
+    `anchor`: hash of a record that has to be there. Raises ConfigError: it cannot be checked; KeyMissing.
     """
     paths = paths_of(path)
     check = _Check(paths, key, after, anchor, whole=path.is_dir())
     try:
         return check.run()
-    except (KeyNeeded, VersionUnknown) as error:
+    except KeyNeeded as error:
+        raise KeyMissing([f"{path}: {error}"]) from None
+    except VersionUnknown as error:
         raise ConfigError([f"{path}: {error}"]) from None
 
 
