@@ -16,6 +16,7 @@ from mcpmux.config.capture import Capture
 from mcpmux.printable import printable
 from mcpmux.traffic.audit.files import number_of
 from mcpmux.traffic.capture.files import COMPRESSED, SUFFIX, BadLine, expand_paths, read_files
+from mcpmux.traffic.reading.filter_hints import hint_for
 from mcpmux.traffic.reading.filter_keys import KEYS, NAMES, SORTS
 from mcpmux.traffic.reading.filter_terms import OPERATORS, FilterError
 from mcpmux.traffic.reading.filters import Filter, parse_filter
@@ -122,7 +123,7 @@ def split_words(words: Sequence[str]) -> tuple[list[Path], list[str]]:
 def _is_path(word: str) -> bool:
     if word.endswith((SUFFIX, COMPRESSED)) or _exists(word):
         return True
-    if any(operator in word for operator in OPERATORS) or " " in word:
+    if any(operator in word for operator in OPERATORS) or " " in word or hint_for(word) is not None:
         return False
     return not difflib.get_close_matches(word.lstrip("!").lower(), NAMES, n=1)
 

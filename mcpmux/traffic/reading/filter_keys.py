@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
-from mcpmux.traffic.reading.status import WORDS, statuses_of
+from mcpmux.traffic.reading.status import BAD_HTTP, WORDS, statuses_of
 from mcpmux.traffic.reading.summary import Summary
 from mcpmux.traffic.record import Record
 
@@ -28,6 +28,7 @@ _MEASURE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) ?([a-zA-Zµ]{0,3})", re.ASCII)
 _CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
 _HTTP_CLASS = re.compile(r"(http-)?[1-9]xx", re.ASCII)
 _HTTP_STATUS = re.compile(r"(http-)?[1-9]\d\d", re.ASCII)
+_DAYS = {"now": None, "today": 0, "yesterday": 1}
 
 
 class Unreadable(ValueError):
@@ -76,7 +77,11 @@ def _read_time(text: str, now: datetime) -> str:
     """As the beginning of `time` in a record."""
     found = _MEASURE.fullmatch(text)
     try:
-        if found is not None and found[2] in _SECONDS:
+        if text.lower() in _DAYS:
+            days = _DAYS[text.lower()]
+            today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+            moment = now if days is None else today - timedelta(days=days)
+        elif found is not None and found[2] in _SECONDS:
             moment = now - timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
         elif _CLOCK.fullmatch(text):
             moment = datetime.fromisoformat(f"{now.astimezone(UTC):%Y-%m-%d}T{text}")
@@ -85,7 +90,16 @@ def _read_time(text: str, now: datetime) -> str:
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
         return moment.isoformat(timespec="microseconds")[:TIME_LENGTH]
     except (ValueError, OverflowError):
-        raise Unreadable("expected 10m (ago), 12:30, 2026-11-21 or 2026-11-21T12:30:00, in UTC") from None
+        expected = "expected 10m (ago), 12:30, today, 2026-11-21 or 2026-11-21T12:30:00, in UTC"
+        raise Unreadable(expected) from None
+
+
+_FAILED = "; `failed` stands for every kind of failure"
+_STATUS_HINTS = {
+    **dict.fromkeys(("fail", "failed", "failure", "errors", "bad"), _FAILED),
+    **dict.fromkeys(("iserror", "toolerror", "toolfailed"), "; a result with isError is tool-error"),
+    "timeout": "; code=-31002 finds upstreams that took too long",
+}
 
 
 def _read_status(text: str, _now: datetime) -> str:
@@ -94,7 +108,8 @@ def _read_status(text: str, _now: datetime) -> str:
         return lowered
     if _HTTP_STATUS.fullmatch(lowered) or _HTTP_CLASS.fullmatch(lowered):
         return "http-" + lowered.removeprefix("http-")
-    raise Unreadable(f"expected one of {', '.join(WORDS)}, or an HTTP status such as 404 or 4xx")
+    hint = _STATUS_HINTS.get(lowered.replace("-", "").replace("_", ""), "")
+    raise Unreadable(f"expected one of {', '.join(WORDS)}, or an HTTP status such as 404 or 4xx{hint}")
 
 
 _EQUAL = ("=", "!=")
@@ -116,7 +131,10 @@ SORTS: Mapping[str, Sort] = {
 
 
 def _statuses(subject: Subject) -> tuple[str, ...]:
-    return statuses_of(subject) if isinstance(subject, Record) else subject.statuses
+    words = statuses_of(subject) if isinstance(subject, Record) else subject.statuses
+    if words and subject.status is not None and subject.status < BAD_HTTP:
+        return (*words, f"http-{subject.status}", f"http-{subject.status // 100}xx")
+    return words
 
 
 def _has_failed(subject: Subject) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from mcpmux.mux.glob import Glob, casefold, is_inside, matches
+from mcpmux.traffic.reading.filter_hints import OTHER_NAMES, hint_for
 from mcpmux.traffic.reading.filter_keys import NAMES, ORDERED, SORTS, Key, Subject, Unreadable
 from mcpmux.traffic.reading.filter_terms import FilterError, Placed, Term, print_terms, split_terms
 from mcpmux.traffic.reading.summary import Summary
@@ -61,6 +62,7 @@ def parse_filter(text: str, now: datetime) -> Filter:
     watches: list[Test] = []
     for placed in split_terms(text):
         key = _key_of(placed, text)
+        placed = _plain_flag(key, placed)
         term = placed.term._replace(key=key.name)
         _check(key, placed, text)
         if key.sort == "body":
@@ -82,11 +84,25 @@ def _key_of(placed: Placed, text: str) -> Key:
     end = start + len(name)
     close = difflib.get_close_matches(name.lower(), NAMES, n=1)
     if placed.term.operator is None:
+        meant = hint_for(name)
+        if meant is not None:
+            raise FilterError(f"this is no key=value; {meant}", text, start, end)
         hint = f"did you mean `{_example(NAMES[close[0]], close[0])}`?" if close else "expected key=value;"
         tail = "" if close else f' to find the word anywhere: text~{name}; blanks in a value need "quotes"'
         raise FilterError(f"no such flag; {hint}{tail}", text, start, end)
+    close = [OTHER_NAMES[name.lower()]] if name.lower() in OTHER_NAMES else close
     hint = f"did you mean `{close[0]}`?" if close else "there are " + ", ".join(sorted(NAMES))
     raise FilterError(f"no such key; {hint}", text, start, end)
+
+
+def _plain_flag(key: Key, placed: Placed) -> Placed:
+    """`failed=true` is `failed`, `failed=false` is `!failed`."""
+    term = placed.term
+    word = "*".join(term.values[0]).lower() if len(term.values) == 1 else ""
+    if key.sort != "flag" or term.operator not in ("=", "!=") or word not in ("true", "false"):
+        return placed
+    opposite = term.opposite ^ (term.operator == "!=") ^ (word == "false")
+    return placed._replace(term=Term(term.key, None, (), opposite))
 
 
 def _example(key: Key, name: str) -> str:
@@ -104,6 +120,8 @@ def _check(key: Key, placed: Placed, text: str) -> None:
         raise FilterError(f"`{key.name}` is a flag; write {key.name} or !{key.name}", text, start, placed.end)
     if operator is not None and operator not in operators:
         allowed = "  ".join(operators)
+        if key.sort == "status":
+            allowed += "; 4xx|5xx is every HTTP status from 400"
         place = start + len(placed.term.key)
         raise FilterError(f"`{placed.term.key}` knows {allowed}", text, place, place + len(operator))
 
