@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import TextIO
 
 import click
 import trio
@@ -32,7 +33,8 @@ PATIENCE_SECONDS = 1.0  # what is done sooner needs no progress display
 
 def is_screen() -> bool:
     """Whether stdout is a terminal, where control characters would do harm."""
-    return sys.stdout.isatty()
+    out: TextIO | None = sys.stdout  # None when whoever started us has closed it
+    return out is not None and out.isatty()
 
 
 def wants_colour() -> bool:

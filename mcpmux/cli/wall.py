@@ -8,6 +8,7 @@ A broken pipe ends it silently. Tracebacks are shown at log level debug only.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +22,8 @@ from mcpmux.printable import printable, printable_lines
 log = structlog.get_logger()
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""What a disk says that takes no more: nobody's fault here, and nobody's mistake."""
 
 
 class Mistake(click.ClickException):
@@ -54,6 +57,10 @@ def judge(error: BaseException) -> Exception:
     problems = [text for cause in causes if isinstance(cause, ConfigError) for text in cause.problems]
     if problems:
         return Mistake(_list_problems(problems))
+    for cause in causes:
+        if isinstance(cause, OSError) and cause.errno in NO_ROOM:
+            what = "the output" if cause.filename is None else printable(str(cause.filename))
+            return click.ClickException(f"{what}: cannot write: {(cause.strerror or str(cause)).lower()}")
     strange = [cause for cause in causes if not isinstance(cause, McpmuxError)]
     if strange:
         log.debug("internal error", exc_info=error)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+
 import click
 import pytest
 import structlog
@@ -27,6 +29,15 @@ def test_interrupt_beats_everything_that_came_with_it() -> None:
 def test_broken_pipe_is_left_to_click_which_is_silent() -> None:
     broken = BrokenPipeError(32, "Broken pipe")
     assert judge(ExceptionGroup("", [broken])) is broken
+
+
+def test_a_full_disk_is_told_as_that_and_not_as_our_fault() -> None:
+    verdict = judge(ExceptionGroup("", [OSError(errno.ENOSPC, "No space left on device")]))
+    assert isinstance(verdict, click.ClickException)
+    assert (verdict.exit_code, verdict.message) == (1, "the output: cannot write: no space left on device")
+    verdict = judge(OSError(errno.EIO, "Input/output error", "a\x1b.json"))
+    assert isinstance(verdict, click.ClickException)
+    assert verdict.message == "a\\x1b.json: cannot write: input/output error"
 
 
 def test_configuration_mistakes_are_listed_one_per_line() -> None:
