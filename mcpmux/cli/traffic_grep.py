@@ -10,13 +10,13 @@ import click
 from mcpmux.cli.console import wants_colour
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.traffic_lines import Painter, message_line, summary_line
-from mcpmux.cli.traffic_output import stream_lines
+from mcpmux.cli.traffic_output import json_line, stream_lines
 from mcpmux.cli.traffic_source import Where, by_option, filter_help, where_argument
 from mcpmux.cli.wall import Mistake
 from mcpmux.printable import printable
 from mcpmux.traffic.reading.filters import body_texts
 from mcpmux.traffic.reading.summary import Summarizer, Summary
-from mcpmux.traffic.record import Record, encode_record
+from mcpmux.traffic.record import Record
 
 AROUND = 30  # characters of a body that are shown on both sides of what was found
 
@@ -57,7 +57,7 @@ def grep(
     if by == "exchange":
         lines = _exchange_lines(source, expression, paint)
     elif as_json:
-        lines = (encode_record(record).decode().rstrip("\n") for record, _ in _found(source, expression))
+        lines = (json_line(record) for record, _ in _found(source, expression))
     else:
         lines = (
             message_line(record, paint) + excerpt(text, found, paint)

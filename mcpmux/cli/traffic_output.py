@@ -5,10 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-from mcpmux.cli.console import show_bytes
+from mcpmux.cli.console import is_screen, show_bytes
+from mcpmux.printable import printable
+from mcpmux.traffic.record import Record, encode_record
 
 TOGETHER_SECONDS = 0.05  # that a line may wait for others
 TOGETHER_LINES = 500
+
+
+def json_line(record: Record) -> str:
+    """A message as it is in a capture; on a terminal without what would move it about."""
+    line = encode_record(record).decode("utf-8", "replace").rstrip("\n")
+    return printable(line) if is_screen() else line
 
 
 def show_lines(lines: list[str]) -> None:

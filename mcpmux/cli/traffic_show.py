@@ -12,18 +12,19 @@ import msgspec
 from mcpmux.cli.console import tell, wants_colour
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.traffic_lines import Painter, format_ms, format_size, message_line, summary_line
-from mcpmux.cli.traffic_output import show_lines
+from mcpmux.cli.traffic_output import json_line, show_lines
 from mcpmux.cli.traffic_source import Where
 from mcpmux.cli.wall import Mistake
 from mcpmux.printable import printable
 from mcpmux.traffic.reading.rewriting import Passage, passages
 from mcpmux.traffic.reading.summary import Summarizer
-from mcpmux.traffic.record import Record, encode_record
+from mcpmux.traffic.record import Record
 
 MESSAGES_LIMIT = 1000  # of an exchange; a listen may have any number
 BYTES_LIMIT = 64 * 2**20  # of their bodies
 BODY_LINES = 400  # of a body that is shown or compared, unless all is asked for
 CONTEXT_LINES = 2
+ENVELOPE = ("jsonrpc", "id", "method", "params", "result", "error")
 
 _CUT = "… more; --full shows it"
 
@@ -67,7 +68,7 @@ def show(
     found = find_message(source, seq, run) if seq is not None else find_exchange(source, exchange, run)
     if as_json:
         for record in found:
-            show_lines([encode_record(record).decode().rstrip("\n")])
+            show_lines([json_line(record)])
     elif seq is not None:
         show_lines(list(message_lines(found[0], Painter(colour=wants_colour()), full=True)))
     else:
@@ -88,7 +89,7 @@ def find_message(source: Where, seq: int, run: str | None) -> list[Record]:
         if record.seq == seq and record.kind != "start" and run in (None, record.run):
             found = record
     if found is None:
-        raise click.ClickException(f"there is no message {seq} in what was read")
+        raise click.ClickException(f"there is no message {seq}{_of_run(run)} in what was read")
     return [found]
 
 
@@ -109,12 +110,16 @@ def find_exchange(source: Where, number: int, run: str | None) -> list[Record]:
         size += record.size
         found.append(record)
     if not found:
-        raise click.ClickException(f"there is no exchange {number} in what was read")
+        raise click.ClickException(f"there is no exchange {number}{_of_run(run)} in what was read")
     if left_out:
         tell(f"{left_out} more messages of this exchange are left out; grep exchange={number} shows them")
     if others:
         tell(f"other runs have an exchange {number}, too: --run {', '.join(sorted(others))}")
     return found
+
+
+def _of_run(run: str | None) -> str:
+    return "" if run is None else f" of run {printable(run)}"
 
 
 def exchange_lines(records: list[Record], paint: Painter, *, full: bool) -> Iterator[str]:
@@ -150,7 +155,7 @@ def passage_lines(passage: Passage, paint: Painter, *, full: bool) -> Iterator[s
     if before.size == after.size and body_of(before) == body_of(after):
         yield "  not changed" if body_of(before) is not None else "  without bodies"
         return
-    came, went = _body_lines(before, full), _body_lines(after, full)
+    came, went = _body_lines(_ordered(before), full), _body_lines(_ordered(after), full)
     lines = difflib.unified_diff(came, went, n=CONTEXT_LINES, lineterm="")
     shown = False
     for line in islice(lines, 2, None):
@@ -162,7 +167,21 @@ def passage_lines(passage: Passage, paint: Painter, *, full: bool) -> Iterator[s
     if not shown and not full and len(came) > BODY_LINES:
         yield f"  the same in the first {BODY_LINES} lines; --full compares all"
     elif not shown:
-        yield f"  the same but for spelling ({format_size(before.size)}, {format_size(after.size)})"
+        yield f"  the same but for order and spelling ({format_size(before.size)}, {format_size(after.size)})"
+
+
+def _ordered(record: Record) -> Record:
+    """With the members of the envelope in one order: where `jsonrpc` stands is nobody's change."""
+    if record.message is None:
+        return record
+    try:
+        members = msgspec.json.decode(record.message, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return record
+    others = [name for name in members if name not in ENVELOPE]
+    names = [*(name for name in ENVELOPE if name in members), *others]
+    message = msgspec.Raw(msgspec.json.encode({name: members[name] for name in names}))
+    return msgspec.structs.replace(record, message=message)
 
 
 def _word(record: Record) -> str:

@@ -13,18 +13,18 @@ from itertools import chain
 import click
 import trio
 
-from mcpmux.cli.console import wants_colour
+from mcpmux.cli.console import tell, wants_colour
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.traffic_lines import Painter, message_line, summary_line
 from mcpmux.cli.traffic_live import open_stream
-from mcpmux.cli.traffic_output import show_lines
-from mcpmux.cli.traffic_source import Where, by_option, filter_help, read_filter, where_argument
+from mcpmux.cli.traffic_output import json_line, show_lines
+from mcpmux.cli.traffic_source import Where, by_option, filter_help, no_files, read_filter, where_argument
 from mcpmux.cli.wall import Mistake
 from mcpmux.traffic.reading.filters import Filter
 from mcpmux.traffic.reading.following import Follower
 from mcpmux.traffic.reading.pairing import Targets
 from mcpmux.traffic.reading.summary import Summarizer
-from mcpmux.traffic.record import Record, encode_record
+from mcpmux.traffic.record import Record
 
 LOOK_SECONDS = 0.1  # between two looks at files that did not grow
 
@@ -107,7 +107,7 @@ class Lines:
         if record.kind == "start" or not self._wanted.matches(record):
             return []
         if self._as_json:
-            return [encode_record(record).decode().rstrip("\n")]
+            return [json_line(record)]
         return [message_line(record, self._paint)]
 
 
@@ -118,16 +118,27 @@ def _tail_files(where: Where, count: int, by: str, once: bool, as_json: bool) ->
     except OSError as error:
         raise Mistake(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
     with follower:
+        if follower.found_nothing:
+            _tell_nothing(where, once=once)
         if count or once:
             begin = deque(
                 chain.from_iterable(lines.of([record]) for record in follower.recent()), maxlen=count
             )
             begin.extend(lines.rest() if once else ())
             show_lines(list(begin))
+            where.tell_bad()
         else:
             follower.skip()
         if not once:
             trio.run(_follow, follower, lines)
+
+
+def _tell_nothing(where: Where, *, once: bool) -> None:
+    """Raises Mistake when nobody waits for what may come."""
+    reason = no_files(where.paths[0])
+    if once:
+        raise Mistake(reason)
+    tell(f"{reason}; waiting for the first one")
 
 
 async def _follow(follower: Follower, lines: Lines) -> None:

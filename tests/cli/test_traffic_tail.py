@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import shlex
 import subprocess
 from collections.abc import AsyncIterator
@@ -42,6 +43,41 @@ def test_the_last_lines_are_shown(invoke: Invoke, tmp_path: Path):
     (line,) = invoke(*args).stdout.splitlines()
     assert "error -32602" in line
     assert invoke("traffic", "tail", str(tmp_path), "--once", "-n", "0").stdout == ""
+
+
+@pytest.mark.parametrize("audit", [False, True])
+def test_nothing_to_show_is_told(invoke: Invoke, tmp_path: Path, audit: bool):
+    if audit:
+        (tmp_path / "audit-000001.jsonl").touch()
+    result = invoke("traffic", "tail", str(tmp_path), "--once")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "there are no capture files in this folder" in result.stderr
+    assert ("but an audit log" in result.stderr) == audit
+
+
+def test_the_first_file_is_waited_for_with_a_word(tmp_path: Path):
+    with Running("traffic", "tail", str(tmp_path)) as tail:
+        assert "no capture files in this folder; waiting for the first one" in tail.line("stderr")
+        play = Play()
+        play.read("file:///a.md")
+        write(tmp_path, play.records)
+        assert "docs+file:///a.md" in tail.line()
+        assert tail.stop() == 0
+
+
+def test_a_compressed_file_may_have_any_name(invoke: Invoke, tmp_path: Path):
+    play = Play()
+    play.read("file:///a.md")
+    plain = write(tmp_path / "x.jsonl", play.records)
+    plain.write_bytes(gzip.compress(plain.read_bytes()))
+    result = invoke("traffic", "tail", str(plain), "--once")
+    assert (result.stderr, len(result.stdout.splitlines())) == ("", 4)
+
+
+def test_how_much_more_could_not_be_read_is_told(invoke: Invoke, tmp_path: Path):
+    (tmp_path / "x.jsonl").write_text("garbage\n" * 50)
+    result = invoke("traffic", "tail", str(tmp_path / "x.jsonl"), "--once")
+    assert result.stderr.endswith("not read: 45 more lines\n")
 
 
 def test_what_is_appended_is_shown_across_rotation_until_interrupted(tmp_path: Path):

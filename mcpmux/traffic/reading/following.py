@@ -20,6 +20,7 @@ GZIP_GROWTH = 8  # times that captures get larger when they are read
 CHUNK_BYTES = 2**20  # of a file at one look
 
 _GZIP = ".gz"
+_MAGIC = b"\x1f\x8b"
 
 
 class _Growing:
@@ -86,8 +87,13 @@ class Follower:
         self._start = expand_paths(paths)
         for path in self._start:
             self._known.add(_plain(path))
-            if path.suffix != _GZIP:
+            if not _is_compressed(path):
                 self._growing[path] = self._open(path)
+
+    @property
+    def found_nothing(self) -> bool:
+        """Whether there was no file at the beginning."""
+        return not self._start
 
     def __repr__(self) -> str:
         return f"<Follower of {len(self._growing)} files>"
@@ -159,6 +165,14 @@ class Follower:
 
     def _open(self, path: Path) -> _Growing:
         return _Growing(path, path.open("rb"), self._on_bad)
+
+
+def _is_compressed(path: Path) -> bool:
+    """By its name, or by how it begins: whoever passes a file on may call it otherwise."""
+    if path.suffix == _GZIP:
+        return True
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
 
 
 def _plain(path: Path) -> Path:
