@@ -154,10 +154,15 @@ def test_the_envelope_keeps_its_members():
 LOOKS = {
     "authorization": ["Authorization: Digest a b c", "use Bearer abc.def-123 here", "basic dXNlcjpwYXNz"],
     "cookie": ["Set-Cookie: sid=abc; Path=/", "cookie: a=b"],
-    "password": ["password=hunter2", "PASSWORD='two words'", "dbpasswd: hunter2"],
-    "secret": ["client_secret=abcdef", "the secret => abcdef"],
-    "token": ["access_token: abcdef", "GITHUB_TOKEN=abcdef"],
-    "api-key": ["api key: abcdef", "x-api-key=abcdef"],
+    "password": [
+        "password=hunter2",
+        "PASSWORD='two words'",
+        "dbpasswd: hunter2",
+        "<db:Password a='b'>two words</db:Password>",
+    ],
+    "secret": ["client_secret=abcdef", "the secret => abcdef", "<clientSecret>abc</clientSecret>"],
+    "token": ["access_token: abcdef", "GITHUB_TOKEN=abcdef", "<token>abc<\\/token>"],
+    "api-key": ["api key: abcdef", "x-api-key=abcdef", "<x-api-key>abc</x-api-key>"],
     "url-userinfo": ["see postgres://me:hunter2@db/x", "https:\\/\\/hunter2@host/"],
     "url-token": ["https://h/?sig=abc&x=1", "https://h/#code=abc", "/cb?X-Amz-Signature=abc"],
     "jwt": ["eyJhbGciOi.eyJzdWIiOi.c2lnbmF0"],
@@ -181,6 +186,9 @@ HARMLESS = [
     "mailto:me@example.com and https://example.com/@scope/pkg",
     "eyJwYWdlIjoyLCJzaXplIjoxMH0",
     "Cookies are small files",
+    "call it with <token> and <api-key> in place",
+    "login <password> to sign in",
+    "<password></password> is empty, <secretary>Ann</secretary> is a person",
     "see https://example.com/?page=2&size=10",
 ]
 
@@ -303,6 +311,8 @@ def test_work_on_a_hostile_message_is_bounded():
             "password: '",
             "token ",
             "a-",
+            "<password>",
+            "<token ",
         ),
     ],
 )
@@ -339,6 +349,7 @@ WRAPPINGS = [
     lambda name, secret: {"text": json.dumps({"t": json.dumps([{name: secret}])})},
     lambda name, secret: {"message": f"failed: {name}: {secret}"},
     lambda name, secret: {"message": f'got {{"{name}": "{secret}"}}'},
+    lambda name, secret: {"xml": f"<a><password>{secret}</password></a>"},
     lambda name, secret: {"headers": [{"name": name, "value": secret}]},
     lambda name, secret: {"url": f"https://u:{secret}@host/"},
     lambda name, secret: {"uri": f"https://host/?a=1&access_token={secret}"},
@@ -374,6 +385,11 @@ def test_a_planted_secret_is_nowhere_left(plant: tuple[str, Any], method: str | 
     assert count
     json.loads(cleaned)
     assert REDACTOR.redact(method, cleaned) == (cleaned, 0)
+
+
+@pytest.mark.parametrize("end", ["", "}", "\xff", "<", "</", "</pass", "<}"])
+def test_an_element_that_is_cut_behind_its_value_loses_it(end: str):
+    assert "zq1234" not in REDACTOR.redact_text(f"<a><password>zq1234{end}")[0]
 
 
 @settings(max_examples=200, deadline=None)

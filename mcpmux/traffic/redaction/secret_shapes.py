@@ -1,4 +1,4 @@
-"""What secrets look like in running text: header lines, `name=value`, URLs, keys of well-known makers.
+"""What secrets look like in running text: header lines, `name=value`, elements, URLs, makers' keys.
 
 Every pattern takes time in proportion to the text: each either begins with fixed characters and fails within
 a bounded distance, or has consumed what it has looked at. Replacing twice changes nothing the second time.
@@ -74,6 +74,16 @@ def _assignment(words: str, value: str) -> str:
     return rf"(?i:{kept}{_NOT_YET}{_TYPES}(?(q){_QUOTED}|{value}))"
 
 
+def _element(words: str) -> str:
+    """`<word>value</word>`, of XML and the like. Without an end tag the word only tells what to put there.
+
+    Where the text ends the end tag may have been cut off.
+    """
+    tag = rf"<[A-Za-z0-9_.:-]{{0,40}}?(?:{words})(?:[ \t][^<>]{{0,200}})?>"
+    value = r"(?:[^<>]{2,}+(?=<\\{0,3}/)|[^<>\s]{3,}+(?=(?:<\W{0,3})?\Z))"
+    return rf"(?i:(?P<kept>{tag}){_NOT_YET}{value})"
+
+
 _VENDOR_KEYS = (
     r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}+"
     r"|gh[oprsu]_[A-Za-z0-9]{20,}+|github_pat_[A-Za-z0-9_]{20,}+|gl(?:pat|rt|dt|ptt)-[A-Za-z0-9_-]{20,}+"
@@ -134,6 +144,10 @@ BUILT_IN: tuple[Shape, ...] = (
         ["pass"],
         _assignment(r"passw(?:or)?d|passphrase|passcode", _WORD),
     ),
+    _shape("password", ["pass"], _element(r"passw(?:or)?d|passphrase|passcode")),
+    _shape("secret", ["secret", "credential"], _element(r"secret|credentials?")),
+    _shape("api-key", ["key"], _element(r"(?:api|access|account|secret|subscription)[-_]?key")),
+    _shape("token", ["token"], _element(r"(?<!progress)token")),
     _shape("secret", ["secret", "credential"], _assignment(r"secret|credentials?", _WORD)),
     _shape(
         "api-key",
