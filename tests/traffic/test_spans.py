@@ -11,6 +11,8 @@ import trio.testing
 from opentelemetry.trace import SpanKind, StatusCode
 
 from mcpmux.runtime.tap import Leg
+from mcpmux.traffic.telemetry.outcome_label import TOOL_ERROR
+from mcpmux.traffic.telemetry.span_attributes import NAMES_FAILED, Names
 from mcpmux.traffic.telemetry.spans import ARRIVED_LIMIT
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.runtime.test_flows import docs, open_client
@@ -346,6 +348,26 @@ async def test_a_tool_that_nobody_has_is_no_attribute_of_a_metric(autojump_clock
             await client.request("tools/call", {"name": "nobody__has_this"})
         ((attributes, _),) = memory.points("mcp.server.operation.duration")
         assert "gen_ai.tool.name" not in attributes and attributes["error.type"] == "-32602"
+
+
+async def test_names_that_a_client_invents_do_not_grow_a_metric_without_bound(autojump_clock):
+    """Some servers answer a call of an unknown tool with `isError`."""
+    async with open_traced({"docs": tools(answering({"content": [], "isError": True}))}) as (world, memory):
+        client = await open_client(world, MODERN)
+        for number in range(NAMES_FAILED + 5):
+            await client.request("tools/call", {"name": f"docs__x{number}"})
+        found = [attributes for attributes, _ in memory.points("mcp.server.operation.duration")]
+    assert sum("gen_ai.tool.name" in attributes for attributes in found) == NAMES_FAILED
+    assert len(found) == NAMES_FAILED + 1
+
+
+def test_a_tool_that_failed_first_and_then_succeeded_is_told_for_good():
+    names = Names(most=1, failed=1)
+    assert names.allow("a", TOOL_ERROR)
+    assert not names.allow("b", TOOL_ERROR)
+    assert names.allow("a", None)
+    assert names.allow("b", TOOL_ERROR)
+    assert not names.allow("c", None)
 
 
 def test_requests_that_are_never_admitted_take_bounded_memory():

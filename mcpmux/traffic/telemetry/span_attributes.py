@@ -17,6 +17,8 @@ from mcpmux.traffic.telemetry.outcome_label import METHODS, TOOL_ERROR
 
 TEXT_LIMIT = 2048  # characters of a URI or a message
 NAME_LIMIT = 200  # characters of a name, method or id
+NAMES_MOST = 1000  # tools and prompts that metrics tell apart
+NAMES_FAILED = 100  # of those that have only failed until now
 
 OTHER = "_OTHER"
 """Stands for what has too many values, as the conventions spell it."""
@@ -111,13 +113,44 @@ class Describer:
         return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def measured(attributes: Attributes, error: str | None) -> Attributes:
+class Names:
+    """Which tools and prompts metrics tell apart: a bounded number of them.
+
+    A server that answers anything it is asked, or says of every name that its tool has failed, would let a
+    client invent as many as it likes. Names that were only ever said to have failed have less room.
+    """
+
+    def __init__(self, most: int = NAMES_MOST, failed: int = NAMES_FAILED) -> None:
+        self._most = most
+        self._failed = failed
+        self._known: set[str | int] = set()
+        self._doubtful: set[str | int] = set()
+
+    def __repr__(self) -> str:
+        return f"<Names {len(self._known)} known, {len(self._doubtful)} doubtful>"
+
+    def allow(self, name: str | int, error: str | None) -> bool:
+        """Whether a call of that name, which ended so, may be told with it."""
+        if name in self._known:
+            return True
+        if error is None and len(self._known) < self._most:
+            self._known.add(name)
+            self._doubtful.discard(name)
+            return True
+        if error == TOOL_ERROR and len(self._doubtful) < self._failed:
+            self._doubtful.add(name)
+        return name in self._doubtful
+
+
+def measured(attributes: Attributes, error: str | None, names: Names) -> Attributes:
     """The attributes of a span that a metric may have, too: those with few values."""
     found = {key: value for key, value in attributes.items() if key in _MEASURED}
     method = attributes["mcp.method.name"]
     found["mcp.method.name"] = method if method in METHODS else OTHER
     if error is None or error == TOOL_ERROR:  # else the name may be invented
-        found |= {key: attributes[key] for key in _NAMED.values() if key in attributes}
+        for key in _NAMED.values():
+            if key in attributes and names.allow(attributes[key], error):
+                found[key] = attributes[key]
     if error is not None:
         found["error.type"] = error
     return found

@@ -51,6 +51,7 @@ from mcpmux.traffic.telemetry.span_attributes import (
     Attributes,
     Clean,
     Describer,
+    Names,
     Server,
     measured,
 )
@@ -111,6 +112,7 @@ class Spans:
         self._propagate = propagate
         self._open: dict[int, _Open] = {}
         self._arrived: OrderedDict[int, Id] = OrderedDict()
+        self._server_names, self._client_names = Names(), Names()
         self._server_duration = _duration(meter, "server")
         self._client_duration = _duration(meter, "client")
 
@@ -158,7 +160,7 @@ class Spans:
         found = self._open.pop(exchange.number, None)
         if found is not None:
             error = self._end(found, exchange.leg, exchange.call.method, outcome)
-            self._server_duration.record(seconds, measured(found.attributes, error))
+            self._server_duration.record(seconds, measured(found.attributes, error, self._server_names))
 
     async def trace(self, leg: Leg, call: Call, work: Callable[[Call], Awaitable[Fields]]) -> Fields:
         """See Trace."""
@@ -190,7 +192,9 @@ class Spans:
             TRACE_HEADERS.reset(headers)
             _ASKED.reset(asked)
             failed = self._end(_Open(span, attributes, above.baggage), leg, call.method, outcome)
-            self._client_duration.record(self._clock() - began, measured(attributes, failed))
+            self._client_duration.record(
+                self._clock() - began, measured(attributes, failed, self._client_names)
+            )
 
     def close(self) -> None:
         """End what is open still."""
