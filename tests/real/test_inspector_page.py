@@ -182,6 +182,13 @@ async def test_the_keyboard_is_enough(browser: Browser):
         assert await page.run("document.activeElement.getAttribute('aria-selected')") == "true"
         await page.key("Escape")
         await page.wait("document.getElementById('detail').hidden && document.activeElement.id === 'list'")
+        await page.key("/")
+        await page.type("exchange=7")
+        await page.wait(f"{ROWS} === 1")
+        await page.key("ArrowDown")
+        await page.key("Enter")
+        await page.wait("!document.getElementById('detail').hidden")
+        await page.key("Escape")
         await page.key("3")
         await page.wait("!document.getElementById('view-latency').hidden")
         await page.key("/")

@@ -137,8 +137,8 @@ filter.addEventListener("keydown", (event) => {
     clearTimeout(typed);
     apply(filter.value.trim());
   } else if (event.key === "ArrowDown") {
-    event.preventDefault();
     byId("list").focus();
+    list.key(event);
   }
 });
 byId("pause").addEventListener("click", togglePause);
