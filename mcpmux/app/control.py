@@ -55,6 +55,10 @@ class Steered(Protocol):
         """The end of `drain`."""
         ...
 
+    async def settled(self) -> None:
+        """Wait until what was done so far holds for every exchange that begins; bounded."""
+        ...
+
 
 class Control:
     """Of one mux. `file` is where its configuration comes from, None when that cannot be read again."""
@@ -83,6 +87,7 @@ class Control:
             filed = await trio.to_thread.run_sync(_load, self._file, abandon_on_cancel=True)
             plan = self._mux.apply(self._with_choices(filed))
             self._filed = filed
+            await self._mux.settled()
         log.info(
             "configuration reloaded",
             **{key: names for key, names in plan.as_json().items() if key != "pending"},
@@ -111,6 +116,7 @@ class Control:
                 self._mux.drain(name)
             else:
                 self._mux.restart(name)
+            await self._mux.settled()
         log.warning("done by an administrator", action=action, upstream=name)
 
     def _find(self, name: str) -> Upstream:

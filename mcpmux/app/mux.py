@@ -138,6 +138,9 @@ class Mux:
                 session.release()
             self._tell([self.upstreams[name]])
 
+    async def settled(self) -> None:
+        """What was done holds at once."""
+
     def _sessions_with(self, name: str) -> list[Upstream]:
         return [session for session in self.upstreams.sessions() if session.name == name]
 

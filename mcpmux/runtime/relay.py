@@ -54,6 +54,10 @@ OnWanted = Callable[[str], None]
 """Called with an upstream's name when what is wanted of it has changed."""
 
 
+OnUpdate = Callable[[str, str], None]
+"""Called at once with an upstream's name and the URI of its resource that has changed."""
+
+
 class Relay:
     """Knows every listening client by its mailbox. `run` has to run."""
 
@@ -72,9 +76,11 @@ class Relay:
         self._raw: dict[Mailbox, set[tuple[str, str]]] = {}  # (upstream, URI) that its client says unprefixed
         self._changed: dict[str, set[str] | None] = {}  # by whose doing; None: nobody's in particular
         self._change = trio.Event()
-        self._updated: dict[tuple[str, str], None] = {}  # (upstream, URI) whose pass is still to come
+        self._updated: dict[tuple[str, str], float] = {}  # (upstream, URI) to be told, and not before when
         self._update = trio.Event()
         self._closed = False
+        self.pause = 0.0  # seconds between hearing of an update and telling it
+        self.on_update: OnUpdate | None = None
         self.passes_all = False  # whether the clients speak to one server alone, which is passed through
 
     def __repr__(self) -> str:
@@ -210,10 +216,12 @@ class Relay:
 
     def tell_update(self, upstream: str, uri: str) -> None:
         """An upstream's resource has changed, or may have; told soon, once however often it is said."""
+        if self.on_update is not None:
+            self.on_update(upstream_of(upstream), uri)
         if len(self._updated) >= WAITING_LIMIT and (upstream, uri) not in self._updated:
             self._tell(upstream, uri)
             return
-        self._updated[upstream, uri] = None
+        self._updated.setdefault((upstream, uri), trio.current_time() + self.pause if self.pause else 0.0)
         self._update.set()
 
     def _tell_all(self) -> None:
@@ -292,7 +300,10 @@ class Relay:
         while True:
             await self._update.wait()
             while self._updated:
-                key = next(iter(self._updated))
+                key, due = next(iter(self._updated.items()))
+                if due > trio.current_time():
+                    await trio.sleep_until(due)
+                    continue  # it may have been told by now
                 del self._updated[key]
                 self._tell(*key)
                 await trio.lowlevel.checkpoint()  # so that a pass holds up the others for itself alone

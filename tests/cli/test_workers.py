@@ -78,6 +78,40 @@ for line in sys.stdin:
         say({"id": number, "result": {}})
 """
 
+# A modern server whose resource may be kept for an hour, and changes with each call of its tool.
+PUBLISHING = """
+import json, sys
+text, listens = 1, []
+def say(message):
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\\n")
+    sys.stdout.flush()
+def tell(listen, method, params):
+    meta = {"io.modelcontextprotocol/subscriptionId": listen}
+    say({"method": "notifications/" + method, "params": {**params, "_meta": meta}})
+for line in sys.stdin:
+    message = json.loads(line)
+    method, number, params = message.get("method"), message.get("id"), message.get("params", {})
+    hints = {"ttlMs": 3600000, "cacheScope": "public", "resultType": "complete"}
+    if method == "server/discover":
+        capabilities = {"resources": {"subscribe": True}, "tools": {}}
+        say({"id": number, "result": {
+            "supportedVersions": ["2026-07-28"], "capabilities": capabilities, **hints}})
+    elif method == "subscriptions/listen":
+        listens.append((number, params["notifications"]))
+        tell(number, "subscriptions/acknowledged", {"notifications": params["notifications"]})
+    elif method == "resources/read":
+        contents = [{"uri": "memo:it", "text": str(text)}]
+        say({"id": number, "result": {"contents": contents, **hints}})
+    elif method == "tools/call":
+        text += 1
+        for listen, wish in listens:
+            if "memo:it" in wish.get("resourceSubscriptions", []):
+                tell(listen, "resources/updated", {"uri": "memo:it"})
+        say({"id": number, "result": {"content": [], "resultType": "complete"}})
+    elif number is not None:
+        say({"id": number, "error": {"code": -32601, "message": "no"}})
+"""
+
 
 _open: list[HTTPConnection] = []
 
@@ -205,6 +239,12 @@ def open_stream(connection: HTTPConnection, session: str) -> HTTPResponse:
     return response
 
 
+def next_event(stream: HTTPResponse) -> str:
+    while not (line := stream.readline().decode()).startswith("data: {"):
+        assert line, "the stream has ended"
+    return line
+
+
 def text_of(answer: dict[str, Any]) -> str:
     text = answer["result"]["content"][0]["text"]
     assert isinstance(text, str)
@@ -272,6 +312,36 @@ def test_changes_reach_clients_of_both_workers(served: Served) -> None:
         while b"resources/updated" not in stream.readline():
             pass
     assert served.mux.stop() == 0, served.mux.stderr
+
+
+def test_who_was_told_of_a_change_reads_it_from_any_worker(tmp_path: Path) -> None:
+    server, path = tmp_path / "publishing.py", tmp_path / "mcpmux.toml"
+    server.write_text(PUBLISHING)
+    command = f"command = {json.dumps(sys.executable)}\nargs = {json.dumps([str(server)])}\n"
+    path.write_text(f'[upstreams.memo]\n{command}[listeners]\nhttp = ["127.0.0.1:0"]\n')
+    uri = "memo+memo:it"
+    with Running("serve", str(path), "--workers", "2") as mux:
+        served = Served(mux, mux.line().strip(), tmp_path)
+        clients = [served.connect() for _ in range(4)]
+
+        def read(client: HTTPConnection) -> str:
+            found = modern(client, "resources/read", {"uri": uri}, uri)
+            text = found["result"]["contents"][0]["text"] if "result" in found else ""
+            assert isinstance(text, str)
+            return text
+
+        wait_until(lambda: {read(client) for client in clients} == {"1"}, "it cannot be read")
+        wish = {"_meta": META, "notifications": {"resourceSubscriptions": [uri]}}
+        listen = {"id": 7, "method": "subscriptions/listen", "params": wish}
+        headers = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": "subscriptions/listen"}
+        stream = post(served.connect(), listen, **headers)
+        assert "acknowledged" in next_event(stream)
+        for number in range(2, 5):
+            call = {"name": "memo__change", "arguments": {}}
+            assert "result" in modern(clients[0], "tools/call", call, "memo__change")
+            assert "updated" in next_event(stream)
+            assert [read(client) for client in clients] == [str(number)] * 4
+        assert mux.stop() == 0, mux.stderr
 
 
 def test_a_question_in_a_call_comes_back_to_the_worker_that_asked(served: Served) -> None:
@@ -488,12 +558,9 @@ def test_one_admin_listener_sees_and_steers_all(invoke: Invoke, tmp_path: Path) 
 
         assert invoke("ctl", "drain", "counting", *here).exit_code == 0
 
-        def is_drained() -> bool:
+        for _ in range(4):  # every worker has heard it before `ctl` ends
             told = modern(served.connect(), "tools/call", count, "counting__count")
-            return "error" in told and "drained" in told["error"]["message"]
-
-        for _ in range(4):
-            wait_until(is_drained, "not all workers have drained it")
+            assert "drained" in told["error"]["message"]
         assert json.loads(ask("/upstreams"))["upstreams"][0]["state"] == "drained"
         assert invoke("ctl", "restart", "counting", *here).exit_code == 0
 
@@ -522,6 +589,7 @@ def test_a_change_of_the_file_reaches_all_workers(tmp_path: Path) -> None:
             tools = modern(served.connect(), "tools/list", {})["result"]["tools"]
             return {tool["name"].partition("__")[0] for tool in tools}
 
+        assert not any("counting" in names() for _ in range(4))
         for _ in range(4):
             wait_until(lambda: names() == {"counted"}, "not all workers have changed")
         assert mux.stop() == 0, mux.stderr

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import structlog
 import trio
 
-from mcpmux.app.workers.desk import Begin, Desk, Saying, Stop
+from mcpmux.app.workers.changes import Resource
+from mcpmux.app.workers.desk import Begin, Changed, Desk, Saying, Stop
 from mcpmux.app.workers.member import Take, Worker, end_worker, kill_worker, start_worker
 from mcpmux.app.workers.pulse import keep_pulse
 from mcpmux.errors import TransportClosed, TransportError
@@ -112,7 +113,8 @@ class Crew:
                 hatch.close()
                 raise
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(desk))
-        worker = self._workers[number] = Worker(number, Desk(stream), Hatch(hatch), self._take)
+        worker = Worker(number, Desk(stream), Hatch(hatch), self._take, self._spread)
+        self._workers[number] = worker
         self.lives[number] = self.lives.get(number, 0) + 1
         watching = trio.CancelScope()
         try:
@@ -123,6 +125,7 @@ class Crew:
                 nursery.start_soon(self._tell_when_ready, worker)
                 nursery.start_soon(self._end_when_hung, worker, process, name=f"pulse {number}")
                 await self._tell(worker, self._beginning_of(number))
+                nursery.start_soon(self._tell_changes, worker, name=f"changes {number}")
                 if self._stopping:
                     await self._tell(worker, Stop())
                 await worker.listen()
@@ -219,6 +222,15 @@ class Crew:
         except TransportClosed:
             log.debug("a worker has gone that was to be told something", worker=worker.number)
 
+    def _spread(self, number: int, resources: tuple[Resource, ...]) -> None:
+        for worker in self._workers.values():
+            if worker.number != number and not worker.ended:
+                worker.changes.add(resources)
+
+    async def _tell_changes(self, worker: Worker) -> None:
+        while True:
+            await self._tell(worker, Changed(await worker.changes.take()))
+
     async def stop(self) -> None:
         """Have all finish what they do, and start none any more."""
         self._stopping = True
@@ -226,8 +238,15 @@ class Crew:
             worker.leaving = True
         await self.tell(lambda _number: Stop())
 
+    async def heard(self) -> None:
+        """Wait until each worker, one that starts too, has done what it was told, or is late."""
+        await self._ask("pulse", [each for each in self._workers.values() if not (each.ended or each.silent)])
+
     async def ask(self, about: str) -> dict[int, Any]:
         """What each worker answers, by its number; those that do not are left out."""
+        return await self._ask(about, self.serving)
+
+    async def _ask(self, about: str, workers: Iterable[Worker]) -> dict[int, Any]:
         answers: dict[int, Any] = {}
 
         async def ask_one(worker: Worker) -> None:
@@ -237,6 +256,6 @@ class Crew:
                 log.warning("part of an answer is missing", worker=worker.number, reason=str(error))
 
         async with trio.open_nursery() as nursery:
-            for worker in self.serving:
+            for worker in workers:
                 nursery.start_soon(ask_one, worker)
         return dict(sorted(answers.items()))

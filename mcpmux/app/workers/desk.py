@@ -17,6 +17,7 @@ from typing import Any
 
 import trio
 
+from mcpmux.app.workers.changes import Resource
 from mcpmux.app.workers.courier import Parcel
 from mcpmux.config import Config
 from mcpmux.errors import TransportClosed
@@ -54,6 +55,13 @@ class Act:
 
     action: str
     upstream: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A worker has heard that these have changed; the keeper tells the others, who forget them."""
+
+    resources: tuple[Resource, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +110,7 @@ class Passed:
     parcel: Parcel
 
 
-Saying = Begin | Adopt | Act | Stop | Ask | Ready | Leaving | Failed | Answer | Passed
+Saying = Begin | Adopt | Act | Changed | Stop | Ask | Ready | Leaving | Failed | Answer | Passed
 
 
 def read_only(mapping: dict[Any, Any]) -> Mapping[Any, Any]:

@@ -118,7 +118,7 @@ class Whole:
         self._folder = folder
         self._key = Secret(secrets.token_hex(CURSOR_KEY_BYTES))
         self._drained: set[str] = set()
-        self._unsaid: deque[Callable[[int], Saying]] = deque()
+        self._unsaid: deque[Callable[[int], Saying] | trio.Event] = deque()
         self._something = trio.Event()
 
     def __repr__(self) -> str:
@@ -136,15 +136,19 @@ class Whole:
             self.overview.gathering.begin(worker)
         return Begin(self._share(worker), str(self._folder), tuple(sorted(self._drained)))
 
-    def _say(self, saying_for: Callable[[int], Saying]) -> None:
+    def _say(self, saying_for: Callable[[int], Saying] | trio.Event) -> None:
         self._unsaid.append(saying_for)
         self._something.set()
 
     async def tell_forever(self) -> None:
-        """Tell the workers what has to be told, in order."""
+        """Tell the workers what has to be told, in order, and who waits for that."""
         while True:
             while self._unsaid:
-                await self.crew.tell(self._unsaid.popleft())
+                unsaid = self._unsaid.popleft()
+                if isinstance(unsaid, trio.Event):
+                    unsaid.set()
+                else:
+                    await self.crew.tell(unsaid)
             self._something = trio.Event()
             await self._something.wait()
 
@@ -177,6 +181,13 @@ class Whole:
         """See Mux."""
         self._drained.discard(name)
         self._say(lambda _: Act("release", name))
+
+    async def settled(self) -> None:
+        """See Steered. A worker that does not answer is told in the log."""
+        said = trio.Event()
+        self._say(said)
+        await said.wait()
+        await self.crew.heard()
 
     def _renew(self, name: str) -> None:
         self._say(lambda _: Act("renew", name))

@@ -17,8 +17,9 @@ from typing import Any
 import structlog
 import trio
 
+from mcpmux.app.workers.changes import Changes, Resource
 from mcpmux.app.workers.courier import Parcel
-from mcpmux.app.workers.desk import Answer, Ask, Desk, Failed, Leaving, Passed, Ready, Stop
+from mcpmux.app.workers.desk import Answer, Ask, Changed, Desk, Failed, Leaving, Passed, Ready, Stop
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.transports.handing import Hatch, Note
 
@@ -34,12 +35,22 @@ BOOT = (  # every module is found where the keeper has found it
 Take = Callable[[int, Parcel], None]
 """Takes what a worker has brought."""
 
+Spread = Callable[[int, tuple[Resource, ...]], None]
+"""Takes what a worker has heard that all others have to know."""
+
 
 class Worker:
-    """One process, from its start to its end. `ready` is set when it can be given connections."""
+    """One process, from its start to its end. `ready` is set when it can be given connections.
 
-    def __init__(self, number: int, desk: Desk, hatch: Hatch, take: Take) -> None:
+    `changes`: what it is still to be told.
+    """
+
+    def __init__(
+        self, number: int, desk: Desk, hatch: Hatch, take: Take, spread: Spread | None = None
+    ) -> None:
         self._take = take
+        self._spread = spread
+        self.changes = Changes()
         self.number = number
         self.desk = desk
         self.hatch = hatch
@@ -75,10 +86,14 @@ class Worker:
                     await self.desk.say(Stop())
                 elif isinstance(saying, Passed):
                     self._take(self.number, saying.parcel)
+                elif isinstance(saying, Changed) and self._spread is not None:
+                    self._spread(self.number, saying.resources)
                 elif isinstance(saying, Answer) and saying.number in self._questions:
                     self._questions[saying.number].send_nowait(saying.value)
         except TransportClosed:
             self.ended = True
+            for answered in self._questions.values():
+                answered.close()
 
     def put(self, note: Note, sock: socket.socket) -> bool:
         """Whether it has taken a connection, which the caller still has to close."""
@@ -94,12 +109,12 @@ class Worker:
         answered, answer = trio.open_memory_channel[Any](1)
         self._questions[number] = answered
         try:
-            with trio.move_on_after(seconds):
+            with trio.move_on_after(seconds), suppress(trio.EndOfChannel):
                 await self.desk.say(Ask(number, about))
                 return await answer.receive()
         finally:
             del self._questions[number]
-        raise TransportClosed(f"worker {self.number} does not answer")
+        raise TransportClosed(f"worker {self.number} {'has gone' if self.ended else 'does not answer'}")
 
 
 async def start_worker(number: int, count: int, fds: tuple[int, int]) -> trio.Process:

@@ -24,6 +24,7 @@ from mcpmux.app.mux import Mux
 from mcpmux.app.serving import DRAIN_SECONDS, settle_memory
 from mcpmux.app.watching import open_watching
 from mcpmux.app.workers.answers import Answers
+from mcpmux.app.workers.changes import SPREAD_SECONDS, Changes, forget_changed
 from mcpmux.app.workers.courier import Courier, Parcel
 from mcpmux.app.workers.desk import (
     Act,
@@ -31,6 +32,7 @@ from mcpmux.app.workers.desk import (
     Answer,
     Ask,
     Begin,
+    Changed,
     Desk,
     Failed,
     Leaving,
@@ -99,6 +101,8 @@ class _Work:
                     mux.drain(name)
                 answers = Answers(mux, watching.inspector)
                 everything.start_soon(self._obey, mux, answers, everything, name="desk")
+                if self._workers > 1:
+                    everything.start_soon(self._spread, mux, name="changes")
                 serving = Serving(config.limits, mux.front, self._stopping, _announced, gate)
                 await self._open_listeners(config, serving, clients)
                 await _say(self._desk, Ready())
@@ -161,6 +165,14 @@ class _Work:
     async def _bring(self, parcel: Parcel) -> None:
         await _say(self._desk, Passed(parcel))
 
+    async def _spread(self, mux: Mux) -> None:
+        """What we hear of changes the other workers hear from us, before clients do: these may ask them."""
+        changes = Changes()
+        mux.relay.pause = SPREAD_SECONDS
+        mux.relay.on_update = lambda upstream, uri: changes.add([(upstream, uri)])
+        while True:
+            await _say(self._desk, Changed(await changes.take()))
+
     async def _heed_signals(self) -> None:
         """SIGTERM to a worker alone drains it, as soon as the keeper knows; that starts another one."""
         with trio.open_signal_receiver(signal.SIGTERM) as received:
@@ -188,6 +200,8 @@ class _Work:
             self._stop()
         elif isinstance(saying, Adopt):
             mux.apply(saying.config)
+        elif isinstance(saying, Changed):
+            forget_changed(mux.upstreams, saying.resources)
         elif isinstance(saying, Act) and saying.upstream in mux.upstreams:
             act(mux, saying.action, saying.upstream)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+import pytest
 import trio
 import trio.testing
 
@@ -100,5 +101,24 @@ async def test_one_that_never_answers_hangs(autojump_clock: trio.testing.MockClo
         assert HUNG_SECONDS <= trio.current_time() - began <= HUNG_SECONDS + 5
         assert not pair.worker.serves
         assert not pair.awake
+        nursery.cancel_scope.cancel()
+    pair.close()
+
+
+async def test_who_asks_one_that_goes_hears_so_at_once(autojump_clock: trio.testing.MockClock):
+    pair = Pair()
+    async with trio.open_nursery() as nursery:
+        await watched(pair, nursery)
+        pair.delay = 10_000
+        began = trio.current_time()
+
+        async def leave() -> None:
+            await trio.sleep(1)
+            pair.desk.close()
+
+        nursery.start_soon(leave)
+        with pytest.raises(TransportClosed, match="has gone"):
+            await pair.worker.ask("metrics")
+        assert trio.current_time() - began == 1
         nursery.cancel_scope.cancel()
     pair.close()

@@ -1,0 +1,51 @@
+"""Resources that have changed, from the worker that hears of it to the others, which forget them.
+
+Promises: adding never waits; what waits is bounded, past that everything of an upstream has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import trio
+
+from mcpmux.runtime.upstreams.fleet import Fleet
+
+WAITING_LIMIT = 10_000  # resources
+SPREAD_SECONDS = 0.01  # for the others to hear of a change before the first client does
+
+Resource = tuple[str, str | None]
+"""An upstream's name and its own URI; None: all that it has."""
+
+
+class Changes:
+    """What one process is still to be told."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Resource, None] = {}
+        self._arrival = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Changes {len(self._waiting)}>"
+
+    def add(self, resources: Iterable[Resource]) -> None:
+        """These have changed."""
+        self._waiting.update(dict.fromkeys(resources))
+        if len(self._waiting) > WAITING_LIMIT:
+            self._waiting = {(name, None): None for name, _ in self._waiting}
+        self._arrival.set()
+
+    async def take(self) -> tuple[Resource, ...]:
+        """All that waits, once there is anything."""
+        await self._arrival.wait()
+        taken, self._waiting, self._arrival = tuple(self._waiting), {}, trio.Event()
+        return taken
+
+
+def forget_changed(fleet: Fleet, resources: Iterable[Resource]) -> None:
+    """Nothing that was said of these is used again."""
+    for session in fleet.sessions():
+        memory = session.memory
+        for name, uri in resources if memory is not None else ():
+            if name == session.name and memory is not None:
+                memory.drop() if uri is None else memory.updated(uri)
