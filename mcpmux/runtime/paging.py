@@ -91,10 +91,10 @@ async def find_page(upstream: Upstream, call: Call, cursor: str | None, *, anew:
         return Page(texts, items, page.following, hints, 2 * len(memoryview(page.items)))
 
     memory = upstream.memory
+    if memory is None or anew:  # without a memory nothing ends what is kept, should it offer more one day
+        return Found(await fetch(), None, personal=True)
     if not offers(upstream, call.method):
         return _NOTHING_THERE
-    if memory is None or anew:
-        return Found(await fetch(), None, personal=True)
     return await memory.page(call, cursor, fetch)
 
 

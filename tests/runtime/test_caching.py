@@ -561,6 +561,21 @@ async def test_an_upstream_that_comes_or_goes_shows_in_the_merged_list(autojump_
         assert await listed() == 4
 
 
+async def test_one_of_whom_nothing_is_kept_shows_what_it_has_not_had_before(autojump_clock):
+    docs, web = Library(), Subscribable(MODERN, uris=["memo:9"], capabilities={"tools": {}})
+    settings = {"web": {"caching": False}}
+    async with open_world({"docs": docs, "web": web}, settings=settings) as world:
+        client = await ready(world)
+        for _ in range(2):
+            listed = (await client.request("resources/list"))["resources"]
+            assert [each["uri"] for each in listed if each["uri"].startswith("web+")] == []
+        web.capabilities = OFFERS
+        await world.kill("web")
+        await trio.sleep(30)
+        listed = (await client.request("resources/list"))["resources"]
+        assert [each["uri"] for each in listed if each["uri"].startswith("web+")] == ["web+memo:9"]
+
+
 async def test_a_raw_uri_is_found_without_walking_the_lists_again(autojump_clock):
     docs, web = Library(uris=["memo:1"]), Library(uris=["memo:2"])
     async with open_world({"docs": docs, "web": web}) as world:
