@@ -172,7 +172,7 @@ async def test_a_listen_that_the_server_ends_is_opened_again_and_caught_up(down,
 
 
 async def test_list_changes_are_told_of_a_time_in_which_the_server_refused_to_be_listened_to(autojump_clock):
-    moods = ["break off", "refuse", "refuse"]
+    moods = ["break off", "refuse"]
 
     async def be_moody(server: Subscribable, method: str, params: Json, message: Json) -> Json | None:
         if method != "subscriptions/listen" or not moods:

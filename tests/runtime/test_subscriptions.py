@@ -89,6 +89,9 @@ async def test_many_clients_are_one_upstream_subscription(up, down, autojump_clo
         listens = [await subscribe(client, ["x+memo:1"]) for client in clients]
         assert server.subscribed == {"memo:1"}
         assert server.subscribes["memo:1"] == 1
+        await trio.sleep(1)
+        asked = [message for message in server.seen if message.get("method") == "subscriptions/listen"]
+        assert len(asked) <= 2  # for the lists alone, and with that resource
         await server.update("memo:1")
         for client, listen in zip(clients, listens, strict=True):
             await expect_update(client, "x+memo:1", listen)

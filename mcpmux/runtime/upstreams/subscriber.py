@@ -87,6 +87,8 @@ class Subscriber:
 
     async def ensure(self, uri: str) -> None:
         """Wait until the upstream has agreed to tell about `uri`. Raises RpcError when it does not."""
+        if uri in self._asked:
+            return
         self._refused.pop(uri, None)
         self.poke()
         while uri not in self._asked:
@@ -141,6 +143,7 @@ class Subscriber:
 
     def _take_wish(self) -> frozenset[str]:
         """What is wanted now. What nobody wants any more is neither refused nor missed."""
+        self._wish = trio.Event()
         wanted = self._wanted()
         self._missed &= wanted
         for uri in self._refused.keys() - wanted:
@@ -155,7 +158,6 @@ class Subscriber:
         for uri in withdrawn:
             self._refused.pop(uri, None)
         await trio.sleep(GATHER_SECONDS)
-        self._wish = trio.Event()
 
     # Legacy
 
