@@ -69,6 +69,15 @@ class Library(Subscribable):
         return self.asked["resources/read"]
 
 
+class Slow(Library):
+    """Takes seven seconds for a read."""
+
+    async def make(self, method: str, params: Json, message: Json) -> Json:
+        if method == "resources/read":
+            await trio.sleep(7)
+        return await super().make(method, params, message)
+
+
 async def ready(world: World, principal: Principal = ANYONE, revision: str = MODERN) -> ScriptedClient:
     """A client of servers that are connected and have acknowledged what was asked of them."""
     client = world.client(principal=principal)
@@ -335,6 +344,16 @@ async def test_who_waits_has_a_deadline_of_its_own(autojump_clock):
         assert trio.current_time() - began == pytest.approx(10, abs=0.5)
         assert (await waiter.receive())["error"]["code"] == -31002
         assert trio.current_time() - waits_since == pytest.approx(10, abs=0.5)
+        assert docs.reads == 2
+
+
+async def test_who_gets_nothing_of_anothers_answer_has_the_whole_time_for_its_own(autojump_clock):
+    """Or a slow server would fail those whom it would have answered without any sharing."""
+    docs = Slow()
+    docs.hints = {"ttlMs": 0, "cacheScope": "private"}
+    async with open_world({"docs": docs}, settings={"docs": {"request_timeout": 10.0}}) as world:
+        for client in await together(world, 2, (ALICE, BOB)):
+            assert "result" in await client.receive()
         assert docs.reads == 2
 
 

@@ -43,11 +43,12 @@ async def share(
     lead: Callable[[], Awaitable[T]],
     accepts: Callable[[T | RpcError, bool], bool],
     is_answer: Callable[[RpcError], bool],
+    alone: Callable[[], Awaitable[T]] | None = None,
 ) -> tuple[T, bool]:
     """What `lead` brings, ours or somebody else's, and whether it is somebody else's.
 
     `who`: for whom we ask. `accepts`: whether what somebody else's has brought, for the same or for
-    others, is for us, too; when not, we ask by ourselves.
+    others, is for us, too; when not, we ask by ourselves: `alone`, which is `lead` when it is not given.
     `is_answer`: whether an error is the server's own. Raises RpcError.
     """
     while (flight := flights.get(key)) is not None:
@@ -56,7 +57,7 @@ async def share(
         if outcome is None:
             continue  # the first of us to wake leads the next
         if not accepts(outcome, flight.leader == who):
-            return await lead(), False
+            return await (alone or lead)(), False
         if isinstance(outcome, RpcError):
             raise RpcError(outcome.code, outcome.message, outcome.data)
         return outcome, True

@@ -216,9 +216,13 @@ class Memory:
         async def lead() -> _Brought:
             return await self._lead_read(key, ask, notify)
 
-        with trio.move_on_after(seconds if key in self._reads else math.inf):
+        async def alone() -> _Brought:
+            patience.deadline = math.inf  # the server answers: its own time for this begins now
+            return await lead()
+
+        with trio.move_on_after(seconds if key in self._reads else math.inf) as patience:
             who = self._audience(call)
-            brought, shared = await share(self._reads, key, who, lead, _is_for_others, is_own_answer)
+            brought, shared = await share(self._reads, key, who, lead, _is_for_others, is_own_answer, alone)
             if shared:
                 self.counts.misses -= 1
                 self.counts.shared += 1
