@@ -204,8 +204,9 @@ def _worked_for(leg: Leg, params: Params) -> int:
 
 
 def _only_one(leg: Leg) -> int:
-    """The exchange of the one request that an upstream works on; 0 when there are none or several."""
+    """The one exchange that an upstream works for; 0 when there are none or several."""
     exchanges = {pending[_EXCHANGE] for pending in _asked(leg)[_OUT].values()}
+    exchanges.discard(0)  # what mcpmux asks for itself
     return exchanges.pop() if len(exchanges) == 1 else 0
 
 

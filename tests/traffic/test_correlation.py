@@ -61,6 +61,7 @@ def test_exchanges_have_numbers_of_their_own_and_ids_belong_to_their_leg():
 
 def test_a_question_of_the_server_belongs_to_the_only_request_it_works_on():
     play = Play()
+    play.pass_(play.upstream, "out", 0, id=3, method="ping")
     play.pass_(play.upstream, "out", 1, id=1, method="tools/call", params={"name": "t"})
     asked = play.pass_(play.upstream, "in", id=0, method="roots/list")
     assert asked.exchange == 1

@@ -99,6 +99,7 @@ def test_a_line_is_the_record_encoded(messages: list[tuple[Seen, str | None, str
     for seq, (seen, *facts) in enumerate(messages, 1):
         for said in facts:  # what is known of a leg may change from message to message
             seen.leg.name = seen.leg.session = seen.leg.revision = said
+            seen.leg.transport = said or "http"
             record = to_record(seen, RUN, seq, REDACTOR, level, 40)
             assert members(encoder.encode(seq, level, [seen])) == members(encode_record(record))
 

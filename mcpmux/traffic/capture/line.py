@@ -67,12 +67,12 @@ class _Line(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class _Known(msgspec.Struct, gc=False):
-    """What lines say of a leg, as long as it has this name, revision and session.
+    """What lines say of a leg, as long as it has this name, revision, session and transport.
 
     `kinds`: of each sort of messages, `kind` of their lines.
     """
 
-    facts: tuple[str | None, str | None, str | None]
+    facts: tuple[str | None, ...]
     kinds: dict[_Sort, Raw]
 
 
@@ -187,7 +187,7 @@ class LineEncoder:
 
     def _know(self, leg: Leg) -> dict[_Sort, Raw]:
         """What lines say of a leg, as it is called now."""
-        facts = leg.name, leg.revision, leg.session
+        facts = leg.name, leg.revision, leg.session, leg.transport
         known = self._legs.get(leg)
         if known is None or known.facts != facts:
             if len(self._legs) >= LEGS_CACHED:
