@@ -20,6 +20,8 @@ class Oversized(msgspec.Struct, frozen=True):
 
 Line = bytes | Oversized
 
+_LF, _CR = 0x0A, 0x0D  # as numbers: a byte is found much faster than a sequence of one
+
 
 def encode_line(message: bytes) -> bytes:
     """One JSON message as a line.
@@ -27,9 +29,9 @@ def encode_line(message: bytes) -> bytes:
     A payload that was pretty-printed by its author holds line breaks; in JSON they can only be
     insignificant whitespace, so spaces may stand in. A lone CR would end the line for some readers.
     """
-    if b"\n" in message:
+    if _LF in message:
         message = message.replace(b"\n", b" ")
-    if b"\r" in message:
+    if _CR in message:
         message = message.replace(b"\r", b" ")
     return message + b"\n"
 
@@ -48,15 +50,18 @@ class LineDecoder:
 
     def feed(self, chunk: bytes) -> list[Line]:
         """Take the next bytes, give the lines they complete."""
-        lines = chunk.split(b"\n")
-        unfinished = lines.pop()
         found: list[Line] = []
-        if lines and self._size:
-            self._keep(lines[0])
-            found = self.close()
-            del lines[0]
-        found += [line for raw in lines if (line := self._cut(raw))]
-        self._keep(unfinished)
+        start = 0
+        while (end := chunk.find(b"\n", start)) >= 0:  # faster than to split, when lines are long
+            raw = chunk[start:end]
+            if self._size:
+                self._keep(raw)
+                found += self.close()
+            elif line := self._cut(raw):
+                found.append(line)
+            start = end + 1
+        if start < len(chunk):
+            self._keep(chunk[start:])
         return found
 
     def close(self) -> list[Line]:
@@ -68,7 +73,7 @@ class LineDecoder:
         return [line] if line else []
 
     def _cut(self, raw: bytes) -> Line:
-        line = raw.removesuffix(b"\r")
+        line = raw[:-1] if raw.endswith(b"\r") else raw
         return line if len(line) <= self._limit else Oversized(len(raw))
 
     def _keep(self, piece: bytes) -> None:
