@@ -64,7 +64,7 @@ class DemoServer:
     async def answer(self, request: Request, notify: Notify) -> Fields:
         """Answer one request in the words of its era. Raises RpcError."""
         try:
-            call = Call.of(request.method, request.params)
+            call = Call.of(request.method, request.payload)
         except ValueError:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "_meta" must be an object') from None
         if VERSION in call.meta or call.method == m.DISCOVER:

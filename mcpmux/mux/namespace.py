@@ -59,6 +59,8 @@ class Space:
             rest = uri[len(_UI) :]
             prefix = self._prefix_for(rest.partition("/")[0])
             return f"{_UI}{prefix}/{rest}" if prefix else uri
+        if self.prefix:
+            return f"{self.prefix}+{uri}"
         head, plus, _ = uri.partition("+")
         prefix = self._prefix_for(head if plus else "")
         return f"{prefix}+{uri}" if prefix else uri

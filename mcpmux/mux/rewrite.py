@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -134,7 +135,7 @@ def _with_prefix(key: str, items: Raw, space: Space) -> tuple[list[str | None], 
 def expose_result(method: str, result: Fields, space: Space) -> Fields:
     """The result of a routed request, as clients see it (changed in place)."""
     if method == m.RESOURCES_READ:
-        _change_each(result, "contents", lambda content: _change(content, "uri", space.expose_uri))
+        _expose_contents(result, space)
     elif method in m.ABOUT_TASKS:
         _expose_outcome(method, result, space)
     elif method == m.PROMPTS_GET:
@@ -143,6 +144,23 @@ def expose_result(method: str, result: Fields, space: Space) -> Fields:
         _change_within(result, "inputRequests", lambda requests: _expose_input_requests(requests, space))
         task_ids.expose_questions(result, space)
     return result
+
+
+def _expose_contents(result: Fields, space: Space) -> None:
+    """Of what was read. As `_change_each` does it, in fewer steps: this is the hot path."""
+    contents = result.get("contents")
+    if contents is None or is_large(contents):
+        _change_each(result, "contents", lambda content: _change(content, "uri", space.expose_uri))
+        return
+    try:
+        members: list[dict[str, Any]] = decode_list(contents)
+    except ValueError:
+        return
+    for member in members:
+        uri = text_of(member.get("uri"))
+        if uri is not None:
+            member["uri"] = space.expose_uri(uri)
+    result["contents"] = raw(members)
 
 
 def _expose_outcome(method: str, result: Fields, space: Space) -> None:

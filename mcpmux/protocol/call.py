@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from mcpmux.protocol.envelope import Fields, decode_fields, id_of, text_of
+from mcpmux.protocol.envelope import Fields, decode_fields, id_of, raw, text_of
 from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.protocol.revisions import NEWEST
 
 META = "_meta"
 PROGRESS_TOKEN = "progressToken"
@@ -26,6 +27,26 @@ SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 
 MODERN_KEYS = frozenset({VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, LOG_LEVEL})
 """Members of a request's `_meta` that only 2026-07-28 has; legacy sessions say them once."""
+
+KEPT = 256  # values of `_meta` that are kept as they were read
+KEPT_BYTES = 1024  # of one; a longer one is read anew each time
+
+
+class Meta(dict[str, Raw]):
+    """A `_meta` of MODERN_KEYS alone: what a client says again and again. Calls share it: nobody changes it.
+
+    `encoded`: all of it. `sound`: whether it was found to say what 2026-07-28 requires. `complete`: whether
+    it says all that we say to a server of our newest revision.
+    """
+
+    __slots__ = ("complete", "encoded", "sound", "version")
+
+    def __init__(self, members: Fields) -> None:
+        super().__init__(members)
+        self.encoded = raw(members)
+        self.version = text_of(members.get(VERSION))
+        self.sound = False
+        self.complete = self.version == NEWEST and CLIENT_INFO in members and CLIENT_CAPABILITIES in members
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -47,18 +68,16 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     def of(
         cls,
         method: str,
-        params: Raw | None,
+        params: Raw | Fields | None,
         client: object = None,
         *,
         legacy: bool = False,
         principal: Principal = ANYONE,
     ) -> Call:
-        """Split raw params. Raises ValueError when `_meta` is no object."""
+        """Split params, raw or not. Raises ValueError when `_meta` is no object."""
         fields = decode_fields(params)
         meta = fields.pop(META, None)
-        members = decode_fields(meta)
-        if PROGRESS_TOKEN in members and id_of(members[PROGRESS_TOKEN]) is None:
-            del members[PROGRESS_TOKEN]  # null and the like are no tokens
+        members = {} if meta is None else _read_meta(bytes(meta))
         return cls(method, fields, members, client, None, legacy, principal)
 
     def with_params(self, params: Fields) -> Call:
@@ -69,6 +88,8 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
     def with_meta(self, meta: Fields) -> Call:
         """The same call with other `_meta`."""
+        if meta is self.meta:
+            return self
         return Call(
             self.method, self.params, meta, self.client, self.capabilities, self.legacy, self.principal
         )
@@ -105,4 +126,30 @@ Cancelling it cancels the work."""
 
 def with_meta(params: Fields, meta: Fields) -> Mapping[str, Any]:
     """Parameters ready to be encoded: `_meta` put back when there is anything in it."""
-    return {**params, META: meta} if meta else params
+    if not meta:
+        return params
+    return {**params, META: meta.encoded if isinstance(meta, Meta) else meta}
+
+
+_kept: dict[bytes, Meta] = {}  # the oldest first
+
+
+def _read_meta(meta: bytes) -> Fields:
+    """Its members. Raises ValueError when it is no object."""
+    known = _kept.get(meta)
+    if known is not None:
+        return known
+    members = _members_of(meta)
+    if len(meta) > KEPT_BYTES or not MODERN_KEYS.issuperset(members):  # a token, say, is for one call
+        return members
+    if len(_kept) >= KEPT:
+        del _kept[next(iter(_kept))]
+    _kept[meta] = kept = Meta(members)
+    return kept
+
+
+def _members_of(meta: bytes) -> Fields:
+    members = decode_fields(meta)
+    if PROGRESS_TOKEN in members and id_of(members[PROGRESS_TOKEN]) is None:
+        del members[PROGRESS_TOKEN]  # null and the like are no tokens
+    return members

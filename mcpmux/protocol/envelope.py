@@ -45,11 +45,20 @@ NO_BATCH = (
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """A call that wants an answer. `params` is a raw JSON object, or None when it was absent."""
+    """A call that wants an answer. `params` is a raw JSON object, or None when it was absent.
+
+    `members`: its members, where reading the message has shown them; `params` is empty then.
+    """
 
     id: Id
     method: str
     params: Raw | None = None
+    members: Fields | None = None
+
+    @property
+    def payload(self) -> Raw | Fields | None:
+        """The parameters, for `decode_fields`."""
+        return self.params if self.members is None else self.members
 
 
 class Notification(msgspec.Struct, frozen=True, gc=False):
@@ -109,7 +118,26 @@ class _WireReply(msgspec.Struct, gc=False):
     error: Raw | UnsetType = UNSET
 
 
+class _WireRequest(msgspec.Struct, gc=False):
+    jsonrpc: str
+    id: Id
+    method: str
+    params: Fields | None = None
+
+
+class _RequestOut(msgspec.Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
+    id: Id
+    method: str
+    params: Mapping[str, Any]
+
+
+class _ReplyOut(msgspec.Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
+    id: Id
+    result: Mapping[str, Any]
+
+
 _wire_decoder = msgspec.json.Decoder(_Wire)
+_wire_request_decoder = msgspec.json.Decoder(_WireRequest)
 _wire_reply_decoder = msgspec.json.Decoder(_WireReply)
 _wire_error_decoder = msgspec.json.Decoder(_WireError)
 
@@ -137,6 +165,19 @@ def decode_message(data: bytes) -> Message:
     except _UNREADABLE as error:
         raise _parse_error(error) from None
     return _classify(wire)
+
+
+def decode_request(data: bytes) -> Request | None:
+    """The same of a request, whose members come of the same pass; None for any other message."""
+    try:
+        if not data.isascii():
+            data.decode()
+        wire = _wire_request_decoder.decode(data)
+    except _UNREADABLE:
+        return None
+    if wire.jsonrpc != "2.0":
+        return None
+    return Request(wire.id, wire.method, EMPTY_OBJECT, wire.params or {})
 
 
 def decode_reply(data: bytes) -> Reply | None:
@@ -231,10 +272,15 @@ def split_batch(data: bytes) -> list[bytes]:
     return [bytes(member) for member in members]
 
 
-def decode_fields(raw: Raw | bytes | None) -> Fields:
-    """The members of a raw JSON object; none for an absent one. Raises ValueError for anything else."""
+def decode_fields(raw: Raw | bytes | Fields | None) -> Fields:
+    """The members of a raw JSON object; none for an absent one. Raises ValueError for anything else.
+
+    What is decoded already is copied.
+    """
     if raw is None:
         return {}
+    if isinstance(raw, dict):
+        return raw.copy()
     try:
         return _fields_decoder.decode(raw)
     except _UNREADABLE as error:
@@ -297,10 +343,9 @@ def raw(value: Any) -> Raw:
 
 def encode_request(id: Id, method: str, params: Mapping[str, Any] | None) -> bytes:  # noqa: A002
     """One request line."""
-    message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method}
-    if params is not None:
-        message["params"] = params
-    return _encoder.encode(message)
+    if params is None:
+        return _encoder.encode({"jsonrpc": "2.0", "id": id, "method": method})
+    return _encoder.encode(_RequestOut(id, method, params))
 
 
 def encode_notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
@@ -313,7 +358,7 @@ def encode_notification(method: str, params: Mapping[str, Any] | None = None) ->
 
 def encode_reply(id: Id, result: Mapping[str, Any]) -> bytes:  # noqa: A002
     """One successful answer."""
-    return _encoder.encode({"jsonrpc": "2.0", "id": id, "result": result})
+    return _encoder.encode(_ReplyOut(id, result))
 
 
 def encode_error(id: Id | None, error: RpcError) -> bytes:  # noqa: A002

@@ -19,6 +19,7 @@ Source: changelog of 2026-07-28; `server/resources` error handling; `server/util
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -35,6 +36,7 @@ from mcpmux.protocol.call import (
     SERVER_INFO,
     VERSION,
     Call,
+    Meta,
 )
 from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, RESOURCE_NOT_FOUND
 from mcpmux.protocol.envelope import EMPTY_OBJECT, Fields, decode_fields, decode_list, raw, text_of
@@ -50,33 +52,36 @@ _BOOLEAN_SCHEMAS = {b"true": raw({}), b"false": raw({"not": {}})}
 _MODERN_RESULT_KEYS = ("resultType", "ttlMs", "cacheScope")
 
 
-class ClientFacts(msgspec.Struct, frozen=True):
+class ClientFacts(msgspec.Struct, frozen=True, dict=True):
     """What a legacy client said in `initialize`, as raw JSON, and the log level it set since."""
 
     info: Raw
     capabilities: Raw
     log_level: str | None = None
 
+    @cached_property
+    def meta(self) -> Meta:
+        """The same as every request of 2026-07-28 says it."""
+        members = {VERSION: _NEWEST, CLIENT_INFO: self.info, CLIENT_CAPABILITIES: self.capabilities}
+        return Meta(members if self.log_level is None else {**members, LOG_LEVEL: raw(self.log_level)})
+
 
 def upgrade_call(
     method: str,
-    params: Raw | None,
+    params: Raw | Fields | None,
     client: ClientFacts,
     identity: object = None,
     principal: Principal = ANYONE,
 ) -> Call:
     """A legacy client's request as a modern call. Raises ValueError when `_meta` is no object."""
     call = Call.of(method, params, identity, legacy=True, principal=principal)
-    call.meta[VERSION] = _NEWEST
-    call.meta[CLIENT_INFO] = client.info
-    call.meta[CLIENT_CAPABILITIES] = client.capabilities
-    if client.log_level is not None:
-        call.meta[LOG_LEVEL] = raw(client.log_level)
-    return call
+    return call.with_meta({**call.meta, **client.meta} if call.meta else client.meta)
 
 
 def downgrade_meta(call: Call) -> Fields:
     """The `_meta` that a legacy server gets: without what only modern requests carry."""
+    if isinstance(call.meta, Meta):
+        return {}
     return {key: value for key, value in call.meta.items() if key not in MODERN_KEYS}
 
 
@@ -85,6 +90,8 @@ def modern_meta(call: Call, client_info: Raw) -> Fields:
 
     `client_info` stands in where the client did not identify itself.
     """
+    if isinstance(call.meta, Meta) and call.meta.complete:
+        return call.meta
     meta = {**call.meta, VERSION: _NEWEST}
     meta.setdefault(CLIENT_INFO, client_info)
     meta.setdefault(CLIENT_CAPABILITIES, EMPTY_OBJECT)

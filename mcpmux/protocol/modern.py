@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Raw
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION, Call
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION, Call, Meta
 from mcpmux.protocol.codes import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -52,15 +52,26 @@ def unsupported_version(requested: str) -> RpcError:
 
 def check_call(call: Call) -> None:
     """The required members of `_meta` are there and make sense. Raises RpcError."""
-    version = text_of(call.meta.get(VERSION))
+    meta = call.meta
+    if isinstance(meta, Meta) and meta.sound:
+        return
+    version = stated_version(call)
     if version is None:
         raise MalformedRequest(f'"_meta" must have "{VERSION}", a string')
     if not is_modern(version):
         raise unsupported_version(version)
-    _expect_object(call.meta.get(CLIENT_CAPABILITIES), CLIENT_CAPABILITIES, required=True)
-    _expect_object(call.meta.get(CLIENT_INFO), CLIENT_INFO, required=False)
-    if LOG_LEVEL in call.meta and text_of(call.meta[LOG_LEVEL]) not in LOG_LEVELS:
+    _expect_object(meta.get(CLIENT_CAPABILITIES), CLIENT_CAPABILITIES, required=True)
+    _expect_object(meta.get(CLIENT_INFO), CLIENT_INFO, required=False)
+    if LOG_LEVEL in meta and text_of(meta[LOG_LEVEL]) not in LOG_LEVELS:
         raise MalformedRequest(f'"{LOG_LEVEL}" must be one of {", ".join(LOG_LEVELS)}')
+    if isinstance(meta, Meta):
+        meta.sound = True
+
+
+def stated_version(call: Call) -> str | None:
+    """The version in `_meta`; None when there is no text."""
+    meta = call.meta
+    return meta.version if isinstance(meta, Meta) else text_of(meta.get(VERSION))
 
 
 def _expect_object(value: Raw | None, key: str, *, required: bool) -> None:

@@ -148,7 +148,7 @@ def read_call(request: Request, client: object = None, principal: Principal = AN
     Raises RpcError when `_meta` is no object.
     """
     try:
-        return Call.of(request.method, request.params, client, principal=principal)
+        return Call.of(request.method, request.payload, client, principal=principal)
     except ValueError:
         raise MalformedRequest('"_meta" must be an object') from None
 

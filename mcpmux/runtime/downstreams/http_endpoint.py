@@ -24,7 +24,7 @@ from mcpmux.mux.replay import Gone, ReplayBounds
 from mcpmux.protocol import method as m
 from mcpmux.protocol.batch import read_batch
 from mcpmux.protocol.busy import Busy
-from mcpmux.protocol.call import VERSION, Call, Notify
+from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import (
     BadMessage,
@@ -36,10 +36,10 @@ from mcpmux.protocol.envelope import (
     Reply,
     Request,
     decode_message,
+    decode_request,
     encode_error,
     encode_reply,
     is_batch,
-    text_of,
 )
 from mcpmux.protocol.headers import (
     LAST_EVENT_ID,
@@ -48,7 +48,7 @@ from mcpmux.protocol.headers import (
     check_headers,
     check_version,
 )
-from mcpmux.protocol.modern import check_call, unsupported_version
+from mcpmux.protocol.modern import check_call, stated_version, unsupported_version
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
@@ -219,21 +219,22 @@ class HttpEndpoint:
         try:
             if SESSION_HEADER in request.headers and (session := self._batching(request)) is not None:
                 return self._take_batch(read_batch(request.body), session, request, reply)
-            message = decode_message(request.body)
+            message = decode_request(request.body) or decode_message(request.body)
         except BadMessage as bad:
             return reply.send(400, JSON, encode_error(bad.id, bad))
         if self._gate is not None:
             return self._take_sufficient(message, request, reply)
-        return self._take(message, request, reply)
-
-    def _take(self, message: Message, request: HttpRequest, reply: HttpReply) -> Awaitable[None]:
         if isinstance(message, Request):
             return self._take_request(message, request, reply)
         return self._take_other(message, request, reply)
 
     async def _take_sufficient(self, message: Message, request: HttpRequest, reply: HttpReply) -> None:
-        if await self._suffice([message], request, reply):
-            await self._take(message, request, reply)
+        if not await self._suffice([message], request, reply):
+            return
+        if isinstance(message, Request):
+            await self._take_request(message, request, reply)
+        else:
+            await self._take_other(message, request, reply)
 
     async def _take_batch(
         self,
@@ -382,7 +383,7 @@ def _fail(message: Request, reply: HttpReply, error: RpcError) -> Awaitable[None
 
 def _check_modern(call: Call, request: HttpRequest) -> None:
     """The body is complete, and the headers say the same. Raises RpcError."""
-    version = text_of(call.meta.get(VERSION))
+    version = stated_version(call)
     if version is not None:
         check_version(request.headers, version)
     check_call(call)

@@ -160,7 +160,7 @@ class LegacySession:
 
     def _read(self, request: Request) -> Call:
         try:
-            return upgrade_call(request.method, request.params, self._client, self, self.principal)
+            return upgrade_call(request.method, request.payload, self._client, self, self.principal)
         except ValueError:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "_meta" must be an object') from None
 
@@ -207,7 +207,7 @@ class LegacySession:
         return {}
 
     def _set_level(self, request: Request) -> Fields:
-        level = text_of(decode_fields(request.params).get("level"))
+        level = text_of(decode_fields(request.payload).get("level"))
         if level not in LOG_LEVELS:
             raise RpcError(INVALID_PARAMS, f'Invalid params: "level" must be one of {", ".join(LOG_LEVELS)}')
         self._client = ClientFacts(self._client.info, self._client.capabilities, level)
@@ -228,7 +228,7 @@ async def open_session(
     principal: Principal = ANYONE,
 ) -> tuple[LegacySession, Fields]:
     """Answer `initialize`: the new session and the result. `tap` watches it. Raises RpcError."""
-    params = decode_fields(request.params)
+    params = decode_fields(request.payload)
     requested = text_of(params.get("protocolVersion"))
     if requested is None:
         raise RpcError(INVALID_PARAMS, 'Invalid params: "protocolVersion" must be a string')
