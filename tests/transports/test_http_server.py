@@ -151,6 +151,17 @@ async def test_body_that_waits_for_a_go_ahead_gets_one():
         assert (await receive_until(stream, b"ab")).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
+async def test_a_client_that_sends_far_too_much_reads_why_it_is_refused():
+    """Many send all that they have before they read."""
+    size = 32 * 2**20
+    async with serving(echo, body_bytes=2**20) as server:
+        answer = await server.ask(
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size + bytes(size)
+        )
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"larger than 1048576 bytes" in answer
+
+
 async def test_large_body_is_sent_whole_to_a_slow_reader():
     body = bytes(range(256)) * 8192
 

@@ -175,6 +175,7 @@ def test_one_software_has_one_known_head_and_it_keeps_no_secret():
         REQUEST.replace(b"X-A:", b"Expect: 100-continue"),
         REQUEST.replace(b"X-A:", b"Upgrade: h2c"),
         REQUEST.replace(b"Content-Length: 4", b"Transfer-Encoding: chunked"),
+        b"POST /mcp HTTP/1.1\r\nhost:here\r\ncontent-length:4\r\n\r\nbody",
         REQUEST + b"more",
         REQUEST.replace(b"X-A:", b"x-a: 1\r\nX-A:"),
         REQUEST.partition(b"\r\n\r\n")[0],
@@ -182,6 +183,13 @@ def test_one_software_has_one_known_head_and_it_keeps_no_secret():
 )
 def test_unfit_head_is_not_learned(message):
     assert learn(message, fields_of(message)) is None
+
+
+@pytest.mark.parametrize(("length", "learned"), [(2000, True), (9000, False)])
+def test_a_token_may_be_long_but_not_endless(length, learned):
+    message = REQUEST.replace(b"abc", b"a" * length)
+    known = learn(message, fields_of(message))
+    assert (known is not None) is learned
 
 
 def test_who_never_says_the_same_is_not_listened_to_for_ever():

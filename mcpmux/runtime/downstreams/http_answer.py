@@ -122,16 +122,18 @@ async def respond(
     parts: list[Part] | None = None
     try:
         result = await work(notify)
-        if not reply.started:
+        started = reply.started
+        if not started:
             parts = encode_large_reply(request.id, result)
         status, data = 200, b"" if parts is not None else encode_reply(request.id, result)
         del result  # nothing has to be kept while it is sent but what is sent
     except Exception as error:
+        started = reply.started
         status, data = failure(request, error)
     if parts is not None:
         await reply.send_parts(200, JSON, parts)
         return
-    if reply.started:
+    if started:
         await reply.finish(encode_event(data))
     else:
         status = 200 if legacy else status

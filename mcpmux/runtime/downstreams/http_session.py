@@ -8,6 +8,7 @@ nothing, so they just end with their connection. Source: "Transports", 2025-03-2
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import trio
@@ -44,6 +45,10 @@ PRIMING_SECONDS = 0.05  # for a call's answer, before its client gets an event i
 RETRY_MILLISECONDS = 1000  # for a client to come back after its stream has broken off
 
 
+CallOff = Callable[[str], None]
+"""Cancels a request, for the reason given."""
+
+
 class _Stream:
     """A call's stream. `over` once its last event is in; `only_answer` when that was all there is."""
 
@@ -66,7 +71,7 @@ class HttpSession:
         self._nursery = nursery
         self._buffer = ReplayBuffer(bounds)
         self._own = OwnStream(self._buffer, session.mailbox)
-        self._in_flight: dict[Id, trio.CancelScope] = {}
+        self._in_flight: dict[Id, CallOff] = {}
         self._asked = Calls(_unasked, _unheard)
         self._streams: dict[int, _Stream] = {}
         self._next_stream = OWN_STREAM + 1
@@ -84,8 +89,8 @@ class HttpSession:
 
     def close(self) -> None:
         """The session is over: its exchanges and streams end, nothing of its interest stays."""
-        for scope in self._in_flight.values():
-            scope.cancel(reason="the session has ended")
+        for call_off in self._in_flight.values():
+            call_off("the session has ended")
         self.session.mailbox.close()
         self.session.close()
         if self.watch is not None:
@@ -121,39 +126,41 @@ class HttpSession:
             request_id = id_of(decode_fields(notification.params).get("requestId"))
         except ValueError:
             return
-        scope = self._in_flight.get(request_id) if request_id is not None else None
-        if scope is not None:
-            scope.cancel(reason="the client cancelled the request")
+        call_off = self._in_flight.get(request_id) if request_id is not None else None
+        if call_off is not None:
+            call_off("the client cancelled the request")
 
     # Requests
 
     async def post(self, request: Request, reply: HttpReply, *, streams: bool) -> None:
         """Answer one request; `streams`: the client takes event streams. Raises RpcError for a refusal."""
-        scope = self.admit(request)
         if streams and request.method == m.TOOLS_CALL:
+            scope = self.admit(request)
             stream = self._open_stream()
             self._nursery.start_soon(self._work, request, scope, stream, name=f"call {request.id}")
             await self._follow(stream, reply)
             return
+        self._admit(request, reply.call_off)
         try:
-            with scope:
-                ask = partial(self._ask, streaming(reply, streams=streams))
-                work = partial(self.session.answer, request, ask=ask)
-                await respond(request, reply, work, streams=streams, legacy=True)
-            if scope.cancelled_caught and not reply.started:
-                await _send_only(reply, None)
+            ask = partial(self._ask, streaming(reply, streams=streams))
+            work = partial(self.session.answer, request, ask=ask)
+            await respond(request, reply, work, streams=streams, legacy=True)
         finally:
             del self._in_flight[request.id]
 
     def admit(self, request: Request) -> trio.CancelScope:
         """One more request is in flight: the scope that cancels it. Raises RpcError for a refusal."""
+        scope = trio.CancelScope()
+        self._admit(request, lambda reason: scope.cancel(reason=reason))
+        return scope
+
+    def _admit(self, request: Request, call_off: CallOff) -> None:
         self.last_used = trio.current_time()
         if request.id in self._in_flight:
             raise RpcError(INVALID_REQUEST, f"Invalid request: id {request.id!r} is already in flight")
         if len(self._in_flight) >= self._in_flight_limit:
             raise Busy(f"more than {self._in_flight_limit} requests in flight", IN_FLIGHT, own=True)
-        scope = self._in_flight[request.id] = trio.CancelScope()
-        return scope
+        self._in_flight[request.id] = call_off
 
     async def work(self, request: Request, scope: trio.CancelScope, say: Say) -> bytes | None:
         """The answer to an admitted request of several that share a response; None when it was cancelled."""

@@ -104,6 +104,10 @@ class TappedReply(HttpReply):
         self._see(data)
         await self._reply.finish(data)
 
+    def call_off(self, reason: str) -> None:
+        """See HttpReply."""
+        self._reply.call_off(reason)
+
     def _see(self, data: bytes) -> None:
         if self._decoder is None:  # only now is it known to be a stream
             self._decoder = SseDecoder(EVENT_LIMIT)

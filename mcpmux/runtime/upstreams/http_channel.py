@@ -71,6 +71,8 @@ _NOT_STREAMABLE = (400, 404, 405)
 _MAY_BE_PARKED = frozenset({m.TOOLS_CALL, m.PROMPTS_GET, m.TASKS_RESULT})
 """Reading a resource is not among them: no legacy server asks for input there, and it is the hot path."""
 
+_ANSWERS = (Reply, ErrorReply)
+
 _TEACH = frozenset({m.TOOLS_LIST, m.TOOLS_CALL})
 """What tells which headers a tool's arguments need."""
 
@@ -228,6 +230,11 @@ class HttpChannel:
                 response.take_time()
                 with limited(term):
                     answer = await self._answer_in_stream(response, waiting)
+            elif response.status == 200 and not self._peer.batches and (whole := response.read_nowait()):
+                self._peer.note(whole, 200)
+                answer = _as_answer(message_in(whole), waiting)
+                if answer is None:
+                    raise nonsense(response, whole)
             else:
                 answer = await self._answer_in(response, waiting)
         except SessionExpired as error:
@@ -317,8 +324,9 @@ class HttpChannel:
         if response.status >= 400:
             self._peer.note_refusal(response.status, message if isinstance(message, ErrorReply) else None)
             self._peer.check_overload(response, body)
-        if isinstance(message, Reply | ErrorReply) and message.id in (waiting.request_id, None):
-            return message
+        answer = _as_answer(message, waiting)
+        if answer is not None:
+            return answer
         if response.status != 200:
             raise self._peer.status_error(response, body)
         raise nonsense(response, body)
@@ -349,6 +357,13 @@ class HttpChannel:
         if decoder.last_event_id and self._peer.legacy:
             return None
         raise TransportClosed("the response stream ended without an answer")
+
+
+def _as_answer(message: Message | None, waiting: _Waiting) -> Reply | ErrorReply | None:
+    """The message, when it is the answer that is waited for."""
+    if isinstance(message, _ANSWERS) and (message.id == waiting.request_id or message.id is None):
+        return message
+    return None
 
 
 @asynccontextmanager

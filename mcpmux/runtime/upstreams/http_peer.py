@@ -42,6 +42,7 @@ log = structlog.get_logger()
 JSON_TYPE = "application/json"
 METHODS_KEPT = 64  # whose headers are kept ready
 REDIRECTS = 3  # followed for one request; more are a circle
+_HOPS = range(REDIRECTS + 1)
 FAREWELL_SECONDS = 2.0  # for ending a session at the server while we stop
 ERROR_TEXT_BYTES = 4096  # of a foreign error page that are looked at
 ERROR_TEXT_LIMIT = 200  # characters of it that are worth showing
@@ -187,7 +188,7 @@ class HttpPeer:
             self._watch.tap.saw(self._watch.leg, "out", body)
             more += TRACE_HEADERS.get()
         said = more
-        for hop in range(REDIRECTS + 1):
+        for hop in _HOPS:
             if self._credential is not None:
                 said = (*more, *await shown_by(self._credential))
             try:
@@ -223,7 +224,7 @@ class HttpPeer:
         if self._watch is not None:
             self._watch.sent(body)
         try:
-            for hop in range(REDIRECTS + 1):
+            for hop in _HOPS:
                 shown = await shown_by(self._credential) if self._credential is not None else ()
                 async with self._pool.request(
                     "POST", self._target, (*self._of_all, *shown), body, idempotent=False
@@ -249,7 +250,7 @@ class HttpPeer:
         if last_event_id:
             headers = (*headers, ("Last-Event-ID", last_event_id))
         try:
-            for hop in range(REDIRECTS + 1):
+            for hop in _HOPS:
                 shown = await shown_by(self._credential) if self._credential is not None else ()
                 async with self._pool.request(
                     "GET", self._target, (*headers, *shown), b"", idempotent=True

@@ -15,7 +15,7 @@ import trio
 from mcpmux.mux.fair_queue import FairQueue
 from mcpmux.protocol.busy import Busy
 from mcpmux.protocol.call import Call
-from mcpmux.transports.http.server import CONNECTION
+from mcpmux.transports.http.server_connection import CONNECTION
 
 
 class _Waiter:

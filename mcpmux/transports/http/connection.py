@@ -73,13 +73,20 @@ class HttpConnection:
         Raises TransportClosed, RemoteProtocolError, Overdue.
         """
         parser, wire = self.parser, self.wire
+        if len(body) <= JOIN_BYTES:
+            head, body = head + body, b""
         parser.begin()
         self._overdue = False
         if until < math.inf:
             self.until = until
             self._punctuality.watch(self)
         try:
-            await self._send(head, body)
+            try:
+                sent = wire.send_nowait(head)
+                if body or sent < len(head):
+                    await self._send_rest(head[sent:], body)
+            except TransportClosed:
+                self._check_time()  # else a server may refuse before it has read all: go on to its answer
             while not parser.status:
                 data = await wire.receive()
                 if data:
@@ -93,6 +100,11 @@ class HttpConnection:
         except BaseException:
             self.close()
             raise
+
+    async def _send_rest(self, rest: bytes, body: bytes) -> None:
+        for part in (rest, body):
+            if part:
+                await self.wire.send(part)
 
     async def receive(self) -> None:
         """Feed the parser once. Raises TransportClosed, RemoteProtocolError, Overdue."""
@@ -144,17 +156,6 @@ class HttpConnection:
     def _check_time(self) -> None:
         if self._overdue:
             raise Overdue("no answer in time") from None
-
-    async def _send(self, head: bytes, body: bytes) -> None:
-        try:
-            if len(body) <= JOIN_BYTES:
-                await self.wire.send(head + body)
-            else:
-                await self.wire.send(head)
-                await self.wire.send(body)
-        except TransportClosed:
-            self._check_time()
-            return  # a server may refuse and close before it has read all: its answer is still to be had
 
 
 def _default_port(secure: bool) -> int:

@@ -13,16 +13,24 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-VARYING = frozenset(
-    {b"authorization", b"content-length", b"date", b"mcp-method", b"mcp-name", b"mcp-session-id"}
-)
+VARYING = {
+    "authorization": 4096,
+    "content-length": 32,
+    "date": 64,
+    "mcp-method": 64,
+    "mcp-name": 512,
+    "mcp-session-id": 128,
+}
+"""And how long their values may be, more or less: the parser reads longer ones."""
+
 LENGTH = "content-length"
 LESSONS = 4  # heads that are learned on one connection: some peers never say the same again
 LEARNED_BYTES = 1024  # of a head, without what varies: to prepare a longer one takes too long
 HEADS = 256  # kept ready for all connections, as those who use the same software say the same
 
-_VALUE = rb"([!-~](?:[ -~]*[!-~])?)"
-_DIGITS = rb"([0-9]{1,15})"
+
+_VALUE = r"([!-~](?:[ -~]*[!-~])?)"
+_DIGITS = r"([0-9]{1,15})"
 _UNFIT = frozenset({"expect", "transfer-encoding", "upgrade"})  # these change how the rest is read
 _LINE_END = b"\r\n"
 _HEAD_END = b"\r\n\r\n"
@@ -31,25 +39,30 @@ _HEAD_END = b"\r\n\r\n"
 class KnownHead:
     """A good head, as `learn` has made it."""
 
-    __slots__ = ("_headers", "_keys", "_match")
+    __slots__ = ("_begin", "_beginning", "_end", "_headers", "_keys", "_match")
 
-    def __init__(self, pattern: bytes, fields: tuple[tuple[str, str | None], ...]) -> None:
-        """`pattern` matches the head, and finds the values of those of its `fields` that vary (None)."""
+    def __init__(self, beginning: bytes, pattern: str, fields: tuple[tuple[str, str | None], ...]) -> None:
+        """`pattern` matches what follows on `beginning`, and finds those of `fields` that vary (None)."""
+        self._beginning = beginning
+        self._begin = len(beginning)
         self._match = re.compile(pattern).match
         self._headers = {key: value or "" for key, value in fields}
         self._keys = [key for key, value in fields if value is None]
+        self._end = len(beginning) + len(pattern) + sum(VARYING[key] for key in self._keys)
 
     def __repr__(self) -> str:
         return f"<KnownHead {list(self._headers)}>"
 
     def read(self, data: bytes) -> tuple[dict[str, str], int] | None:
         """The fields of the one message that `data` is, and where its body begins; None for anything else."""
-        head = self._match(data)
+        if not data.startswith(self._beginning):
+            return None
+        head = self._match(data[self._begin : self._end].decode("latin-1"))
         if head is None:
             return None
         fields = self._headers.copy()
-        fields.update(zip(self._keys, map(bytes.decode, head.groups()), strict=True))
-        position = head.end()
+        fields.update(zip(self._keys, head.groups()))  # noqa: B905 - as many, and telling it so takes time
+        position = self._begin + head.end()
         return (fields, position) if len(data) - position == int(fields[LENGTH]) else None
 
 
@@ -67,18 +80,27 @@ def learn(data: bytes, headers: dict[str, str]) -> KnownHead | None:
     first, *lines = data[:end].split(_LINE_END)
     if len(lines) != len(headers):
         return None
-    pattern: list[bytes] = [re.escape(first)]
+    pattern: list[str] = []
     fields: list[tuple[str, str | None]] = []
     for line, (key, value) in zip(lines, headers.items(), strict=True):
         name, colon, _ = line.partition(b": ")
-        varies = colon and name.lower() in VARYING
-        if varies:
-            pattern.append(re.escape(name + colon) + (_DIGITS if key == LENGTH else _VALUE))
+        varying = colon and key in VARYING and name.lower() == key.encode("latin-1")
+        if varying:
+            pattern.append(_exactly(name + colon) + (_DIGITS if key == LENGTH else _VALUE))
         else:
-            pattern.append(re.escape(line))
-        fields.append((key, None if varies else value))
-    whole = _LINE_END.join(pattern) + _HEAD_END
-    if len(whole) > LEARNED_BYTES:
+            pattern.append(_exactly(line))
+        fields.append((key, None if varying else value))
+    varies = [value is None for _, value in fields]
+    if True not in varies:
+        return None  # not even its length is written as it mostly is
+    same = varies.index(True)
+    beginning = b"".join(line + _LINE_END for line in (first, *lines[:same]))
+    rest = _exactly(_LINE_END).join(pattern[same:]) + _exactly(_HEAD_END)
+    if len(beginning) + len(rest) > LEARNED_BYTES:
         return None
-    known = _known(whole, tuple(fields))
+    known = _known(beginning, rest, tuple(fields))
     return known if known.read(data) is not None else None
+
+
+def _exactly(text: bytes) -> str:
+    return re.escape(text.decode("latin-1"))

@@ -65,6 +65,10 @@ class AtOnce(Protocol):
         """Send all of them, one after the other."""
         ...
 
+    def call_off(self, reason: str) -> None:
+        """Cancel the handler, and nothing else."""
+        ...
+
 
 class HttpReply:
     """The answer to one request. To be used by one task at a time."""
@@ -109,16 +113,18 @@ class HttpReply:
 
         It is sent when what this returns is awaited, which comes next.
         """
-        self._advance(NEW, FINISHED)
+        if self._stage is not NEW:
+            self._advance(NEW, FINISHED)
+        self._stage = FINISHED
         head = self._encode_head(status, fields)
-        if has_no_body(status):
+        if status != 200 and has_no_body(status):
             return self._send(head + b"\r\n")
-        head = b"%bContent-Length: %d\r\n\r\n" % (head, len(body))
+        length = len(body)
         if self._request.method == "HEAD":
             body = b""
         if len(body) <= JOIN_BYTES:
-            return self._send(head + body)
-        return self._send_parts([head, body])
+            return self._send(b"%bContent-Length: %d\r\n\r\n%b" % (head, length, body))
+        return self._send_parts([b"%bContent-Length: %d\r\n\r\n" % (head, length), body])
 
     async def send_parts(self, status: int, fields: Fields, body: Sequence[Part]) -> None:
         """As `send`, of a body in parts, which are not copied together."""
@@ -180,6 +186,15 @@ class HttpReply:
         end = LAST_CHUNK if self._chunked else b""
         await self._send(self._encode_part(data) + end)
 
+    def call_off(self, reason: str) -> None:
+        """Cancel the handler; the server answers for it, with nothing, and the connection goes on.
+
+        To be called by another task while the handler works, which needs no cancel scope of its own so.
+        """
+        if self._at_once is None:
+            raise LocalProtocolError("this request cannot be called off")
+        self._at_once.call_off(reason)
+
     def pass_on(self, worker: int) -> None:
         """Have another worker answer; the handler returns without an answer of its own."""
         self._advance(NEW, PASSED)
@@ -194,11 +209,12 @@ class HttpReply:
         request = self._request
         if self._state.draining:
             request.keep_alive = False
+        head = encode_response_head(status, fields)
         if not request.keep_alive:
-            persistence = b"Connection: close\r\n"
-        else:
-            persistence = b"Connection: keep-alive\r\n" if request.http_1_0 else b""
-        return b"%b%b%b" % (encode_response_head(status, fields), persistence, self._state.date_field)
+            head += b"Connection: close\r\n"
+        elif request.http_1_0:
+            head += b"Connection: keep-alive\r\n"
+        return head + self._state.date_field
 
     def _encode_part(self, data: bytes) -> bytes:
         return encode_chunk(data) if self._chunked else data

@@ -87,6 +87,10 @@ class RequestParser:
     def __repr__(self) -> str:
         return f"RequestParser({self.phase.name}, complete={len(self.requests)}, refusal={self.refusal})"
 
+    def close(self) -> None:
+        """Nothing more is fed: httptools and we hold each other no longer."""
+        del self._parser
+
     def feed(self, data: bytes) -> None:
         """Take what was received. Never raises: see `refusal`."""
         if self._known is not None and self.phase is IDLE and self._take_known(self._known, data):
@@ -234,6 +238,7 @@ class RequestParser:
             assert self._request is not None  # its head came first
             body = self._body
             self._request.body = bytes(body[0]) if len(body) == 1 else b"".join(body)
+            body.clear()  # the next request may be long in coming
             self.requests.append(self._request)
             self._request = None
             self.phase = IDLE

@@ -122,7 +122,7 @@ class ResponseParser:
         parts = self._body
         if not parts:
             return b""
-        data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+        data = b"".join(parts)  # of one it is the very same
         parts.clear()
         return data
 

@@ -1,0 +1,330 @@
+"""One client's connection to an HTTP/1.1 server: requests and answers in turn, until either side ends it.
+
+There is one task and one cancel scope for it, and neither for a request: a request that arrives in one
+receive and is answered by one send costs those two system calls and one turn of the scheduler. Somebody has
+to `sweep` it, for its deadlines and for noticing that the client left while its request is being handled.
+What is malformed or too large is refused here; what a request means is the handler's business.
+"""
+
+from __future__ import annotations
+
+import math
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+
+import msgspec
+import structlog
+import trio
+
+from mcpmux.errors import LocalProtocolError, TransportClosed
+from mcpmux.transports.handing import Handing, Note, ResumedWire
+from mcpmux.transports.http.hand_over import encode_requests, hand_over
+from mcpmux.transports.http.message import BODY_RATE, Fields, HttpLimits, HttpRequest, Refusal
+from mcpmux.transports.http.reply import HttpReply, ServerState
+from mcpmux.transports.http.request import BODY, IDLE, Phase, RequestParser
+from mcpmux.transports.tls.certificate import holder_of
+from mcpmux.transports.tls.handshake import NotTls, accept_tls
+from mcpmux.transports.wire import Part, PlainWire, Wire
+
+Handler = Callable[[HttpRequest, HttpReply], Awaitable[None]]
+Refuse = Callable[[int, str], tuple[Fields, bytes]]
+
+LINGER_SECONDS = 2.0  # how long a refused client may go on sending before it is cut off
+CALLED_OFF = 202  # the status of an answer that is none, to a request that was taken back
+LINGER_RECEIVES = 1024  # and how much (64 MiB at most), so that it reads our answer, not a reset
+
+log = structlog.get_logger()
+
+CONNECTION: ContextVar[str] = ContextVar("CONNECTION", default="")
+"""The peer's address and port, in everything that one of its requests causes; "" elsewhere."""
+
+
+class Shared(msgspec.Struct):
+    """What all connections of a server have in common; see `serve_http`."""
+
+    handler: Handler
+    refuse: Refuse
+    limits: HttpLimits
+    state: ServerState
+    tls: ssl.SSLContext | None = None
+    handing: Handing | None = None
+
+
+class ServerConnection:
+    """One client's connection.
+
+    `deadline` is when the sweeper cuts in; it is infinite while the handler works. `reply` is the one
+    being made, if any. `refusal` is set by whoever ends the connection with an error for the client.
+    """
+
+    def __init__(self, shared: Shared, stream: trio.SocketStream, note: Note | None) -> None:
+        self.peer = note.peer if note is not None else _address(stream)
+        self.wire: Wire = PlainWire(stream) if note is None else ResumedWire(stream, note.data)
+        self._handshaking = shared.tls is not None and note is None
+        self.refusal: Refusal | None = None
+        self.deadline = shared.state.now + shared.limits.head_seconds
+        self._body_began = 0.0  # when the head of the request was in whose body comes now
+        self._shared = shared
+        self._state = shared.state
+        self._limits = shared.limits
+        self._parser = RequestParser(shared.limits, self.peer)
+        if note is not None:
+            self._parser.holder = note.holder
+        self._reply: HttpReply | None = None
+        self._rest: memoryview | None = None  # of what was sent without waiting, and did not go at once
+        self._scope = trio.CancelScope()
+        self._unused = False  # we stop, and nothing of a request has come
+        self._called_off = False  # the handler was cancelled, and the connection goes on
+
+    def __repr__(self) -> str:
+        return f"ServerConnection({self.peer}, {self._parser.phase.name}, reply={self._reply})"
+
+    async def run(self) -> None:
+        CONNECTION.set(self.peer)
+        try:
+            with self._scope:
+                tls = self._shared.tls
+                if self._handshaking and tls is not None and not await self._secure(tls):
+                    return
+                if self.refusal is None:
+                    await self._converse(IDLE)
+            while self._called_off:
+                await self._go_on()
+        except* Exception as crash:
+            self._note_crash(crash)
+        if self.refusal is not None and not self._handshaking:
+            await self._refuse(self.refusal)
+        elif self._unused:
+            await self._give_back()
+
+    def close(self) -> None:
+        """Give back the socket, and what was cut off: in circles it would wait long for the collector."""
+        self.wire.close()
+        self._parser.close()
+        self._reply = self._rest = None
+
+    async def _secure(self, context: ssl.SSLContext) -> bool:
+        """Put TLS on the wire. False when that is the end of the connection."""
+        try:
+            self.wire = tls = await accept_tls(self.wire, context, self.peer)
+            self._parser.holder = holder_of(tls.peer_certificate())
+        except NotTls as error:
+            self.refusal = Refusal(400, str(error))
+        except TransportClosed as error:
+            log.info("TLS handshake failed", peer=self.peer, reason=str(error))
+            return False
+        self._handshaking = False
+        return True
+
+    def sweep(self) -> None:
+        """Look after deadlines and the client's presence; called every SWEEP_SECONDS."""
+        overdue = self._state.now > self.deadline
+        if self._reply is not None:
+            if overdue or self.wire.is_finished():
+                self._scope.cancel(reason="the client reads nothing" if overdue else "the client left")
+        elif self._parser.phase is not IDLE:
+            if overdue:
+                self.refusal = Refusal(408, "the request did not arrive in time")
+                self._scope.cancel(reason="the request did not arrive in time")
+        elif (overdue or self._state.draining) and (self._handshaking or not self.wire.is_readable()):
+            self._unused = not overdue and not self._handshaking
+            self._scope.cancel(reason="idle")
+
+    def call_off(self, reason: str) -> None:
+        """Cancel the handler that works now; a client that has heard nothing yet gets CALLED_OFF."""
+        self._called_off = True
+        self._scope.cancel(reason=reason)
+
+    async def _go_on(self) -> None:
+        """With the next request, after the end of one that was called off."""
+        self._called_off = False
+        self._scope = trio.CancelScope()
+        with self._scope:
+            reply, self._reply = self._reply, None
+            if reply is not None:
+                if not reply.started:
+                    await reply.send(CALLED_OFF, ())
+                elif not reply.finished:
+                    await reply.finish()
+                await self.flush()
+                if not reply.request.keep_alive:
+                    return
+            await self._converse(None)
+
+    async def _converse(self, phase: Phase | None) -> None:
+        """Requests and answers in turn, until either side ends it. This is the hot path.
+
+        `phase`: of the request that comes, before what was received last; None when some were answered since.
+        """
+        parser = self._parser
+        while True:
+            while parser.requests:
+                phase = None
+                request = parser.requests.popleft()
+                self.deadline = math.inf
+                self._reply = reply = HttpReply(request, self.send, self._state, self)
+                await self._shared.handler(request, reply)
+                if not reply.finished:
+                    await self._finish(reply)
+                self._reply = None
+                if not request.keep_alive:
+                    return
+                del request, reply  # the next may be long in coming
+            if parser.refusal is not None:
+                self.refusal = parser.refusal
+                return
+            if phase is None and parser.phase is IDLE:
+                self.deadline = self._state.now + self._limits.idle_seconds
+            elif parser.phase is BODY or parser.phase is not phase:  # a longer head wins no time
+                self._renew_deadline(phase)
+            if parser.wants_continue:
+                parser.wants_continue = False
+                await self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            try:
+                data = await self.wire.receive()
+            except TransportClosed:
+                return
+            if not data:
+                return
+            phase = parser.phase
+            parser.feed(data)
+
+    async def _finish(self, reply: HttpReply) -> None:
+        """End what a returning handler left open."""
+        if reply.passed_to is not None:
+            await self._pass_on(reply, reply.passed_to)
+            return
+        if not reply.started:
+            raise LocalProtocolError("the handler returned without an answer")
+        await reply.finish()
+
+    async def _pass_on(self, reply: HttpReply, worker: int) -> None:
+        """Hand the connection over, with this request and all that came behind it."""
+        reply.request.keep_alive = False  # for us it ends here
+        parser, handing = self._parser, self._shared.handing
+        if parser.phase is not IDLE or parser.refusal is not None or handing is None:
+            self.refusal = Refusal(503, "send this request again, by itself: another process has its session")
+            return
+        data = encode_requests((reply.request, *parser.requests))
+        try:
+            await hand_over(handing, worker, self.wire, data, self.peer, parser.holder)
+        except TransportClosed as error:
+            self.refusal = Refusal(503, f"the process that has this session cannot be reached: {error}")
+
+    async def _give_back(self) -> None:
+        """We stop while others go on: a client that is about to ask something shall not notice."""
+        handing = self._shared.handing
+        if handing is not None and isinstance(self.wire, PlainWire):
+            with suppress(TransportClosed):
+                await handing.pass_on(0, self.wire.socket, b"", self.peer, self._parser.holder)
+
+    def _renew_deadline(self, before: Phase | None) -> None:
+        phase, limits = self._parser.phase, self._limits
+        if phase is IDLE:
+            self.deadline = self._state.now + limits.idle_seconds
+        elif phase is BODY:
+            if before is not BODY:
+                self._body_began = self._state.now
+            least = self._body_began + limits.body_seconds + self._parser.body_bytes / BODY_RATE
+            self.deadline = min(self._state.now + limits.body_seconds, least)
+        else:
+            self.deadline = self._state.now + limits.head_seconds
+
+    async def send(self, data: bytes) -> None:
+        """Send all of it. A peer that is gone, or reads nothing for too long, cancels the connection.
+
+        What a cancelled call has left goes before the next.
+        """
+        if self._rest is not None:
+            await self.flush()
+        try:
+            sent = self.wire.send_nowait(data)
+        except TransportClosed:
+            await self._lose_client()
+            return
+        if sent < len(data):
+            self._rest = memoryview(data)[sent:]
+            await self.flush()
+
+    async def send_parts(self, parts: Sequence[Part]) -> None:
+        """Send all of them, one after the other, as `send` does. Cancelled, it ends the connection."""
+        if self._rest is not None:
+            await self.flush()
+        try:
+            sent = self.wire.send_parts_nowait(parts)
+        except TransportClosed:
+            await self._lose_client()
+            return
+        try:
+            for part in parts:
+                if sent < len(part):
+                    self._rest = memoryview(part)[sent:]
+                    await self.flush()
+                sent = max(0, sent - len(part))
+        except BaseException:
+            self._called_off = False
+            self._scope.cancel(reason="half an answer was sent")
+            raise
+
+    def send_nowait(self, data: bytes) -> bool:
+        """Take all of it, and send what goes without waiting; False when `flush` has to send the rest."""
+        if self._rest is not None:
+            raise LocalProtocolError("what was sent before has not been flushed")
+        try:
+            sent = self.wire.send_nowait(data)
+        except TransportClosed:
+            self._scope.cancel(reason="the client left")
+            return True
+        if sent < len(data):
+            self._rest = memoryview(data)[sent:]
+        return self._rest is None
+
+    async def flush(self) -> None:
+        """Send what is left of what was sent, as `send` does."""
+        before = self.deadline
+        try:
+            while self._rest is not None:
+                self.deadline = self._state.now + self._limits.write_seconds
+                self._rest = await self.wire.send_some(self._rest) or None
+        except TransportClosed:
+            self._rest = None
+            await self._lose_client()
+        finally:
+            self.deadline = before
+
+    async def _lose_client(self) -> None:
+        self._scope.cancel(reason="the client left")
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    def _note_crash(self, crash: ExceptionGroup[Exception]) -> None:
+        errors = [repr(error) for error in crash.exceptions]
+        log.error("request handler failed", peer=self.peer, reply=repr(self._reply), errors=errors)
+        log.debug("request handler failed here", exc_info=crash)
+        if self._reply is None or not self._reply.started:
+            self.refusal = Refusal(500, "internal error")
+
+    async def _refuse(self, refusal: Refusal) -> None:
+        """Answer, then receive a bounded rest: closing on unread bytes would reset the answer away."""
+        self._reply = None
+        self.deadline = math.inf
+        request = HttpRequest("", "", "", {}, b"", self.peer, http_1_0=False, keep_alive=False)
+        fields, body = self._shared.refuse(refusal.status, refusal.sentence)
+        with trio.move_on_after(LINGER_SECONDS):
+            try:
+                await HttpReply(request, self.wire.send, self._state).send(refusal.status, fields, body)
+                self.wire.send_eof()
+                for _ in range(LINGER_RECEIVES):
+                    if not await self.wire.receive():
+                        return
+            except TransportClosed:
+                return
+
+
+def _address(stream: trio.SocketStream) -> str:
+    try:
+        host, port, *_ = stream.socket.getpeername()
+    except (OSError, ValueError):
+        return "unknown"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
