@@ -34,8 +34,27 @@ class MemoryPipe:
         self._receiver.close()
 
 
-def open_memory_pipes(capacity: int = CAPACITY) -> tuple[MessagePipe, MessagePipe]:
+class PromptMemoryPipe(MemoryPipe):
+    """One end that can be used without waiting, too: see PromptPipe."""
+
+    def offer(self, message: bytes) -> bool:
+        try:
+            self._sender.send_nowait(message)
+        except (trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
+            return False
+        return True
+
+    def receive_nowait(self) -> bytes | None:
+        try:
+            return self._receiver.receive_nowait()
+        except (trio.WouldBlock, trio.EndOfChannel, trio.ClosedResourceError):
+            return None
+
+
+def open_memory_pipes(
+    capacity: int = CAPACITY, kind: type[MemoryPipe] = MemoryPipe
+) -> tuple[MessagePipe, MessagePipe]:
     """Two connected ends. Closing one ends the other."""
     to_right, from_left = trio.open_memory_channel[bytes](capacity)
     to_left, from_right = trio.open_memory_channel[bytes](capacity)
-    return MemoryPipe(to_right, from_right), MemoryPipe(to_left, from_left)
+    return kind(to_right, from_right), kind(to_left, from_left)

@@ -7,8 +7,9 @@ still set in the work that comes next, so work has to set those that it reads.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from functools import partial
 
 import trio
 
@@ -51,28 +52,30 @@ class Clerks:
     """The clerks of one peer. They live in the nursery that work is given with."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Job] = deque()  # never more than there are free clerks
-        self._free = 0
-        self._bench = trio.lowlevel.ParkingLot()
+        self._free: dict[trio.lowlevel.Task, None] = {}  # only who sleeps: what is given to it is done
+        self._given: dict[trio.lowlevel.Task, Job] = {}  # to clerks that are about to wake
         self._dismissed = False
+        self._context = copy_context()  # work may be given by tasks of others
 
     def __repr__(self) -> str:
-        return f"<Clerks {self._free} free, {len(self._waiting)} jobs>"
+        return f"<Clerks {len(self._free)} free, {len(self._given)} jobs>"
 
     def give(self, nursery: trio.Nursery, work: Work) -> Job:
         """Have `work` done by a free clerk, or by a new one."""
         job = Job(work)
-        if len(self._waiting) < self._free:
-            self._waiting.append(job)
-            self._bench.unpark()
+        if self._free:
+            clerk, _ = self._free.popitem()
+            self._given[clerk] = job
+            trio.lowlevel.reschedule(clerk)
         else:
-            nursery.start_soon(self._serve, job, name="clerk")
+            self._context.run(partial(nursery.start_soon, self._serve, job, name="clerk"))
         return job
 
     def dismiss(self) -> None:
         """No more work comes: clerks go when what was given is done."""
         self._dismissed = True
-        self._bench.unpark_all()
+        while self._free:
+            trio.lowlevel.reschedule(self._free.popitem()[0])
 
     async def _serve(self, job: Job | None) -> None:
         while True:
@@ -87,11 +90,14 @@ class Clerks:
 
     async def _next(self) -> Job | None:
         """The next job; None when enough others wait for one, or none will come."""
-        if not self._waiting and self._free < FREE_LIMIT:
-            self._free += 1
-            try:
-                while not self._waiting and not self._dismissed:
-                    await self._bench.park()
-            finally:
-                self._free -= 1
-        return self._waiting.popleft() if self._waiting else None
+        if self._dismissed or len(self._free) >= FREE_LIMIT:
+            return None
+        clerk = trio.lowlevel.current_task()
+        self._free[clerk] = None
+
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+            del self._free[clerk]
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        return self._given.pop(clerk, None)

@@ -19,6 +19,7 @@ from mcpmux.protocol.call import Event, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR
 from mcpmux.protocol.envelope import Fields, Id, Request, encode_error, encode_notification, encode_reply
 from mcpmux.runtime.clerk import Clerks, Job
+from mcpmux.runtime.forwarding import Forward, Forwarded, forward_nothing
 from mcpmux.transports.pipe import MessagePipe, offer_to
 
 log = structlog.get_logger()
@@ -27,15 +28,50 @@ Answer = Callable[[Request, Notify], Awaitable[Fields]]
 """Answers one request of the peer, or raises RpcError."""
 
 
+class _Pending:
+    """A request that was passed on and that no task waits for.
+
+    pending --answered or carried on--> gone
+    """
+
+    __slots__ = ("_incoming", "forwarded", "nursery", "request")
+
+    def __init__(
+        self, incoming: Incoming, nursery: trio.Nursery, request: Request, forwarded: Forwarded
+    ) -> None:
+        self._incoming = incoming
+        self.nursery = nursery
+        self.request = request
+        self.forwarded = forwarded
+        forwarded.tell(self._take)
+
+    def __repr__(self) -> str:
+        return f"<_Pending {self.request.method} {self.forwarded!r}>"
+
+    def _take(self) -> None:
+        self._incoming.take(self)
+
+    def cancel(self, reason: str) -> None:
+        """It is not to be answered any more: the task that carries it on is cancelled."""
+        self._incoming.carry_on(self).cancel(reason)
+
+
 class Incoming:
     """The peer's exchanges in progress, by id. `on_done` is called when one of them is over."""
 
-    def __init__(self, pipe: MessagePipe, answer: Answer, on_done: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        pipe: MessagePipe,
+        answer: Answer,
+        on_done: Callable[[], None],
+        forward: Forward = forward_nothing,
+    ) -> None:
         self._pipe = pipe
         self._offer = offer_to(pipe)
         self._answer = answer
+        self._forward = forward
         self._on_done = on_done
-        self._exchanges: dict[Id, Job | trio.CancelScope] = {}
+        self._exchanges: dict[Id, Job | _Pending | trio.CancelScope] = {}
         self._clerks = Clerks()
 
     def __repr__(self) -> str:
@@ -50,11 +86,22 @@ class Incoming:
     def begin(self, nursery: trio.Nursery, request: Request, batch: BatchAnswer | None) -> None:
         """Answer a request, whose id is not in use, in the background."""
         if batch is None:
-            self._exchanges[request.id] = self._clerks.give(nursery, partial(self._serve, request))
+            forwarded = self._passed_on(request)
+            if forwarded is not None:
+                self._exchanges[request.id] = _Pending(self, nursery, request, forwarded)
+            else:
+                work = partial(self._serve, request, None)
+                self._exchanges[request.id] = self._clerks.give(nursery, work)
         else:
             batch.expect()
             scope = self._exchanges[request.id] = trio.CancelScope()
             nursery.start_soon(self._serve_in_batch, request, scope, batch, name="exchange of a batch")
+
+    def _passed_on(self, request: Request) -> Forwarded | None:
+        try:
+            return self._forward(request)
+        except Exception:  # the ordinary way meets it again, and has a wall around it
+            return None
 
     def cancel(self, request_id: Id) -> bool:
         """The peer does not want an answer any more; False when there is no such exchange."""
@@ -64,13 +111,47 @@ class Incoming:
         return exchange is not None
 
     def close(self) -> None:
-        """The peer asks nothing more; what it has asked goes on."""
+        """The peer asks nothing more; what it has asked goes on, in tasks that its nursery waits for."""
+        for exchange in list(self._exchanges.values()):
+            if isinstance(exchange, _Pending):
+                self.carry_on(exchange)
         self._clerks.dismiss()
 
-    async def _serve(self, request: Request) -> None:
+    def take(self, pending: _Pending) -> None:
+        """There is something for a request that no task waits for: its answer, or else a reason for one."""
+        request = pending.request
+        try:
+            result = pending.forwarded.take()
+            data = None if result is None else encode_reply(request.id, result)
+        except Exception as error:  # the wall around one request
+            data = _failed(request, error)
+        if data is None:
+            self.carry_on(pending)
+        elif self._offer(data):
+            self._end(request)
+        else:
+            work = partial(self._deliver, request, data)
+            self._exchanges[request.id] = self._clerks.give(pending.nursery, work)
+
+    def carry_on(self, pending: _Pending) -> Job:
+        """From now on a task waits for the answer to a request that was passed on."""
+        request, forwarded = pending.request, pending.forwarded
+        forwarded.tell(None)
+        job = self._clerks.give(pending.nursery, partial(self._serve, request, forwarded))
+        self._exchanges[request.id] = job
+        return job
+
+    async def _deliver(self, request: Request, data: bytes) -> None:
+        """The last part of `_serve`."""
+        try:
+            await self._send(data)
+        finally:
+            self._end(request)
+
+    async def _serve(self, request: Request, forwarded: Forwarded | None) -> None:
         """One request, from its arrival to its answer. A cancelled one is not answered."""
         try:
-            data = await self._encoded_answer(request)
+            data = await self._encoded_answer(request, forwarded)
             if not self._offer(data):
                 await self._send(data)
         finally:
@@ -91,19 +172,28 @@ class Incoming:
         del self._exchanges[request.id]
         self._on_done()
 
-    async def _encoded_answer(self, request: Request) -> bytes:
+    async def _encoded_answer(self, request: Request, forwarded: Forwarded | None = None) -> bytes:
         async def notify(event: Event) -> None:
             await self._pipe.send(encode_notification(event.method, event.params))
 
         try:
-            return encode_reply(request.id, await self._answer(request, notify))
-        except RpcError as error:
-            return encode_error(request.id, error)
-        except Exception:  # the wall around one request
-            log.exception("request failed", method=request.method)
-            return encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
+            if forwarded is None:
+                result = await self._answer(request, notify)
+            else:
+                result = await forwarded.carry_on(notify)
+            return encode_reply(request.id, result)
+        except Exception as error:  # the wall around one request
+            return _failed(request, error)
 
     async def _send(self, data: bytes) -> None:
         """Send to a peer that may be gone; the reader notices that on its own."""
         with suppress(TransportError):
             await self._pipe.send(data)
+
+
+def _failed(request: Request, error: Exception) -> bytes:
+    """The answer to a request that has failed."""
+    if not isinstance(error, RpcError):
+        log.error("request failed", method=request.method, exc_info=error)
+        error = RpcError(INTERNAL_ERROR, "Internal error")
+    return encode_error(request.id, error)

@@ -7,8 +7,8 @@ sessions and what a method means, but for cancellation, progress and log message
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import structlog
 import trio
@@ -18,33 +18,33 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import ASKS
 from mcpmux.protocol.batch import BatchAnswer, read_batch
 from mcpmux.protocol.busy import IN_FLIGHT, Busy
-from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, Call, Event, Notify, with_meta
+from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, Event
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_REQUEST
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
     Fields,
     Id,
+    Message,
     Notification,
     Reply,
     Request,
     decode_fields,
     decode_message,
+    decode_reply,
+    decode_request,
     encode_error,
     encode_notification,
-    encode_request,
     id_of,
     is_batch,
-    raw,
 )
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.inflight import Ticket
 from mcpmux.protocol.revisions import allows_batch
-from mcpmux.runtime.calls import Calls, FindClient, Hear
+from mcpmux.runtime.calls import FindClient, Hear
+from mcpmux.runtime.forwarding import Forward, forward_nothing
 from mcpmux.runtime.incoming import Answer, Incoming
-from mcpmux.runtime.term import Term, limited
-from mcpmux.transports.pipe import MessagePipe, offer_to, receive_from
-from mcpmux.transports.punctuality import Punctuality
+from mcpmux.runtime.posting import Posting, quietly
+from mcpmux.transports.pipe import MessagePipe, receive_from
 
 log = structlog.get_logger()
 
@@ -52,11 +52,9 @@ _ANSWERS = (Reply, ErrorReply)
 
 INCOMING_LIMIT = 1024  # exchanges of one peer at a time; more than any host opens, less than hurts
 OBJECTION_LIMIT = 16  # refusals of one peer's messages that wait to be sent, after which it is not read on
-EXPIRE_SECONDS = 10.0  # how often parked calls are looked after
-FAREWELL_SECONDS = 2.0  # for telling a peer that an exchange is cancelled, or what was wrong with a message
 
 
-class Link:
+class Link(Posting):
     """One duplex stream carrying exchanges. Made by `open_link`.
 
     `legacy_only`: set by the owner of a transport that only legacy servers have.
@@ -64,103 +62,32 @@ class Link:
 
     legacy_only = False
 
-    def __init__(self, pipe: MessagePipe, answer: Answer, hear: Hear, *, objects: bool) -> None:
-        self._pipe = pipe
-        self._offer = offer_to(pipe)
+    def __init__(
+        self,
+        pipe: MessagePipe,
+        answer: Answer,
+        hear: Hear,
+        *,
+        objects: bool,
+        forward: Forward = forward_nothing,
+    ) -> None:
+        super().__init__(pipe, hear)
         self._receive_nowait = receive_from(pipe)
-        self.punctuality = Punctuality()
         self.batches = False  # whether the peer may send them: set when the revision is agreed
         self.incoming_limit = INCOMING_LIMIT
         self._hear = hear
         self._objects = objects
-        self._watching = False
+        self._decode = _decode_of_client if objects else _decode_of_server
         self._refused = 0
         self._objections = 0
         self._objected = trio.lowlevel.ParkingLot()
-        self.calls = Calls(pipe.send, hear)
-        self._incoming = Incoming(pipe, answer, self._stop_when_drained)
+        self._incoming = Incoming(pipe, answer, self._stop_when_drained, forward)
         self._reading = trio.CancelScope()
         self._draining = False
-        self.closed = trio.Event()  # the peer will say nothing more
-        self.ended = trio.Event()  # and everything it asked is done with
-        self.close_reason: TransportError = TransportClosed("the stream has ended")
+        self.ended = trio.Event()  # the peer will say nothing more, and everything it asked is done with
 
     def __repr__(self) -> str:
         return f"<Link {self.calls!r}, {len(self._incoming)} incoming>"
-
-    async def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Fields:
-        """Send one request and wait for its answer, handing its notifications to `notify` on the way.
-
-        The client's progress token is replaced by our own on the wire and put back in what returns.
-        Raises RpcError (the peer's answer), TransportClosed (the stream ended first), Overdue.
-        """
-        if self.closed.is_set():
-            raise self.close_reason
-        ticket = self.calls.outgoing.open(call)
-        meta = call.meta
-        if PROGRESS_TOKEN in meta:
-            meta = {**meta, PROGRESS_TOKEN: raw(ticket.id)}
-        params = with_meta(call.params, meta)
-        try:
-            data = encode_request(ticket.id, call.method, params or None)
-            if not self._offer(data):
-                with limited(term):
-                    await self._pipe.send(data)
-            if term is not None:
-                ticket.limit = term
-                self.punctuality.watch(ticket)
-            return await self.calls.wait(ticket, notify, term)
-        finally:
-            if term is not None:
-                self.punctuality.forget(ticket)
-            if ticket.answer is not None:
-                self.calls.outgoing.close(ticket)
-            else:
-                await self._leave(ticket)
-
-    async def resume(self, call: Call, notify: Notify) -> Fields:
-        """Go on with a parked call. Raises RpcError for a state that is not known (any more)."""
-        ticket = await self.calls.resume(call)
-        try:
-            return await self.calls.wait(ticket, notify)
-        finally:
-            await self._leave(ticket)
-
-    async def reply(self, call: Call) -> None:
-        """Answer what a parked call asked, and wait for it no more. Raises like `resume`."""
-        await self._leave(await self.calls.resume(call))
-
-    async def _leave(self, ticket: Ticket) -> None:
-        """The wait is over: the ticket is gone, or parked; the peer is told when nobody waits any more."""
-        if ticket.parked_until is not None:
-            self._watch_parked()
-        elif self.calls.outgoing.close(ticket) and ticket.call.method != m.INITIALIZE:
-            await self._say_cancelled(ticket.id)
-
-    def abandon(self, state: str) -> bool:
-        """The client of a parked call has gone; False when no call was parked with that state."""
-        ticket = self.calls.take_back(state)
-        if ticket is not None and not self.closed.is_set():
-            self._nursery.start_soon(self._give_up, ticket)
-        return ticket is not None
-
-    def _watch_parked(self) -> None:
-        if not self._watching:
-            self._watching = True
-            self._nursery.start_soon(self._expire_parked, name="parked calls")
-
-    async def _expire_parked(self) -> None:
-        while self.calls.has_parked:
-            await trio.sleep(EXPIRE_SECONDS)
-            for ticket in self.calls.overdue():
-                await self._give_up(ticket)
-        self._watching = False
-
-    async def _give_up(self, ticket: Ticket) -> None:
-        """Nobody will go on with a parked call: the server is told, and forgets it."""
-        await self.calls.refuse_questions(ticket)
-        if self.calls.outgoing.close(ticket):
-            await self._say_cancelled(ticket.id)
 
     def ask_clients_by(self, find: FindClient) -> None:
         """Who is asked when the server asks something that no call has caused."""
@@ -199,11 +126,6 @@ class Link:
         """Send a notification. Raises TransportClosed."""
         await self._pipe.send(encode_notification(method, params))
 
-    async def _say_cancelled(self, ticket_id: int) -> None:
-        params = {"requestId": ticket_id, "reason": "the client gave up"}
-        with trio.move_on_after(FAREWELL_SECONDS, shield=True):
-            await _quietly(self._pipe.send(encode_notification(m.CANCELLED, params)))
-
     def drain(self) -> None:
         """Refuse what the peer asks from now on; `ended` follows when what it asked before is answered."""
         self._draining = True
@@ -225,7 +147,7 @@ class Link:
                 with self._reading:
                     await self._read()
             except TransportError as error:
-                self.close_reason = error
+                self.close_reason = error.with_traceback(None)  # or what was read stays with it
             finally:
                 self.closed.set()
                 self._incoming.close()
@@ -240,11 +162,12 @@ class Link:
                 if self.batches and is_batch(data):
                     self._take_batch(data)
                 else:
-                    self._take(decode_message(data))
+                    self._take(self._decode(data))
             except BadMessage as bad:
                 self._object_to(bad)
             except MessageTooLarge as error:
                 self._object_to(BadMessage(INVALID_REQUEST, f"Invalid request: {error}"))
+            data = b""  # the next may be long in coming
             while self._objections >= OBJECTION_LIMIT:  # until the peer reads, or the pipe gives it up
                 await self._objected.park()
 
@@ -330,16 +253,20 @@ class Link:
 
     async def _send_objection(self, data: bytes) -> None:
         try:
-            await _quietly(self._pipe.send(data))
+            await quietly(self._pipe.send(data))
         finally:
             self._objections -= 1
             self._objected.unpark()
 
 
-async def _quietly(sending: Awaitable[None]) -> None:
-    """Send to a peer that may be gone; the reader notices that on its own."""
-    with suppress(TransportError):
-        await sending
+def _decode_of_client(data: bytes) -> Message:
+    """What a client says, which is requests for the most part. Raises BadMessage."""
+    return decode_request(data) or decode_message(data)
+
+
+def _decode_of_server(data: bytes) -> Message:
+    """What a server says, which is answers for the most part. Raises BadMessage."""
+    return decode_reply(data) or decode_message(data)
 
 
 def _subscription_of(params: Fields) -> Id | None:
@@ -352,16 +279,23 @@ def _subscription_of(params: Fields) -> Id | None:
 
 @asynccontextmanager
 async def open_link(
-    pipe: MessagePipe, answer: Answer, hear: Hear, *, objects: bool, linger: float = 0
+    pipe: MessagePipe,
+    answer: Answer,
+    hear: Hear,
+    *,
+    objects: bool,
+    linger: float = 0,
+    forward: Forward = forward_nothing,
 ) -> AsyncIterator[Link]:
     """A link over `pipe`, reading in the background. The pipe stays the caller's.
 
     `objects`: whether the peer is told about messages that cannot be taken (clients are, servers not).
+    `forward`: for what can be answered without a task.
 
     When the stream ends `link.closed` is set and the body goes on. Leaving cancels the peer's exchanges.
     """
     async with trio.open_nursery() as nursery:
-        link = Link(pipe, answer, hear, objects=objects)
+        link = Link(pipe, answer, hear, objects=objects, forward=forward)
         nursery.start_soon(link.run, linger, name="link reader")
         nursery.start_soon(link.punctuality.run, name="link deadlines")
         yield link

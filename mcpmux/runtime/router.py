@@ -18,20 +18,20 @@ from mcpmux.mux.identity import merge_capabilities, merge_instructions
 from mcpmux.mux.namespace import Namespace
 from mcpmux.mux.policy import NO_RULE, Policy
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import elicitation_ids
-from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     UPSTREAM_TIMEOUT,
-    URL_ELICITATION_REQUIRED,
 )
 from mcpmux.protocol.envelope import Fields, decode_fields, raw, text_of
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.protocol.tasks import TASK_ID
+from mcpmux.runtime.asker import Asker
 from mcpmux.runtime.calls import Client
 from mcpmux.runtime.catalog import Catalog
+from mcpmux.runtime.errand import Errand, Errands, Narrow
 from mcpmux.runtime.guard import Guard, as_refused, confined, no_item, no_method, no_resource, no_task, one_of
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.merger import Merger
@@ -42,7 +42,6 @@ from mcpmux.runtime.signature import Signature
 from mcpmux.runtime.tasks.tasks import Tasks
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.upstream import Upstream
-from mcpmux.runtime.visits import arrange_visit
 
 STARTUP_SECONDS = 10.0  # how long a client's first question waits for upstreams that are still starting
 
@@ -73,8 +72,11 @@ class Router:
         self._relay = relay
         self._tasks = tasks
         self._catalog = Catalog(fleet)
+        self._asker = Asker(tasks, relay.personal)
+        self._ask = self._asker.ask
         self.server_info = server_info
         self._signature = Signature(server_info)
+        self._errands = Errands(fleet, self._asker, self._signature)
         self.instructions = instructions
         self._routes: dict[str, Callable[[Call, Notify], Awaitable[Fields]]] = {
             m.DISCOVER: self._discover,
@@ -106,12 +108,19 @@ class Router:
                 else:
                     result = await upstream.exchange(call, notify)
             except RpcError as error:
-                return await self._after_error(upstream, call, notify, error)
-            return self.guard.sift_result(call, only, upstream.key, self._noted(upstream, call, result))
+                return await self._asker.after_error(upstream, call, notify, error)
+            return self.guard.sift_result(call, only, upstream.key, self._asker.noted(upstream, call, result))
         route = self._routes.get(call.method)
         if route is None:
             raise no_method(call.method)
         return self._signature.put_on(await route(call, notify))
+
+    def post(self, call: Call, narrow: Narrow) -> Errand | None:
+        """Send a call on without waiting for anything; None, and nothing is done, when that cannot be.
+
+        `narrow`: what it hears on the way. Raises RpcError.
+        """
+        return None if self.guard.policy is not None else self._errands.post(call, self.namespace, narrow)
 
     def _judge(self, only: str, call: Call) -> Fields | None:
         """The answer to a call that the only upstream there is need not see, None for any other.
@@ -234,21 +243,23 @@ class Router:
             result["instructions"] = raw(instructions)
         return result
 
-    async def _read(self, call: Call, notify: Notify) -> Fields:
+    def _read(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         uri = _required_text(call, "uri")
         found = self.namespace.resolve_uri(uri) if self.guard.policy is None else None
-        if found is not None:  # as `_resolve_uri` has it
-            owner, own = found
-            missing: Reasons = {}
-        else:
-            owner, own, missing = await self._resolve_uri(uri, call, m.RESOURCES_READ)
+        if found is None:
+            return self._find_and_read(uri, call, notify)
+        return self._read_from(*found, call, notify)  # as `_resolve_uri` has it
+
+    def _read_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
         call = call.with_params({**call.params, "uri": raw(own)})
         upstream = self._fleet.for_call(owner, call)
         if upstream.memory is None or upstream.memory.passes:
-            result = await self._ask(upstream, call, notify)
-        else:
-            ask = partial(self._ask, upstream, call)
-            result = await read_or_remember(upstream, upstream.memory, call, ask, notify)
+            return self._ask(upstream, call, notify)
+        return read_or_remember(upstream, upstream.memory, call, partial(self._ask, upstream, call), notify)
+
+    async def _find_and_read(self, uri: str, call: Call, notify: Notify) -> Fields:
+        owner, own, missing = await self._resolve_uri(uri, call, m.RESOURCES_READ)
+        result = await self._read_from(owner, own, call, notify)
         if missing:
             mention(result, self._fleet, missing)
         return result if self.guard.policy is None else confined(result)
@@ -284,41 +295,8 @@ class Router:
         return await self._routed(call, owner, {**call.params, "ref": raw(ref)}, notify)
 
     def _routed(self, call: Call, owner: str, params: Fields, notify: Notify) -> Awaitable[Fields]:
-        """Ask `owner`, see `_ask`. Raises RpcError at once when it was removed."""
+        """Ask `owner`, see `Asker`. Raises RpcError at once when it was removed."""
         return self._ask(self._fleet.for_call(owner, call), call.with_params(params), notify)
-
-    async def _ask(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
-        """Ask an upstream in its own words, and put its answer into those that clients know."""
-        space = upstream.space
-
-        async def expose(event: Event) -> None:
-            await notify(Event(event.method, rewrite.expose_event(event.method, event.params, space)))
-
-        try:
-            if call.method in m.ABOUT_TASKS:
-                result = await self._tasks.exchange(upstream, call, expose)
-                acted(upstream, call)
-            else:
-                result = await upstream.exchange(call, expose)
-        except RpcError as error:
-            try:
-                result = await self._after_error(upstream, call, expose, error)
-            except RpcError as final:
-                raise rewrite.expose_error(final, space) from None
-        return rewrite.expose_result(call.method, self._noted(upstream, call, result), space)
-
-    async def _after_error(self, upstream: Upstream, call: Call, notify: Notify, error: RpcError) -> Fields:
-        """What follows an upstream's `error`, which is raised unless it wants a URL visited."""
-        if error.code != URL_ELICITATION_REQUIRED:
-            raise error
-        return await arrange_visit(self._relay.personal, upstream, call, notify, error)
-
-    def _noted(self, upstream: Upstream, call: Call, result: Fields) -> Fields:
-        """The result; a legacy client that it sends to URLs will be told when these visits are completed."""
-        if "inputRequests" in result and call.legacy:
-            for elicitation_id in elicitation_ids(result):
-                self._relay.personal.own_elicitation(upstream.key, elicitation_id, call.client)
-        return result
 
     async def _about_task(self, call: Call, notify: Notify) -> Fields:
         namespace = self.namespace

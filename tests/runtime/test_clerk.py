@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 
 import trio
 import trio.testing
@@ -123,15 +124,45 @@ async def test_cancelling_what_is_done_does_nothing_to_the_work_that_follows(aut
 
 async def test_cancelling_work_that_never_waits_does_nothing_to_the_work_that_follows(autojump_clock):
     async with open_desk() as desk:
-        for name in ("one", "two"):  # from now on two clerks are free
-            desk.give(name)
+        desk.give("zeroth")  # from now on a clerk is free
         await quiet()
         desk.give("first", checkpoint=False).cancel("too late")
+        await quiet()
         desk.give("second", seconds=5)  # whoever has done the first takes it, too
         await trio.sleep(6)
-        assert desk.done[2:] == ["first", "second"]
+        assert desk.done == ["zeroth", "first", "second"]
         assert desk.tasks["first"] is desk.tasks["second"]
         assert not desk.cancelled
+
+
+async def test_work_that_is_given_while_clerks_are_cancelled_is_still_begun():
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            desk = Desk(nursery)
+            desk.give("before")
+            await quiet()
+            scope.cancel()  # the clerk that is free will not come back
+            desk.give("after", seconds=1)
+    assert desk.begun == ["before", "after"]
+    assert desk.cancelled == ["after"]
+
+
+async def test_clerks_work_in_the_context_of_their_peer_whoever_gives_the_work():
+    name: ContextVar[str] = ContextVar("name", default="nobody")
+    seen: list[str] = []
+
+    async def work() -> None:
+        seen.append(name.get())
+
+    async with trio.open_nursery() as nursery:
+        name.set("peer")
+        clerks = Clerks()
+        name.set("another")
+        clerks.give(nursery, work)
+        await quiet()
+        clerks.give(nursery, work)
+        clerks.dismiss()
+    assert seen == ["peer", "peer"]
 
 
 async def test_dismissed_clerks_finish_what_was_given_and_go(autojump_clock):

@@ -16,7 +16,7 @@ from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.runtime.link import open_link
 from mcpmux.runtime.tap import tapped
 from mcpmux.runtime.upstreams.channels import answer_server
-from tests.memory_pipe import open_memory_pipes
+from tests.memory_pipe import PromptMemoryPipe, open_memory_pipes
 from tests.runtime.scripted import ScriptedClient, ScriptedServer
 
 
@@ -37,7 +37,7 @@ class World:
         server = self.servers[upstream.name]
         if server is None:
             raise ConnectFailed("nobody there")
-        ours, theirs = open_memory_pipes()
+        ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
         self._pipes[upstream.name] = theirs
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve, theirs)
@@ -51,7 +51,7 @@ class World:
 
     def client(self, **limits: Any) -> ScriptedClient:
         """A new client on a stream of its own."""
-        ours, theirs = open_memory_pipes()
+        ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
         self.nursery.start_soon(partial(serve_pipe, theirs, self.mux.front, **limits))
         return ScriptedClient(ours)
 

@@ -22,6 +22,7 @@ from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.calls import unknown_state
 from mcpmux.runtime.downstreams.listen import serve_listen
 from mcpmux.runtime.downstreams.session import LegacySession, open_session
+from mcpmux.runtime.errand import Errand
 from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.tap import Tap, identify, watched
@@ -67,13 +68,16 @@ class Front:
         if call.method in m.REMOVED_IN_MODERN:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method} is not in this revision")
 
-        async def pass_on(event: Event) -> None:
-            if event.method != m.LOG_MESSAGE or _wants(call, event):
-                await notify(event)
-
+        wanted = _wanted(call, notify)
         if not call.principal.name and not self._mark:
-            return self._router.exchange(call, pass_on)
-        return self._exchange_sealed(call, pass_on)
+            return self._router.exchange(call, wanted)
+        return self._exchange_sealed(call, wanted)
+
+    def post(self, call: Call) -> Errand | None:
+        """See PromptService."""
+        if self.tap is not None or call.principal.name or self._mark:
+            return None
+        return self._router.post(call, _wanted)
 
     async def _exchange_sealed(self, call: Call, notify: Notify) -> Fields:
         return self._sealed(await self._router.exchange(self._opened(call), notify), call.principal.name)
@@ -151,6 +155,16 @@ def read_call(request: Request, client: object = None, principal: Principal = AN
         return Call.of(request.method, request.payload, client, principal=principal)
     except ValueError:
         raise MalformedRequest('"_meta" must be an object') from None
+
+
+def _wanted(call: Call, notify: Notify) -> Notify:
+    """`notify` for what the call has asked to hear."""
+
+    async def pass_on(event: Event) -> None:
+        if event.method != m.LOG_MESSAGE or _wants(call, event):
+            await notify(event)
+
+    return pass_on
 
 
 def _wants(call: Call, event: Event) -> bool:

@@ -37,6 +37,7 @@ from mcpmux.protocol.modern import LOG_LEVELS, severity
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.question import downgrade_question, upgrade_answer
 from mcpmux.protocol.revisions import V_2025_11_25, negotiate_legacy
+from mcpmux.runtime.errand import Errand
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.relay import ANYTHING, LIST_CHANGES, Relay
 from mcpmux.runtime.router import Router
@@ -140,23 +141,40 @@ class LegacySession:
             raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
         if request.method in _MODERN_ONLY or (request.method in _TASKS and not self.knows_tasks):
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
-        return await self._forward(request, notify, ask)
+        return await self.forward(self._read(request), notify, ask)
 
-    async def _forward(self, request: Request, notify: Notify, ask: Ask) -> Fields:
+    def post(self, request: Request, ask: Ask) -> LegacyErrand | None:
+        """See PromptSession."""
+        if self._tap is not None:
+            return None
         call = self._read(request)
+        errand = self._router.post(call, self._narrow)
+        return None if errand is None else LegacyErrand(self, call, errand, ask)
 
+    async def forward(self, call: Call, notify: Notify, ask: Ask, errand: Errand | None = None) -> Fields:
+        """The answer to a call, or to the `errand` that was made of it, in the session's revision."""
+        wanted = self._narrow(call, notify)
+        try:
+            result = await (
+                self._router.exchange(call, wanted) if errand is None else errand.carry_on(notify)
+            )
+            while (wishes := wishes_in(result)) is not None:
+                call = repeated(call, result, await self._gather(result, wishes, ask))
+                result = await self._router.exchange(call, wanted)
+            return self.lowered(call, result)
+        except RpcError as error:
+            raise downgrade_error(call.method, error) from None
+
+    def lowered(self, call: Call, result: Fields) -> Fields:
+        """The result of a call in the session's revision."""
+        return downgrade_content(call.method, downgrade_result(result), self.revision)
+
+    def _narrow(self, _call: Call, notify: Notify) -> Notify:
         async def pass_on(event: Event) -> None:
             if event.method != m.LOG_MESSAGE or self._wants(event):
                 await notify(event)
 
-        try:
-            result = await self._router.exchange(call, pass_on)
-            while (wishes := wishes_in(result)) is not None:
-                call = repeated(call, result, await self._gather(result, wishes, ask))
-                result = await self._router.exchange(call, pass_on)
-            return downgrade_content(request.method, downgrade_result(result), self.revision)
-        except RpcError as error:
-            raise downgrade_error(request.method, error) from None
+        return pass_on
 
     def _read(self, request: Request) -> Call:
         try:
@@ -217,6 +235,31 @@ class LegacySession:
         """Whether a log message is severe enough; before `logging/setLevel` the server may send any."""
         level = self._client.log_level
         return level is None or severity(text_of(event.params.get("level"))) >= severity(level)
+
+
+class LegacyErrand:
+    """A call of a session that was passed on; see `runtime/forwarding`."""
+
+    __slots__ = ("_ask", "_call", "_errand", "_session", "tell")
+
+    def __init__(self, session: LegacySession, call: Call, errand: Errand, ask: Ask) -> None:
+        self._session = session
+        self._call = call
+        self._errand = errand
+        self._ask = ask
+        self.tell = errand.tell
+
+    def __repr__(self) -> str:
+        return f"<LegacyErrand {self._errand!r}>"
+
+    def take(self) -> Fields | None:
+        """The answer, the call being over; None when there is more to it."""
+        result = self._errand.take()
+        return None if result is None else self._session.lowered(self._call, result)
+
+    def carry_on(self, notify: Notify) -> Awaitable[Fields]:
+        """Wait for the answer. Raises RpcError."""
+        return self._session.forward(self._call, notify, self._ask, self._errand)
 
 
 async def open_session(

@@ -20,18 +20,21 @@ import structlog
 import trio
 
 from mcpmux.config import Upstream as UpstreamConfig
-from mcpmux.errors import RpcError
+from mcpmux.errors import RpcError, TransportError
 from mcpmux.mux.breaker import Breaker
 from mcpmux.mux.comeback import Comeback
 from mcpmux.protocol import method as m
-from mcpmux.protocol.codes import UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
+from mcpmux.protocol.codes import BUSY, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.runtime.upstreams.connection import Connection
 from mcpmux.runtime.upstreams.history import History
+from mcpmux.runtime.upstreams.http_peer import TOO_MANY, HttpStatusError
 from mcpmux.runtime.upstreams.memory import Memory
 from mcpmux.runtime.upstreams.turnstile import Turnstile
 
 log = structlog.get_logger()
+
+BREATH_SECONDS = 0.05  # between the exchanges of one call, such as the pages of a list
 
 OnChange = Callable[[str, ServerFacts], None]
 """An upstream has come or gone: its name, and what it said about itself."""
@@ -55,6 +58,7 @@ class Condition:
         self.since = trio.current_time()  # when it came into its state; see `state`
         self.turnstile = Turnstile(config.name, config.max_in_flight, config.max_waiting)
         self.in_flight = 0  # exchanges that are given to it and not answered
+        self._idle: trio.Event | None = None  # while somebody waits for the end of what is in flight
         self.held: str | None = None  # why it is given no exchange any more
         self.memory: Memory | None = None  # what it has said and may be used again; None: nothing
         self._told_lists: frozenset[str] = frozenset()  # capabilities of which a modern server tells changes
@@ -107,6 +111,23 @@ class Condition:
     def facts(self) -> ServerFacts | None:
         """What the server said about itself, while it is ready."""
         return self.connection.facts if self.connection is not None else None
+
+    async def idle(self) -> None:
+        """Wait until no exchange is in flight, nor begun right after the last one."""
+        await trio.sleep(BREATH_SECONDS)
+        while self.in_flight:
+            self._idle = trio.Event()
+            await self._idle.wait()
+            await trio.sleep(BREATH_SECONDS)
+        self._idle = None
+
+    def leave(self, *, entered: bool) -> None:
+        """An exchange is over; `entered`: it had a slot."""
+        if entered:
+            self.turnstile.leave()
+        self.in_flight -= 1
+        if not self.in_flight and self._idle is not None:
+            self._idle.set()
 
     def hold(self, reason: str) -> None:
         """Take no more exchanges; `reason` goes on from its name. Those in flight are not touched."""
@@ -187,8 +208,24 @@ class Condition:
         seconds = math.inf if method == m.TASKS_RESULT else self.config.request_timeout
         return self.config.timeouts.get(method, seconds) if self.config.timeouts else seconds
 
-    def late(self, method: str, seconds: float) -> RpcError:
-        """A call was not answered in time."""
+    def lost(self, error: TransportError) -> RpcError:
+        """A call has failed for good: what its client is told."""
+        status = error.status if isinstance(error, HttpStatusError) else None
+        if status is None or status >= 500:
+            self.failed()
+        else:
+            self.heard()
+        code, what = (BUSY, "is busy") if status == TOO_MANY else (UPSTREAM_UNAVAILABLE, "was lost")
+        wish = error.retry_after if isinstance(error, HttpStatusError) else None
+        self.last_error = str(error)
+        return self.error(code, f"{what}: {error}" + when_again(wish), wish)
+
+    def late(self, method: str, seconds: float, *, exhausted: bool = False) -> RpcError:
+        """A call was not answered in time; `exhausted`: though there was progress."""
+        if exhausted:
+            seconds = max(seconds, self.config.max_request_timeout)
+            what = f"did not finish {method} within {seconds:g} s, progress or not"
+            return self.error(UPSTREAM_TIMEOUT, what)
         return self.error(UPSTREAM_TIMEOUT, f"did not answer {method} within {seconds:g} s")
 
     def error(self, code: int, what: str, wish: float | None = None) -> RpcError:

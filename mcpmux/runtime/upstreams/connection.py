@@ -24,12 +24,14 @@ from mcpmux.protocol.call import CLIENT_CAPABILITIES, LOG_LEVEL, Call, Event, No
 from mcpmux.protocol.envelope import Fields, raw, text_of
 from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_error, upgrade_result
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.inflight import Ticket
 from mcpmux.protocol.modern import LOG_LEVELS, severity
 from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.tasks import without_task_support
 from mcpmux.runtime.calls import FindClient
 from mcpmux.runtime.term import Term, limited
 from mcpmux.runtime.upstreams.http_peer import HttpStatusError
+from mcpmux.runtime.upstreams.prompt_channel import PromptChannel
 
 log = structlog.get_logger()
 
@@ -118,6 +120,7 @@ class Connection:
         self.facts = facts
         self.closed = channel.closed
         self._sure_until = -math.inf
+        self._prompt = channel if isinstance(channel, PromptChannel) else None
 
     def __repr__(self) -> str:
         return f"<Connection {self.facts.revision}{' closed' if self.closed.is_set() else ''}>"
@@ -143,6 +146,24 @@ class Connection:
         Raises RpcError (the upstream's answer), TransportError (no answer) or Overdue, when it is awaited or
         at once.
         """
+        raise NotImplementedError
+
+    def post(self, call: Call, term: Term) -> Ticket | None:
+        """Send a call without waiting; None, and nothing is done, when that cannot be."""
+        leg = self._leg(call) if self._prompt is not None else None
+        return self._prompt.post(leg, term) if self._prompt is not None and leg is not None else None
+
+    def take(self, call: Call, ticket: Ticket) -> Fields | None:
+        """The result of a posted call, which is over then; None when there is more to it: `go_on`."""
+        return self._prompt.take(ticket) if self._prompt is not None else None
+
+    def go_on(self, call: Call, ticket: Ticket, notify: Notify, term: Term) -> Awaitable[Fields]:
+        """Wait for the rest of a posted call. Raises like `exchange`."""
+        assert self._prompt is not None
+        return self._prompt.go_on(ticket, notify, term)
+
+    def _leg(self, call: Call) -> Call | None:
+        """The call in the server's era; None when something else has to be said before."""
         raise NotImplementedError
 
     def abandon(self, state: str) -> bool:
@@ -189,10 +210,13 @@ class ModernConnection(Connection):
         error = first_error(call)
         if error is not None:
             raise error
-        leg = call.with_meta(modern_meta(call, self._client_info))
+        leg = self._leg(call)
         if call.legacy and call.method == m.TOOLS_LIST:
             return self._tools_without_tasks(leg, notify, term)
         return self._channel.exchange(leg, notify, term)
+
+    def _leg(self, call: Call) -> Call:
+        return call.with_meta(modern_meta(call, self._client_info))
 
     async def _tools_without_tasks(self, leg: Call, notify: Notify, term: Term | None) -> Fields:
         return without_task_support(await self._channel.exchange(leg, notify, term))
@@ -212,35 +236,45 @@ class LegacyConnection(Connection):
 
     _severity = len(LOG_LEVELS)  # of the log level that was set; so far none
 
-    async def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Fields:
-        if LOG_LEVEL in call.meta:
-            await self._speak_up(text_of(call.meta[LOG_LEVEL]), term)
-        capabilities = call.meta.get(CLIENT_CAPABILITIES)
-        leg = Call(
-            call.method,
-            call.params,
-            downgrade_meta(call),
-            call.client,
-            capabilities,
-            call.legacy,
-            call.principal,
+    def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Awaitable[Fields]:
+        leg = self._leg(call)
+        if leg is None:
+            return self._speak_up_and_exchange(call, notify, term)
+        if STATE in call.params:
+            return _upgraded(call, self._resume(leg, notify, term))
+        if RESPONSES in call.params:
+            leg = after_visits(leg)
+        return _upgraded(call, self._channel.exchange(leg, notify, term))
+
+    async def _speak_up_and_exchange(self, call: Call, notify: Notify, term: Term | None) -> Fields:
+        await self._speak_up(text_of(call.meta[LOG_LEVEL]), term)
+        return await self.exchange(call, notify, term)
+
+    def _leg(self, call: Call) -> Call | None:
+        level = call.meta.get(LOG_LEVEL)
+        quiet = (
+            level is None or severity(text_of(level)) >= self._severity or not self.facts.offers("logging")
         )
-        try:
-            if STATE in call.params:
-                with limited(term):
-                    result = await self._channel.resume(leg, notify)
-            elif RESPONSES in call.params:
-                result = await self._channel.exchange(after_visits(leg), notify, term)
-            else:
-                result = await self._channel.exchange(leg, notify, term)
-        except RpcError as error:
-            raise upgrade_error(call.method, call.params, error) from None
-        return upgrade_result(call.method, result)
+        return self._in_session(call) if quiet else None
+
+    def take(self, call: Call, ticket: Ticket) -> Fields | None:
+        result = super().take(call, ticket)
+        return None if result is None else upgrade_result(call.method, result)
+
+    def go_on(self, call: Call, ticket: Ticket, notify: Notify, term: Term) -> Awaitable[Fields]:
+        return _upgraded(call, super().go_on(call, ticket, notify, term))
+
+    def _in_session(self, call: Call) -> Call:
+        capabilities = call.meta.get(CLIENT_CAPABILITIES)
+        meta = downgrade_meta(call)
+        return Call(call.method, call.params, meta, call.client, capabilities, call.legacy, call.principal)
+
+    async def _resume(self, leg: Call, notify: Notify, term: Term | None) -> Fields:
+        with limited(term):
+            return await self._channel.resume(leg, notify)
 
     async def _speak_up(self, level: str | None, term: Term | None) -> None:
         """Have the server log at least `level`: its sessions have one level, our clients each their own."""
-        if severity(level) >= self._severity or not self.facts.offers("logging"):
-            return
         self._severity = severity(level)
         try:
             await self._channel.exchange(Call(m.SET_LEVEL, {"level": raw(level)}, {}), unheard, term)
@@ -259,6 +293,15 @@ class LegacyConnection(Connection):
         await self._channel.exchange(Call(m.PING, {}, {}), unheard)
 
 
+async def _upgraded(call: Call, exchange: Awaitable[Fields]) -> Fields:
+    """What an exchange with a legacy server brings, in the shape of 2026-07-28."""
+    try:
+        result = await exchange
+    except RpcError as error:
+        raise upgrade_error(call.method, call.params, error) from None
+    return upgrade_result(call.method, result)
+
+
 async def unheard(_event: Event) -> None:
     """For an exchange whose notifications nobody waits for."""
 
@@ -270,6 +313,18 @@ class Eras(enum.Enum):
     LEGACY_FIRST = enum.auto()
     """For a server that does not survive `server/discover`, and for the session of a legacy client."""
     LEGACY_ONLY = enum.auto()
+
+    @property
+    def after_a_death(self) -> Eras:
+        """It may have died of the first question: the next attempt begins with another one."""
+        return _AFTER_A_DEATH[self]
+
+
+_AFTER_A_DEATH = {
+    Eras.MODERN_FIRST: Eras.LEGACY_FIRST,
+    Eras.LEGACY_FIRST: Eras.MODERN_FIRST,
+    Eras.LEGACY_ONLY: Eras.LEGACY_ONLY,
+}
 
 
 async def connect(

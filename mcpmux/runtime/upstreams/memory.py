@@ -194,6 +194,8 @@ class Memory:
         if self._passing:
             self._passing -= 1
             return True
+        if self._doubts >= DOUBTS:
+            self._passing = PASSED  # one is looked at; those that come while it is on its way are not
         return not self.modern  # no older revision has a word for it
 
     async def read(self, call: Call, ask: Ask, notify: Notify, seconds: float) -> Fields | None:
@@ -246,10 +248,16 @@ class Memory:
                 self._cache.keep(fetch, None, result, size_of(result.values()), until, until)
         finally:
             self._cache.end(fetch)
-        self._doubts = 0 if public else self._doubts + 1
-        if self._doubts >= DOUBTS:
-            self._doubts, self._passing = DOUBTS - 1, PASSED
+        self._doubt(public=public)
         return _Brought(result, public)
+
+    def _doubt(self, *, public: bool) -> None:
+        """A read was looked at: it was for everybody, or not."""
+        if public:
+            self._doubts = self._passing = 0
+        elif self._doubts < DOUBTS:
+            self._doubts += 1
+            self._passing = PASSED if self._doubts == DOUBTS else 0
 
     async def page(self, call: Call, cursor: str | None, ask: Callable[[], Awaitable[Page]]) -> Found:
         """A page of the list that `call` asks for, kept or shared where that may be. Raises RpcError.

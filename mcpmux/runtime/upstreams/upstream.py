@@ -35,7 +35,7 @@ from mcpmux.mux.comeback import STABLE_SECONDS, WINDOW_SECONDS
 from mcpmux.mux.namespace import Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
-from mcpmux.protocol.codes import BUSY, METHOD_NOT_FOUND, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
+from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Fields, Notification
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.revisions import is_modern
@@ -45,22 +45,14 @@ from mcpmux.runtime.term import Term
 from mcpmux.runtime.upstreams.condition import Condition, OnChange, when_again
 from mcpmux.runtime.upstreams.connection import Channel, Connection, Eras, connect
 from mcpmux.runtime.upstreams.health import Health
-from mcpmux.runtime.upstreams.http_peer import TOO_MANY, HttpStatusError
 from mcpmux.runtime.upstreams.news import News
+from mcpmux.runtime.upstreams.posted import Posted, post
 from mcpmux.runtime.upstreams.repeating import may_repeat, pause_before_repeating
 from mcpmux.runtime.upstreams.subscriber import Subscriber
 
 log = structlog.get_logger()
 
 SOON_SECONDS = 1.0  # until the attempt after a loss: calls wait for that
-BREATH_SECONDS = 0.05  # between the exchanges of one call, such as the pages of a list
-
-# It may have died of the first question: the next attempt begins with another one.
-_AFTER_A_DEATH = {
-    Eras.MODERN_FIRST: Eras.LEGACY_FIRST,
-    Eras.LEGACY_FIRST: Eras.MODERN_FIRST,
-    Eras.LEGACY_ONLY: Eras.LEGACY_ONLY,
-}
 
 OpenChannel = Callable[[UpstreamConfig, Hear, Watch | None], AbstractAsyncContextManager[Channel]]
 """Opens a channel to a server; whoever watches its leg sees every message."""
@@ -94,7 +86,6 @@ class Upstream(Condition):
         self.key = key
         self.space = space
         self.connect_seconds: float | None = None
-        self._idle: trio.Event | None = None  # while somebody waits for the end of what is in flight
         self._client_info = client_info
         self._capabilities = capabilities
         self._open_channel = open_channel
@@ -113,27 +104,32 @@ class Upstream(Condition):
         """Wait for the first attempt to connect, or the one soon after a loss; later ones hold up nobody."""
         await self._settled.wait()
 
-    async def exchange(self, call: Call, notify: Notify, waited: float = 0.0) -> Fields:
+    async def exchange(
+        self, call: Call, notify: Notify, waited: float = 0.0, posted: Posted | None = None
+    ) -> Fields:
         """One call to this upstream, within its deadline, which progress renews up to a maximum.
 
-        `waited`: seconds of it that are over. Raises RpcError: the upstream's own, or one that says why there
-        is no answer.
+        `waited`: seconds of it that are over; `posted`: what `post` gave for it. Raises RpcError: the
+        upstream's own, or one that says why there is no answer.
         """
-        if self.held is not None:
-            raise self.error(UPSTREAM_UNAVAILABLE, self.held)
-        if self.silent:
-            self.check_breaker()
         seconds = self.patience(call.method)
-        term = Term(seconds, waited, self.config.max_request_timeout)
+        if posted is None:
+            if self.held is not None:
+                raise self.error(UPSTREAM_UNAVAILABLE, self.held)
+            if self.silent:
+                self.check_breaker()
+            term = Term(seconds, waited, self.config.max_request_timeout)
+            self.in_flight += 1
+        else:
+            term = posted.term
 
         async def pass_on(event: Event) -> None:
             term.renew()
             await notify(event)
 
-        self.in_flight += 1
-        entered = False
+        entered = posted is not None
         try:
-            if seconds < math.inf:  # what has no end would keep its slot from everybody
+            if not entered and seconds < math.inf:  # what has no end would keep its slot from everybody
                 entered = self.turnstile.enter()
                 if not entered:
                     with term.limit():
@@ -141,33 +137,38 @@ class Upstream(Condition):
             if self.watch is not None and self.watch.trace is not None:
                 exchange = partial(self._exchange, notify=pass_on, term=term)
                 return await self.watch.trace(self.watch.leg, call, exchange)
-            return await self._exchange(call, pass_on, term)
+            return await self._exchange(call, pass_on, term, posted)
         except Overdue:
             pass  # what that means depends on what was waited for
         finally:
-            if entered:
-                self.turnstile.leave()
-            self.in_flight -= 1
-            if not self.in_flight and self._idle is not None:
-                self._idle.set()
+            self.leave(entered=entered)
         if not entered:
             raise self.turnstile.busy()
         self.failed()
-        if term.exhausted:
-            seconds = max(seconds, self.config.max_request_timeout)
-            raise self.error(
-                UPSTREAM_TIMEOUT, f"did not finish {call.method} within {seconds:g} s, progress or not"
-            )
-        raise self.late(call.method, seconds)
+        raise self.late(call.method, seconds, exhausted=term.exhausted)
 
-    async def idle(self) -> None:
-        """Wait until no exchange is in flight, nor begun right after the last one."""
-        await trio.sleep(BREATH_SECONDS)
-        while self.in_flight:
-            self._idle = trio.Event()
-            await self._idle.wait()
-            await trio.sleep(BREATH_SECONDS)
-        self._idle = None
+    def post(self, call: Call) -> Posted | None:
+        """Send a call, which `take` or `exchange` ends; None, and nothing is done, when that must wait."""
+        connection, seconds = self.connection, self.patience(call.method)
+        if connection is None or self.silent or self.held is not None or self.watch is not None:
+            return None
+        if seconds == math.inf or not self.turnstile.enter():
+            return None
+        posted = post(connection, call, Term(seconds, 0.0, self.config.max_request_timeout))
+        if posted is None:
+            self.turnstile.leave()
+        else:
+            self.in_flight += 1
+        return posted
+
+    def take(self, posted: Posted) -> Fields | None:
+        """The result of a posted call, which is over then; None when there is more to it: `exchange`."""
+        result = posted.take()
+        if result is not None:
+            self.leave(entered=True)
+            if self.silent:
+                self.heard()
+        return result
 
     def retire(self) -> None:
         """Another session takes over, or none: this one tells nobody any more that lists may have changed."""
@@ -189,13 +190,18 @@ class Upstream(Condition):
         except TransportError as error:
             raise self.error(UPSTREAM_UNAVAILABLE, f"was lost: {error}") from None
 
-    async def _exchange(self, call: Call, notify: Notify, term: Term) -> Fields:
+    async def _exchange(self, call: Call, notify: Notify, term: Term, posted: Posted | None = None) -> Fields:
         if self.watch is not None:
             self.watch.tap.routed(EXCHANGE.get(), self.name)
         for attempt in (1, 2):
-            connection = self.connection or await self._connected_within(term)
+            if posted is not None:
+                connection, sent = posted.connection, posted.go_on(notify)
+                posted = None
+            else:
+                connection = self.connection or await self._connected_within(term)
+                sent = None
             try:
-                result = await connection.exchange(call, notify, term)
+                result = await (sent or connection.exchange(call, notify, term))
             except RpcError as error:
                 self.heard()
                 if attempt == 2 or not may_repeat(call, error, holds=False):
@@ -209,7 +215,7 @@ class Upstream(Condition):
                     holds = await connection.holds()
                     pause = pause_before_repeating(error, term.left)
                     if attempt == 2 or pause is None or not may_repeat(call, error, holds=holds):
-                        raise self._lost(error) from None
+                        raise self.lost(error) from None
                     self._forget(connection)
                     await trio.sleep(pause)
             except RemoteProtocolError as error:
@@ -220,18 +226,6 @@ class Upstream(Condition):
                     self.heard()
                 return result
         raise LocalProtocolError("unreachable")
-
-    def _lost(self, error: TransportError) -> RpcError:
-        """A call has failed for good: what its client is told."""
-        status = error.status if isinstance(error, HttpStatusError) else None
-        if status is None or status >= 500:
-            self.failed()
-        else:
-            self.heard()
-        code, what = (BUSY, "is busy") if status == TOO_MANY else (UPSTREAM_UNAVAILABLE, "was lost")
-        wish = error.retry_after if isinstance(error, HttpStatusError) else None
-        self.last_error = str(error)
-        return self.error(code, f"{what}: {error}" + when_again(wish), wish)
 
     async def _connected_within(self, term: Term) -> Connection:
         with term.limit():
@@ -323,8 +317,12 @@ class Upstream(Condition):
         began: float | None = None
         died = False
         try:
+            cause = EXCHANGE.get()  # of a session that is opened for a client's request
+            EXCHANGE.set(0)  # what reads the channel outlives it: what the server asks later is not its doing
             async with self._open_channel(self.config, self._heard, self.watch) as channel:
+                EXCHANGE.set(cause)
                 connection = await self._connect(channel)
+                EXCHANGE.set(0)
                 began = trio.current_time()
                 self._greet(connection)
                 try:
@@ -354,7 +352,7 @@ class Upstream(Condition):
             try:
                 connection = await connect(channel, self._client_info, self._capabilities, eras)
             except TransportClosed:
-                self._eras = _AFTER_A_DEATH[eras]
+                self._eras = eras.after_a_death
                 raise
             except RpcError as error:
                 raise RemoteProtocolError(f"it refused to initialize: {error.message}") from None

@@ -1,0 +1,351 @@
+"""Plain calls of a client on a stream, which are sent on and answered without a task that waits for them."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.runtime.link import open_link
+from mcpmux.runtime.upstreams.memory import DOUBTS, PASSED
+from mcpmux.transports.pipe import open_line_pipe
+from tests.memory_pipe import PromptMemoryPipe, open_memory_pipes
+from tests.runtime.scripted import CACHE, Json, RpcFailure, ScriptedClient, ScriptedServer
+from tests.runtime.world import World, open_world
+
+MODERN, LEGACY = "2026-07-28", "2025-11-25"
+URI = "file:///a"
+READ = ("resources/read", {"uri": f"x+{URI}"})
+TOOL = ("tools/call", {"name": "x__add", "arguments": {"where": f"x+{URI}"}})
+PROMPT = ("prompts/get", {"name": "x__greet"})
+PLAIN = [READ, TOOL, PROMPT]
+NO_SLOT_IS_HELD = (0, 0)
+
+
+def shaped(server: ScriptedServer, result: Json, *, cached: bool = False) -> Json:
+    """A result as the server's revision has it."""
+    return result | ({"resultType": "complete"} | (CACHE if cached else {}) if server.modern else {})
+
+
+class Server(ScriptedServer):
+    """Answers when `gate` is open; `before` are notifications that it sends first."""
+
+    def __init__(self, revision: str = MODERN) -> None:
+        super().__init__(
+            revision, resources=[{"uri": URI, "name": "a"}], tools=[], prompts=[{"name": "greet"}]
+        )
+        self.gate = trio.Event()
+        self.failure: RpcFailure | None = None
+        self.notes = 0
+        self.handlers = {"resources/read": _read, "tools/call": _call, "prompts/get": _get}
+
+    async def pass_gate(self, params: Json) -> None:
+        token = params.get("_meta", {}).get("progressToken")
+        for number in range(self.notes):
+            progress = {"progressToken": token, "progress": number}
+            await self.send({"method": "notifications/progress", "params": progress})
+        await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    def asked(self, method: str) -> list[Json]:
+        return [message["params"] for message in self.seen if message.get("method") == method]
+
+
+async def _read(server: ScriptedServer, params: Json, _message: Json) -> Json:
+    assert isinstance(server, Server)
+    await server.pass_gate(params)
+    return shaped(server, {"contents": [{"uri": params["uri"], "text": "text"}]}, cached=True)
+
+
+async def _call(server: ScriptedServer, params: Json, _message: Json) -> Json:
+    assert isinstance(server, Server)
+    await server.pass_gate(params)
+    link = {"type": "resource_link", "uri": params["arguments"]["where"], "name": "a"}
+    return shaped(server, {"content": [link]})
+
+
+async def _get(server: ScriptedServer, params: Json, _message: Json) -> Json:
+    assert isinstance(server, Server)
+    await server.pass_gate(params)
+    content = {"type": "text", "text": params["name"]}
+    return shaped(server, {"messages": [{"role": "user", "content": content}]})
+
+
+@pytest.fixture(params=[MODERN, LEGACY])
+def server(request) -> Server:
+    return Server(request.param)
+
+
+async def quiet() -> None:
+    await trio.testing.wait_all_tasks_blocked()
+
+
+def clerks() -> int:
+    """How many tasks wait for something on behalf of a client, or for work."""
+    task = trio.lowlevel.current_root_task()
+    assert task is not None
+    waiting, found = [task], 0
+    while waiting:
+        task = waiting.pop()
+        found += task.name == "clerk"
+        waiting += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    return found
+
+
+def held(world: World) -> tuple[int, int]:
+    """(exchanges, slots) of the upstream that are taken."""
+    upstream = world.mux.upstreams["x"]
+    return upstream.in_flight, upstream.running
+
+
+class Ready:
+    """A world with a server `x` that has answered once, and a client, modern or of a legacy revision."""
+
+    def __init__(self, server: Server, era: str = MODERN, **settings: Any) -> None:
+        self.server = server
+        self.era = era
+        self._opening = open_world({"x": server, "y": ScriptedServer()}, settings={"x": settings})
+
+    async def __aenter__(self) -> tuple[World, ScriptedClient]:
+        world = await self._opening.__aenter__()
+        client = world.client()
+        if self.era != MODERN:
+            await client.initialize(self.era)
+        self.server.gate.set()
+        for call in [TOOL, *[READ] * DOUBTS]:  # from now on a read is not looked for in a memory first
+            await client.request(*call)
+        self.server.gate = trio.Event()
+        return world, client
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        return await self._opening.__aexit__(*error)
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY, "2024-11-05"])
+@pytest.mark.parametrize("call", PLAIN, ids=lambda call: call[0])
+async def test_a_plain_call_is_answered_in_its_clients_words_and_has_no_task(
+    autojump_clock, server, call, era
+):
+    async with Ready(server, era) as (world, client):
+        before = clerks()
+        for _ in range(10):
+            await client.start(*call)
+        await quiet()
+        assert len(server.asked(call[0])) >= 10
+        assert clerks() == before
+        server.gate.set()
+        answers = [await client.receive() for _ in range(10)]
+        assert sorted(answer["id"] for answer in answers) == list(range(client._ids - 9, client._ids + 1))
+        assert held(world) == NO_SLOT_IS_HELD
+    text = json.dumps([answer["result"] for answer in answers])
+    assert text.count(f'x+{URI}"') == (10 if call is not PROMPT else 0)
+    assert ("resultType" in text) is (era == MODERN)
+    assert ("resource_link" in text) is (call is TOOL and era != "2024-11-05")
+    assert all(f"x+{URI}" not in json.dumps(asked) for asked in server.asked(call[0]))
+
+
+@pytest.mark.parametrize("call", PLAIN, ids=lambda call: call[0])
+async def test_what_the_server_says_on_the_way_comes_before_the_answer_and_in_order(
+    autojump_clock, server, call
+):
+    async with Ready(server) as (_, client):
+        server.notes = 5
+        server.gate.set()
+        first = await client.start(*call, progressToken="mine")
+        second = await client.start(*call, progressToken=7)
+        told: dict[Any, list[Any]] = {"mine": [], 7: []}
+        for _ in range(12):
+            message = await client.receive()
+            if "id" in message:
+                told["mine" if message["id"] == first else 7].append("answer")
+                assert message["id"] in (first, second)
+            else:
+                told[message["params"]["progressToken"]].append(message["params"]["progress"])
+    assert told == {key: [0, 1, 2, 3, 4, "answer"] for key in ("mine", 7)}
+
+
+@pytest.mark.parametrize("call", PLAIN, ids=lambda call: call[0])
+async def test_a_cancelled_call_is_not_answered_and_its_server_is_told_once(autojump_clock, server, call):
+    async with Ready(server) as (world, client):
+        request_id = await client.start(*call)
+        await quiet()
+        for _ in range(2):
+            await client.send({"method": "notifications/cancelled", "params": {"requestId": request_id}})
+        await quiet()
+        assert len(server.asked("notifications/cancelled")) == 1
+        assert held(world) == NO_SLOT_IS_HELD
+        server.gate.set()
+        await client.request("server/discover")  # nothing else has come
+
+
+async def test_a_call_that_is_not_answered_in_time_ends_then_and_its_server_is_told(autojump_clock, server):
+    async with Ready(server, request_timeout=5.0) as (world, client):
+        began = trio.current_time()
+        with pytest.raises(RpcFailure, match="did not answer tools/call within 5 s"):
+            await client.request(*TOOL)
+        assert 5 <= trio.current_time() - began < 5.5
+        await quiet()
+        assert len(server.asked("notifications/cancelled")) == 1
+        assert held(world) == NO_SLOT_IS_HELD
+
+
+async def test_progress_renews_the_time_of_a_call(autojump_clock, server):
+    async with Ready(server, request_timeout=5.0) as (_, client):
+        await client.start(*TOOL, progressToken=1)
+        await trio.sleep(4)
+        token = server.asked("tools/call")[-1]["_meta"]["progressToken"]
+        await server.send(
+            {"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}}
+        )
+        await trio.sleep(4)
+        server.gate.set()
+        assert (await client.receive())["method"] == "notifications/progress"
+        assert "result" in await client.receive()
+
+
+async def test_an_error_is_told_in_the_clients_words(autojump_clock, server):
+    async with Ready(server) as (world, client):
+        server.failure = RpcFailure(-32602, "no such thing", {"uri": URI})
+        server.gate.set()
+        with pytest.raises(RpcFailure, match="no such thing") as caught:
+            await client.request(*TOOL)
+        assert caught.value.error["data"] == {"uri": f"x+{URI}"}
+        assert held(world) == NO_SLOT_IS_HELD
+
+
+async def test_a_read_is_sent_again_when_the_server_is_lost_and_a_tool_call_is_not(autojump_clock, server):
+    async with Ready(server) as (world, client):
+        read, tool = await client.start(*READ), await client.start(*TOOL)
+        await quiet()
+        await world.kill("x")
+        server.gate.set()
+        answers = {answer["id"]: answer for answer in (await client.receive(), await client.receive())}
+        assert "contents" in answers[read]["result"]
+        assert "was lost" in answers[tool]["error"]["message"]
+        assert held(world) == NO_SLOT_IS_HELD
+    assert len(server.asked("resources/read")) == DOUBTS + 2
+
+
+async def test_a_client_that_vanishes_leaves_nothing_behind(autojump_clock, server):
+    async with Ready(server) as (world, client):
+        for _ in range(5):
+            await client.start(*TOOL)
+        await quiet()
+        await client.vanish()
+        await trio.sleep(20)  # what it has asked goes on for a while
+        assert len(server.asked("notifications/cancelled")) == 5
+        assert held(world) == NO_SLOT_IS_HELD
+
+
+async def test_what_was_asked_before_the_stream_ended_is_still_answered(autojump_clock, server):
+    async with Ready(server) as (world, client):
+        left, right = trio.testing.memory_stream_pair()
+        async with open_line_pipe(left, 10**6) as ours, open_line_pipe(right, 10**6) as theirs:
+            world.nursery.start_soon(partial(serve_pipe, theirs, world.mux.front, linger=10))
+            await ours.send(_message(client, *TOOL))
+            await quiet()
+            await ours.send_eof()
+            await trio.sleep(5)
+            server.gate.set()
+            assert "result" in json.loads(await ours.receive())
+        assert held(world) == NO_SLOT_IS_HELD
+
+
+async def test_answers_wait_for_a_client_that_does_not_read_and_none_is_lost(autojump_clock, server):
+    async with Ready(server) as (world, client):
+        ids = [await client.start(*TOOL) for _ in range(100)]
+        server.gate.set()
+        await quiet()
+        assert clerks() >= 80  # each waits with its answer: the pipe to the client holds a few
+        answers = [await client.receive() for _ in ids]
+        assert sorted(answer["id"] for answer in answers) == ids
+        assert all("result" in answer for answer in answers)
+        assert held(world) == NO_SLOT_IS_HELD
+
+
+async def test_a_client_that_does_not_read_is_read_on_only_up_to_its_limit(autojump_clock, server):
+    async with Ready(server) as (world, _):
+        client = world.client(in_flight=10)
+        for _ in range(30):
+            await client.start(*TOOL)
+        await quiet()
+        assert held(world) == (10, 10)
+        server.gate.set()
+        answers = [await client.receive() for _ in range(30)]
+        assert sum("busy" in json.dumps(answer).lower() for answer in answers) == 20
+
+
+async def test_calls_take_turns_when_the_upstream_has_no_slot_for_them(autojump_clock, server):
+    async with Ready(server, max_in_flight=2) as (world, client):
+        for _ in range(5):
+            await client.start(*TOOL)
+        await quiet()
+        assert held(world) == (5, 2)
+        assert len(server.asked("tools/call")) == 1 + 2
+        server.gate.set()
+        answers = [await client.receive() for _ in range(5)]
+        assert all("result" in answer for answer in answers)
+        assert held(world) == NO_SLOT_IS_HELD
+
+
+async def test_of_many_reads_at_once_of_a_server_whose_reads_are_private_one_is_looked_at(autojump_clock):
+    server = Server(MODERN)
+    async with Ready(server) as (_, client):
+        server.gate.set()
+        for _ in range(PASSED):
+            await client.request(*READ)
+        server.gate = trio.Event()
+        before, idle = len(server.asked("resources/read")), clerks()
+        for _ in range(10):
+            await client.start(*READ)
+        await quiet()
+        assert len(server.asked("resources/read")) == before + 10  # none waits for what the first brings
+        assert clerks() == idle  # the free one has taken the first
+        server.gate.set()
+        answers = [await client.receive() for _ in range(10)]
+        assert all("result" in answer for answer in answers)
+
+
+async def test_a_call_on_its_way_is_waited_for_when_mcpmux_stops(autojump_clock, server):
+    async with Ready(server) as (world, _):
+        stopping = trio.Event()
+        client = world.client(stopping=stopping)
+        await client.start(*TOOL)
+        await quiet()
+        stopping.set()
+        await quiet()
+        server.gate.set()
+        assert "result" in await client.receive()
+        assert held(world) == NO_SLOT_IS_HELD
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+@pytest.mark.parametrize("params", [{}, {"uri": 7}, {"uri": "nobody:a"}, {"uri": f"x+{URI}", "_meta": 1}])
+async def test_what_makes_no_sense_is_refused_in_the_ordinary_way(autojump_clock, params, era):
+    async with Ready(Server(), era) as (world, client):
+        await client.send({"id": 77, "method": "resources/read", "params": client.params() | params})
+        assert (await client.receive())["error"]["code"] in (-32602, -32002)
+        assert held(world) == NO_SLOT_IS_HELD
+
+
+async def test_what_cannot_be_passed_on_is_answered_in_the_ordinary_way(autojump_clock):
+    async def answer(_request: object, _notify: object) -> Any:
+        return {}
+
+    def break_down(_request: object) -> None:
+        raise RuntimeError("a mistake")
+
+    ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
+    async with open_link(ours, answer, lambda _: None, objects=True, forward=break_down):
+        await theirs.send(b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}')
+        assert json.loads(await theirs.receive()) == {"jsonrpc": "2.0", "id": 1, "result": {}}
+
+
+def _message(client: ScriptedClient, method: str, params: Json) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": client.params(params)}).encode()
