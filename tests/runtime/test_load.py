@@ -153,9 +153,11 @@ async def test_client_that_cancels_what_waits_makes_room(autojump_clock):
     server = SlowServer()
     async with one_upstream(server, max_in_flight=1, max_waiting=2) as world:
         client = world.client()
-        ids = [await client.start(SLOW) for _ in range(3)]
+        ids = [await client.start(SLOW)]
+        await trio.testing.wait_all_tasks_blocked()  # it has the slot
+        ids += [await client.start(SLOW) for _ in range(2)]
         await trio.testing.wait_all_tasks_blocked()
-        for request_id in ids:
+        for request_id in reversed(ids):  # those that wait first, or they would begin
             await client.send({"method": "notifications/cancelled", "params": {"requestId": request_id}})
         await trio.testing.wait_all_tasks_blocked()
         assert (turnstile_of(world).running, turnstile_of(world).waiting) == (0, 0)
