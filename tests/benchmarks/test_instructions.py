@@ -65,7 +65,7 @@ def yardstick() -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "written_down"),
-    [(MODERN_READ, 0.405), (LEGACY_READ, 0.455), (STDIO_READ, 0.360)],
+    [(MODERN_READ, 0.368), (LEGACY_READ, 0.382), (STDIO_READ, 0.309)],
     ids=lambda value: value.name if isinstance(value, Scenario) else "",
 )
 def test_exchange_takes_no_more_instructions(
