@@ -169,9 +169,9 @@ class Watch(NamedTuple):
         """This task works for no exchange any more."""
         EXCHANGE.set(0)
 
-    def sent(self, message: bytes) -> None:
+    def sent(self, message: bytes, status: int | None = None) -> None:
         """mcpmux sends a message."""
-        self.tap.saw(self.leg, "out", message)
+        self.tap.saw(self.leg, "out", message, status)
 
     def received(self, message: bytes, status: int | None = None) -> None:
         """mcpmux has received a message."""

@@ -114,6 +114,7 @@ async def test_each_message_of_an_upstream_is_seen_once_as_it_was(down: str, up:
         heard = upstream_side(witness, "out")
         assert heard == [message for message in face._server.seen if message]
         assert upstream_side(witness, "in") == face.said
+        assert {s.status for s in witness.seen if s.leg.side == "upstream" and s.direction == "in"} == {200}
         calls = [e.number for e, _ in witness.ended_with if e.call.method == "tools/call"]
         answered = [s for s in witness.seen if s.leg.side == "upstream" and s.method == "tools/call"]
         assert set() < {seen.exchange for seen in answered} <= set(calls)

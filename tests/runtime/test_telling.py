@@ -206,4 +206,5 @@ async def test_a_tap_sees_each_update_once_with_the_exchange_of_its_stream(revis
     listens: list[Any] = [each for each in witness.seen if each.method == "subscriptions/listen"]
     asked = next((each.exchange for each in listens if each.leg.side == "client"), 0)
     assert {each.exchange for each in seen} == {asked}
+    assert {each.status for each in seen} == {200}
     assert bool(asked) == (revision == MODERN)

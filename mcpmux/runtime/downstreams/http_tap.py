@@ -47,12 +47,13 @@ class ConnectionLegs:
 class TappedReply(HttpReply):
     """A reply whose messages a tap sees: a body, or the events of a stream."""
 
-    __slots__ = ("_context", "_decoder", "_reply", "watch")
+    __slots__ = ("_context", "_decoder", "_reply", "_status", "watch")
 
     def __init__(self, reply: HttpReply, watch: Watch) -> None:
         self._reply = reply
         self._decoder: SseDecoder | None = None
         self._context: Context | None = None
+        self._status: int | None = None  # of the stream
         self.watch = watch
 
     def __repr__(self) -> str:
@@ -80,6 +81,7 @@ class TappedReply(HttpReply):
 
     async def open(self, status: int, fields: Fields, data: bytes = b"") -> None:
         """See HttpReply."""
+        self._status = status
         self._context = copy_context()  # of the exchange that all of the stream belongs to
         self._see(data)
         await self._reply.open(status, fields, data)
@@ -113,4 +115,4 @@ class TappedReply(HttpReply):
             self._decoder = SseDecoder(EVENT_LIMIT)
         for event in self._decoder.feed(data):
             if event.data:
-                self.watch.sent(event.data)
+                self.watch.sent(event.data, self._status)

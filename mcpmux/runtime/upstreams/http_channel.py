@@ -347,7 +347,7 @@ class HttpChannel:
         waiting.decoder = decoder = continued(waiting.decoder, self._peer.message_limit)
         try:
             async for chunk in response:
-                for message in self._peer.messages_in(decoder, chunk):
+                for message in self._peer.messages_in(decoder, chunk, response.status):
                     if isinstance(message, Reply | ErrorReply) and message.id == waiting.request_id:
                         return message
                     await self._intake.take(message, waiting.notify, waiting.ticket)

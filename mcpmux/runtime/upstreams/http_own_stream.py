@@ -54,7 +54,7 @@ async def hear_own_stream(peer: HttpPeer, intake: Intake, hear: Hear, listening:
                     hear(Notification(m.MISSED))
                 decoder = continued(decoder, peer.message_limit)
                 async for chunk in response:
-                    for message in peer.messages_in(decoder, chunk):
+                    for message in peer.messages_in(decoder, chunk, response.status):
                         await intake.take_unasked(message)
         except TransportError as error:
             log.debug("the server's stream broke off", reason=str(error))

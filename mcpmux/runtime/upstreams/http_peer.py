@@ -318,11 +318,14 @@ class HttpPeer:
         if self._watch is not None and body:
             self._watch.tap.saw(self._watch.leg, "in", body, status)
 
-    def messages_in(self, decoder: SseDecoder, chunk: bytes) -> Iterator[Message]:
-        """The messages that a chunk of an event stream completes; events without one only carry an id."""
+    def messages_in(self, decoder: SseDecoder, chunk: bytes, status: int) -> Iterator[Message]:
+        """The messages that a chunk of an event stream completes; events without one only carry an id.
+
+        `status`: that the stream came with.
+        """
         for event in decoder.feed(chunk):
             if self._watch is not None and event.data:
-                self._watch.received(event.data)
+                self._watch.received(event.data, status)
             yield from messages_of(event.data, batches=self.batches)
 
     async def end_session(self) -> None:
