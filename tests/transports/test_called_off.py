@@ -82,6 +82,50 @@ async def test_called_off_too_late_it_is_answered():
             await receive_until(stream, b"\r\n\r\ndone")
 
 
+SLOW = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class Late(Steps):
+    """`/a` is called off when its handler is about to go on, and does go on. `/slow` takes a checkpoint."""
+
+    def __init__(self):
+        super().__init__(self._answer)
+        self._go = trio.Event()
+
+    async def _answer(self, reply):
+        await self._go.wait()
+        await reply.send(200, TEXT, b"done")
+
+    async def handle(self, request, reply):
+        if request.path == "/slow":
+            await trio.lowlevel.checkpoint()
+        await super().handle(request, reply)
+
+    async def call_off(self):
+        await self.begun.wait()
+        self._go.set()
+        self.replies[0].call_off("taken back")
+        await self.ended.wait()
+
+
+async def test_what_is_called_off_too_late_hurts_no_request_behind_it():
+    steps = Late()
+    async with serving(steps.handle) as server, await server.connect() as stream:
+        await stream.send_all(GET + SLOW)
+        await steps.call_off()
+        data = await receive_until(stream, b"\r\n\r\n/slow")
+        assert b" 202 " not in data
+
+
+async def test_a_connection_that_is_to_end_does_so_when_its_request_is_called_off_too_late():
+    steps = Late()
+    async with serving(steps.handle) as server, await server.connect() as stream:
+        await stream.send_all(GET[:-2] + b"Connection: close\r\n\r\n")
+        await steps.call_off()
+        with trio.fail_after(60):  # less than an idle connection may last
+            assert (await receive_all(stream)).endswith(b"\r\n\r\ndone")
+
+
 async def test_half_an_answer_is_sent_whole():
     async def answer(reply):
         await reply.open(200, TEXT, bytes(LARGE))
@@ -93,6 +137,21 @@ async def test_half_an_answer_is_sent_whole():
         await steps.call_off()
         data = await receive_until(stream, b"0\r\n\r\n")
         assert data.count(b"\0") == LARGE
+
+
+async def test_half_an_answer_is_sent_whole_though_the_server_stops():
+    async def answer(reply):
+        await reply.open(200, TEXT, bytes(LARGE))
+        await trio.sleep_forever()
+
+    steps = Steps(answer)
+    async with serving(steps.handle) as server, await server.connect() as stream:
+        await stream.send_all(GET)
+        await steps.call_off()
+        idle = await server.connect()
+        server.stopping.set()
+        assert await receive_all(idle) == b""  # connections are looked after now
+        assert (await receive_until(stream, b"0\r\n\r\n")).count(b"\0") == LARGE
 
 
 async def test_half_an_answer_in_parts_ends_the_connection():

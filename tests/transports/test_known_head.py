@@ -90,6 +90,15 @@ def test_changed_response_is_what_it_is_to_a_parser_without_a_past():
         assert answered(taught(), [changed]) == expected, changed
 
 
+def test_the_head_of_an_interim_response_teaches_nothing():
+    final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
+    early = b"HTTP/1.1 103 Early Hints\r\nContent-Length: %d\r\n\r\n" % len(final)
+    parser = ResponseParser(HEAD_LIMIT)
+    for _ in range(4):
+        facts, (body, _) = answered(parser, [early + final])
+        assert (facts[0], bytes(body)) == (200, b"hi")
+
+
 @pytest.mark.parametrize("position", range(1, len(REQUEST), 7))
 def test_request_in_pieces_and_several_at_once_are_what_they_were(position):
     whole, _, phase, *_ = told(RequestParser(LIMITS, "peer"), [REQUEST])

@@ -87,6 +87,8 @@ class ResponseParser:
         self._lessons -= 1
         if self._lessons >= LESSONS or self._repeats or has_no_body(self.status):
             return
+        if not data.startswith(b"%d " % self.status, 9):
+            return  # an interim response came before it
         known = learn(data, self.headers)
         if known is not None:
             self._known, self._known_status = known, self.status

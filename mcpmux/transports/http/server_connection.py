@@ -142,15 +142,17 @@ class ServerConnection:
         self._called_off = False
         self._scope = trio.CancelScope()
         with self._scope:
-            reply, self._reply = self._reply, None
+            reply = self._reply
             if reply is not None:
                 if not reply.started:
                     await reply.send(CALLED_OFF, ())
                 elif not reply.finished:
                     await reply.finish()
                 await self.flush()
+                self._reply = None
                 if not reply.request.keep_alive:
                     return
+                del reply
             await self._converse(None)
 
     async def _converse(self, phase: Phase | None) -> None:
@@ -170,7 +172,10 @@ class ServerConnection:
                     await self._finish(reply)
                 self._reply = None
                 if not request.keep_alive:
+                    self._called_off = False
                     return
+                if self._called_off:
+                    return  # too late for this one, and not meant for the next
                 del request, reply  # the next may be long in coming
             if parser.refusal is not None:
                 self.refusal = parser.refusal
