@@ -119,12 +119,13 @@ class Incoming:
 
     def take(self, pending: _Pending) -> None:
         """There is something for a request that no task waits for: its answer, or else a reason for one."""
-        request = pending.request
+        request, forwarded = pending.request, pending.forwarded
         try:
-            result = pending.forwarded.take()
+            result = forwarded.take()
             data = None if result is None else encode_reply(request.id, result)
         except Exception as error:  # the wall around one request
             data = _failed(request, error)
+        forwarded.tell(None)  # a circle of references would keep the answer until the collector comes
         if data is None:
             self.carry_on(pending)
         elif self._offer(data):

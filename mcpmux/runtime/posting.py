@@ -14,6 +14,7 @@ import trio
 
 from mcpmux.errors import RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
+from mcpmux.protocol.asking import STATE
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Notify, with_meta
 from mcpmux.protocol.envelope import Fields, Reply, encode_notification, encode_request, raw
 from mcpmux.protocol.inflight import Ticket
@@ -71,7 +72,7 @@ class Posting:
     def take(self, ticket: Ticket) -> Fields | None:
         """The result of a posted request, which is over then; None when there is more to it, see `go_on`.
 
-        There is when the server has said something before, or wants to know something (`inputRequests`).
+        There is when the server has said something before, or the call is to go on with another one.
         """
         answer = ticket.answer
         if not isinstance(answer, Reply) or ticket.events:
@@ -80,7 +81,7 @@ class Posting:
             result = result_of(answer)
         except RpcError:
             return None
-        if "inputRequests" in result:
+        if "inputRequests" in result or STATE in result:
             return None
         self.punctuality.forget(ticket)
         self.calls.outgoing.close(ticket)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from functools import partial
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 import trio
 import trio.testing
 
+from mcpmux.protocol.inflight import Ticket
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.runtime.errand import Errand
 from mcpmux.runtime.link import open_link
 from mcpmux.runtime.upstreams.memory import DOUBTS, PASSED
 from mcpmux.transports.pipe import open_line_pipe
@@ -27,9 +30,9 @@ PLAIN = [READ, TOOL, PROMPT]
 NO_SLOT_IS_HELD = (0, 0)
 
 
-def shaped(server: ScriptedServer, result: Json, *, cached: bool = False) -> Json:
+def shaped(server: ScriptedServer, result: Json, hints: Json | None = None) -> Json:
     """A result as the server's revision has it."""
-    return result | ({"resultType": "complete"} | (CACHE if cached else {}) if server.modern else {})
+    return result | ({"resultType": "complete"} | (hints or {}) if server.modern else {})
 
 
 class Server(ScriptedServer):
@@ -42,6 +45,7 @@ class Server(ScriptedServer):
         self.gate = trio.Event()
         self.failure: RpcFailure | None = None
         self.notes = 0
+        self.hints = CACHE
         self.handlers = {"resources/read": _read, "tools/call": _call, "prompts/get": _get}
 
     async def pass_gate(self, params: Json) -> None:
@@ -60,7 +64,7 @@ class Server(ScriptedServer):
 async def _read(server: ScriptedServer, params: Json, _message: Json) -> Json:
     assert isinstance(server, Server)
     await server.pass_gate(params)
-    return shaped(server, {"contents": [{"uri": params["uri"], "text": "text"}]}, cached=True)
+    return shaped(server, {"contents": [{"uri": params["uri"], "text": "text"}]}, server.hints)
 
 
 async def _call(server: ScriptedServer, params: Json, _message: Json) -> Json:
@@ -296,20 +300,66 @@ async def test_calls_take_turns_when_the_upstream_has_no_slot_for_them(autojump_
 
 async def test_of_many_reads_at_once_of_a_server_whose_reads_are_private_one_is_looked_at(autojump_clock):
     server = Server(MODERN)
-    async with Ready(server) as (_, client):
+    async with Ready(server) as (world, client):
+        memory = world.mux.upstreams["x"].memory
+        assert memory is not None
         server.gate.set()
         for _ in range(PASSED):
             await client.request(*READ)
         server.gate = trio.Event()
-        before, idle = len(server.asked("resources/read")), clerks()
+        before, looked_at = len(server.asked("resources/read")), memory.counts.misses
         for _ in range(10):
             await client.start(*READ)
         await quiet()
         assert len(server.asked("resources/read")) == before + 10  # none waits for what the first brings
-        assert clerks() == idle  # the free one has taken the first
+        assert memory.counts.misses == looked_at + 1
         server.gate.set()
         answers = [await client.receive() for _ in range(10)]
         assert all("result" in answer for answer in answers)
+
+
+async def test_a_server_whose_reads_are_for_everybody_after_all_is_not_asked_again(autojump_clock):
+    server = Server(MODERN)
+    async with Ready(server) as (_, client):
+        server.gate.set()
+        server.hints = {"ttlMs": 600_000, "cacheScope": "public"}
+        for _ in range(PASSED + 1):
+            await client.request(*READ)
+        before = len(server.asked("resources/read"))
+        await client.request(*READ)
+        assert len(server.asked("resources/read")) == before
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+async def test_what_has_been_answered_is_gone_without_the_collector(autojump_clock, server, era):
+    async with Ready(server, era) as (_, client):
+        server.gate.set()
+        gc.collect()
+        gc.disable()
+        try:
+            for call in PLAIN * 5:
+                await client.request(*call)
+            left = [each for each in gc.get_objects() if isinstance(each, Errand | Ticket)]
+        finally:
+            gc.enable()
+        assert len(left) <= 1  # the last one may be in a frame
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+async def test_a_call_that_a_server_wants_repeated_with_its_state_alone_goes_on(autojump_clock, era):
+    async def twice(server: ScriptedServer, params: Json, _message: Json) -> Json:
+        if "requestState" in params:
+            return shaped(server, {"content": [{"type": "text", "text": params["requestState"]}]})
+        return {"resultType": "input_required", "requestState": "s1"}
+
+    server = Server(MODERN)
+    async with Ready(server, era) as (_, client):
+        server.handlers["tools/call"] = twice
+        result = await client.request(*TOOL)
+        if era == MODERN:
+            assert (result["resultType"], "requestState" in result) == ("input_required", True)
+        else:
+            assert result["content"] == [{"type": "text", "text": "s1"}]
 
 
 async def test_a_call_on_its_way_is_waited_for_when_mcpmux_stops(autojump_clock, server):

@@ -12,6 +12,7 @@ from mcpmux.errors import TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import Notification
 from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.tap import EXCHANGE
 from mcpmux.runtime.upstreams.http_events import continued, is_event_stream, retry_seconds
 from mcpmux.runtime.upstreams.http_intake import Intake
 from mcpmux.runtime.upstreams.http_peer import TOO_MANY, HttpPeer, HttpStatusError, SessionExpired
@@ -34,6 +35,7 @@ async def hear_own_stream(peer: HttpPeer, intake: Intake, hear: Hear, listening:
     `listening` is set once there was an answer. What may have been missed while there was no stream is told
     as `MISSED`, and `HEARING` whenever `peer.hearing` has changed.
     """
+    EXCHANGE.set(0)  # it outlives the one that its session may have been opened for
     decoder = SseDecoder(peer.message_limit)
     missed = False
     while not peer.closed.is_set():

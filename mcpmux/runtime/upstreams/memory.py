@@ -189,6 +189,11 @@ class Memory:
     # What it is asked
 
     @property
+    def may_pass(self) -> bool:
+        """Whether `passes` would say so; asking it counts, and this does not."""
+        return self._passing > 0 or not self.modern
+
+    @property
     def passes(self) -> bool:
         """Whether a read is not worth a look, as this server's were for nobody else for a while."""
         if self._passing:

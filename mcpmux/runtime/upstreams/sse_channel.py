@@ -21,7 +21,7 @@ from mcpmux.protocol.headers import Headers
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.incoming import Answer
 from mcpmux.runtime.link import Link, open_link
-from mcpmux.runtime.tap import Watch, tapped
+from mcpmux.runtime.tap import EXCHANGE, Watch, tapped
 from mcpmux.runtime.upstreams.connection import Channel
 from mcpmux.runtime.upstreams.http_channel import open_http_channel
 from mcpmux.transports.http.client import HttpPool
@@ -120,6 +120,7 @@ async def _open_detecting(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator
     _watch_as(watch, "http")
 
     async def hold(task_status: trio.TaskStatus[Link]) -> None:
+        EXCHANGE.set(0)  # it outlives the one that its session may have been opened for
         async with open_sse(place) as link:
             task_status.started(link)
             await trio.sleep_forever()

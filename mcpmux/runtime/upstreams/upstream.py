@@ -321,8 +321,10 @@ class Upstream(Condition):
             EXCHANGE.set(0)  # what reads the channel outlives it: what the server asks later is not its doing
             async with self._open_channel(self.config, self._heard, self.watch) as channel:
                 EXCHANGE.set(cause)
-                connection = await self._connect(channel)
-                EXCHANGE.set(0)
+                try:
+                    connection = await self._connect(channel)
+                finally:
+                    EXCHANGE.set(0)
                 began = trio.current_time()
                 self._greet(connection)
                 try:
