@@ -148,9 +148,9 @@ async def test_half_an_answer_is_sent_whole_though_the_server_stops():
     async with serving(steps.handle) as server, await server.connect() as stream:
         await stream.send_all(GET)
         await steps.call_off()
-        idle = await server.connect()
-        server.stopping.set()
-        assert await receive_all(idle) == b""  # connections are looked after now
+        async with await server.connect() as idle:
+            server.stopping.set()
+            assert await receive_all(idle) == b""  # connections are looked after now
         assert (await receive_until(stream, b"0\r\n\r\n")).count(b"\0") == LARGE
 
 
