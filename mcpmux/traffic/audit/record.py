@@ -218,12 +218,6 @@ def _listened(call: Call) -> list[str]:
     return [uri for uri in uris if isinstance(uri, str)] if isinstance(uris, list) else []
 
 
-def _client_name(call: Call) -> str | None:
-    info = value_of(call.meta.get(CLIENT_INFO))
-    name = info.get("name") if isinstance(info, dict) else None
-    return name if isinstance(name, str) else None
-
-
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
