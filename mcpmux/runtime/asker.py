@@ -44,13 +44,11 @@ class Asker:
             await notify(Event(event.method, rewrite.expose_event(event.method, event.params, space)))
 
         try:
-            if call.method not in m.ABOUT_TASKS:
-                result = await upstream.exchange(call, expose, posted=posted)
+            if posted is None and call.method in m.ABOUT_TASKS:
+                result = await self._tasks.exchange(upstream, call, expose)
             else:
-                if posted is None:
-                    result = await self._tasks.exchange(upstream, call, expose)
-                else:
-                    result = await upstream.exchange(call, expose, posted=posted)
+                result = await upstream.exchange(call, expose, posted=posted)
+            if call.method in m.ABOUT_TASKS:
                 acted(upstream, call)
         except RpcError as error:
             try:
