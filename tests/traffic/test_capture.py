@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from mcpmux.traffic.capture.files import find_files, read_files
 from mcpmux.traffic.capture.writer import CaptureWriter
 from mcpmux.traffic.correlation import Correlator, Seen
 from mcpmux.traffic.record import Record, decode_record, encode_record
-from mcpmux.traffic.recorder import Recorder
+from mcpmux.traffic.recorder import BATCH, Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 
 RUN = Run("5f3a9c01", 100.0, 1_795_262_400.0)
@@ -257,6 +257,19 @@ async def test_what_waits_to_be_looked_at_is_written_before_long(tmp_path: Path)
     assert [record.method for record in await capture(FULL, tmp_path, use)] == [None, "ping"]
 
 
+async def test_what_passes_after_a_great_deal_is_written_before_long_too(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(capture_sink, "BATCH_BYTES", 2**14)  # soon so much that it is written in a hurry
+
+    async def use(capturing: Capturing) -> None:
+        recorder = Recorder((), (), lambda: 101.25, capturing.sink)
+        client = recorder.client("http")
+        for number in range(BATCH * 2 + 1):
+            recorder.saw(client, "in", b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number)
+        await until(lambda: len(files_of(tmp_path)) == BATCH * 2 + 2)
+
+    assert len(await capture(FULL, tmp_path, use)) == BATCH * 2 + 2
+
+
 async def test_nothing_is_made_when_nothing_is_captured(tmp_path: Path):
     async def use(capturing: Capturing) -> None:
         assert capturing == Capturing()
@@ -320,10 +333,10 @@ async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path:
     client, correlator = Leg("client", "c1", "http"), Correlator()
     append, full = CaptureWriter._append, [True]
 
-    def sometimes(self: CaptureWriter, data: bytes) -> None:
-        if full[0] and b'"start"' not in data:
+    def sometimes(self: CaptureWriter, parts: Sequence[bytes]) -> None:
+        if full[0] and b'"start"' not in parts[0]:
             raise OSError(errno.ENOSPC, "No space left on device")
-        append(self, data)
+        append(self, parts)
 
     monkeypatch.setattr(CaptureWriter, "_append", sometimes)
 
@@ -358,7 +371,7 @@ async def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_is_told_once(
     monkeypatch.setattr(capture_sink, "BATCH_BYTES", 1)  # so that there are several
     sinks = []
 
-    def full(self: CaptureWriter, lines: Any, now: float) -> int:
+    def full(self: CaptureWriter, parts: Sequence[bytes], now: float) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(CaptureWriter, "write", full)
@@ -380,9 +393,9 @@ async def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_is_told_once(
 async def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch):
     release = threading.Event()
 
-    def hang(self: CaptureWriter, lines: Any, now: float) -> int:
+    def hang(self: CaptureWriter, parts: Sequence[bytes], now: float) -> int:
         release.wait(30)
-        return len(lines)
+        return sum(map(len, parts))
 
     monkeypatch.setattr(CaptureWriter, "write", hang)
     monkeypatch.setattr(capture_module, "CLOSE_SECONDS", 0.05)

@@ -11,12 +11,14 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from mcpmux.config import Capture
 from mcpmux.traffic.capture import files as capture_files
+from mcpmux.traffic.capture import writer as capture_writer
 from mcpmux.traffic.capture.files import BadLine, expand_paths, file_name, find_files, read_files
 from mcpmux.traffic.capture.message import Run
 from mcpmux.traffic.capture.sweep import Stopped, compress, remove_surplus, sweep
@@ -74,7 +76,7 @@ def test_only_capture_files_are_found_and_of_two_forms_the_file_itself(tmp_path:
 def test_a_file_begins_with_a_start_record_and_is_for_its_user_alone(tmp_path: Path):
     directory = tmp_path / "a" / "b"
     one = writer(directory)
-    assert one.write(line(1) + line(2), 101.5) == len(line(1) + line(2))
+    assert one.write([line(1), line(2)], 101.5) == len(line(1) + line(2))
     (path,) = find_files(directory)
     assert path.name == "mcpmux-20261121T120001Z-5f3a9c01-0001.jsonl"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -92,12 +94,12 @@ def test_a_file_begins_with_a_start_record_and_is_for_its_user_alone(tmp_path: P
 
 def test_a_new_file_is_begun_by_size_and_by_age(tmp_path: Path):
     one = writer(tmp_path, size=1000, age=60)
-    assert one.write(b"".join(line(n, 300) for n in range(1, 8)), 100) == 7 * len(line(1, 300))
+    assert one.write([line(n, 300) for n in range(1, 8)], 100) == 7 * len(line(1, 300))
     assert [read(path)[0] for path in find_files(tmp_path)] == [[0, 1, 2, 3], [0, 4, 5, 6], [0, 7]]
     assert one.take_rotated()
     assert not one.take_rotated()
-    one.write(line(8), 159)
-    one.write(line(9), 161)
+    one.write([line(8)], 159)
+    one.write([line(9)], 161)
     assert [read(path)[0] for path in find_files(tmp_path)][2:] == [[0, 7, 8], [0, 9]]
     assert read(tmp_path)[0] == [0, 1, 2, 3, 0, 4, 5, 6, 0, 7, 8, 0, 9]
 
@@ -105,48 +107,58 @@ def test_a_new_file_is_begun_by_size_and_by_age(tmp_path: Path):
 def test_processes_never_share_a_file(tmp_path: Path):
     writers = [writer(tmp_path) for _ in range(3)]  # even with the same name for their runs
     for number, one in enumerate(writers, 1):
-        one.write(line(number), 100)
+        one.write([line(number)], 100)
     assert [read(path)[0] for path in find_files(tmp_path)] == [[0, 1], [0, 2], [0, 3]]
 
 
 def test_a_write_that_fails_halfway_is_taken_back_and_can_be_done_again(tmp_path: Path, monkeypatch):
     one = writer(tmp_path)
-    one.write(line(1), 100)
-    write, room = os.write, [10, 0]
+    one.write([line(1)], 100)
+    room = [len(line(2)) + 10, 5, 0]
 
-    def full(fd: int, data: memoryview) -> int:
+    def full(fd: int, parts: Sequence[bytes]) -> int:
         if not room[0]:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(fd, data[: room.pop(0)])
+        return os.write(fd, b"".join(parts)[: room.pop(0)])
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "write", full)
+        patched.setattr(os, "writev", full)
         with pytest.raises(OSError, match="No space"):
-            one.write(line(2) + line(3), 100)
+            one.write([line(2), line(3)], 100)
     assert read(tmp_path) == ([0, 1], [])
-    assert one.write(line(2) + line(3), 100) == len(line(2) + line(3))
+    assert one.write([line(2), line(3)], 100) == len(line(2) + line(3))
     assert read(tmp_path) == ([0, 1, 2, 3], [])
+
+
+def test_what_is_written_in_pieces_is_whole_in_the_end(tmp_path: Path, monkeypatch):
+    one = writer(tmp_path)
+    one.write([line(1)], 100)
+    lines = [line(number) for number in range(2, 6)]
+    monkeypatch.setattr(capture_writer, "PARTS_AT_ONCE", 3)
+    monkeypatch.setattr(os, "writev", lambda fd, parts: os.write(fd, b"".join(parts)[: len(line(2)) + 7]))
+    assert one.write(lines, 100) == sum(map(len, lines))
+    assert read(tmp_path) == ([0, 1, 2, 3, 4, 5], [])
 
 
 def test_a_line_that_cannot_even_be_taken_back_is_left_and_a_new_file_begun(tmp_path: Path, monkeypatch):
     one = writer(tmp_path)
-    one.write(line(1), 100)
-    write, room = os.write, [10, 0]
+    one.write([line(1)], 100)
+    room = [10, 0]
 
-    def broken(fd: int, data: memoryview) -> int:
+    def broken(fd: int, parts: Sequence[bytes]) -> int:
         if not room[0]:
             raise OSError(errno.EIO, "Input/output error")
-        return write(fd, data[: room.pop(0)])
+        return os.write(fd, b"".join(parts)[: room.pop(0)])
 
     def unable(fd: int, size: int) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "write", broken)
+        patched.setattr(os, "writev", broken)
         patched.setattr(os, "ftruncate", unable)
         with pytest.raises(OSError, match="Input/output"):
-            one.write(line(2), 100)
-    one.write(line(2), 100)
+            one.write([line(2)], 100)
+    one.write([line(2)], 100)
     seqs, bad = read(tmp_path)
     assert seqs == [0, 1, 0, 2]
     assert [each.problem for each in bad] == ["the file was cut in the middle of this line"]
@@ -170,7 +182,7 @@ print(len(list(Path({str(tmp_path)!r}).iterdir())))
 resource.setrlimit(resource.RLIMIT_FSIZE, (400, resource.RLIM_INFINITY))
 lines = (b'{{"v":1,"run":"aa","time":"t","kind":"request","text":"' + b"x" * 100 + b'"}}' + bytes([10])) * 9
 try:
-    one.write(lines, 0.0)
+    one.write([lines], 0.0)
 except OSError as error:
     print(error.strerror)
 """
@@ -194,7 +206,7 @@ print("ready", flush=True)
 line = b'{{"v":1,"run":"aa","time":"t","kind":"request","text":"' + b"x" * 50_000 + b'"}}' + bytes([10])
 lines = line * 9
 while True:
-    one.write(lines, 0.0)
+    one.write([lines], 0.0)
 """
     for _ in range(5):
         with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
@@ -215,7 +227,7 @@ while True:
 
 def test_complete_files_are_compressed_and_the_one_being_written_is_not(tmp_path: Path):
     one = writer(tmp_path, size=1000)
-    one.write(b"".join(line(n, 300) for n in range(1, 6)), 100)
+    one.write([line(n, 300) for n in range(1, 6)], 100)
     first, second = find_files(tmp_path)
     os.utime(first, (5, 5))
     assert tidy(tmp_path, Capture()) == [first.name + ".gz", second.name]

@@ -19,7 +19,7 @@ from mcpmux.protocol.envelope import Fields
 from mcpmux.traffic.capture.level import OFF, Levels
 from mcpmux.traffic.capture.line import LineEncoder
 from mcpmux.traffic.capture.message import Run
-from mcpmux.traffic.capture.writer import CaptureWriter
+from mcpmux.traffic.capture.writer import CaptureWriter, behind
 from mcpmux.traffic.correlation import Seen
 from mcpmux.traffic.recorder import Exchange
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -29,7 +29,9 @@ log = structlog.get_logger()
 FLUSH_SECONDS = 0.25  # for how long a message may be in the queue alone
 RETRY_SECONDS = 5.0  # between attempts to write while it does not work
 COST = 300  # bytes that a message takes in the queue besides its own
-BATCH_BYTES = 4 * 2**20  # of messages that are encoded and written together
+BATCH_BYTES = (
+    2**20
+)  # of messages that are written together: what is written soon is soon room for more, and cached
 BREATH = 64  # messages that are encoded in one go, before others may do something
 LARGE = 128 * 2**10  # bytes that are encoded in one go; a longer message is encoded in a thread
 
@@ -84,7 +86,7 @@ class CaptureSink:
         self.complete = trio.Event()
         self.finished = trio.Event()
         self._limit = config.queue_bytes
-        self._enough = config.queue_bytes // 4  # not to wait for more
+        self._enough = min(config.queue_bytes // 4, BATCH_BYTES)  # not to wait for more
         self._levels = levels
         self._settle: Callable[[], None] = lambda: None
         self._lines = LineEncoder(run, redactor, config.body_bytes)
@@ -166,8 +168,12 @@ class CaptureSink:
         while True:
             await self._filled.wait()
             await self._gather()
-            self._settle()
+            in_hurry = self._bytes > self._enough
+            if not in_hurry:
+                self._settle()
             self._filled = trio.Event()
+            if in_hurry:  # what has passed since it was last settled waits for more
+                self._filled.set()
             await self._work_off()
             self._tell_dropped()
             if self._closed.is_set():
@@ -205,9 +211,8 @@ class CaptureSink:
             length += len(parts[-1])
             size += chunk.size
             if length >= BATCH_BYTES or not queue:
-                lines = b"".join(parts)
-                parts.clear()
-                await self._write(lines, size)
+                await self._write(parts, size)
+                parts = []
                 length = size = 0
 
     async def _encode(self, chunk: _Chunk) -> bytes:
@@ -217,22 +222,22 @@ class CaptureSink:
         await trio.lowlevel.checkpoint()
         return self._lines.encode(*work)
 
-    async def _write(self, lines: bytes, size: int) -> None:
+    async def _write(self, parts: Sequence[bytes], size: int) -> None:
         """Write all of them, however long it does not work."""
-        while lines:
-            write = partial(self._writer.write, lines, self._clock())
+        while parts:
+            write = partial(self._writer.write, parts, self._clock())
             try:
                 written = await trio.to_thread.run_sync(write, abandon_on_cancel=True)
             except OSError as error:
                 self._pause(error)
                 if self._closed.is_set():
-                    self._lost += lines.count(b"\n")
+                    self._lost += sum(part.count(b"\n") for part in parts)
                     return
                 with trio.move_on_after(RETRY_SECONDS):
                     await self._closed.wait()
             else:
                 self._go_on()
-                lines = lines[written:]
+                parts = behind(parts, written)
         self._bytes -= size
         self._make_room()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from mcpmux import __version__
@@ -18,6 +19,7 @@ from mcpmux.traffic.record import encode_record
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
+PARTS_AT_ONCE = 1024  # Linux takes no more in one call
 NAMES_TRIED = 100  # a name is taken only when two runs have the same random name
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
@@ -55,7 +57,7 @@ class CaptureWriter:
         self._size, self._began = 0, now
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._append(encode_record(start_record(self._run, now, __version__)))
+            self._append([encode_record(start_record(self._run, now, __version__))])
         except OSError:
             self._abandon()
             raise
@@ -71,18 +73,26 @@ class CaptureWriter:
                 continue
         raise FileExistsError(f"{NAMES_TRIED} files of run {self._run.name} are there already")
 
-    def write(self, lines: bytes, now: float) -> int:
-        """Write lines, each with its newline, into as many files as it takes; how many bytes are written.
+    def write(self, parts: Sequence[bytes], now: float) -> int:
+        """Write parts of whole lines, each with its newline, into as many files as it takes.
 
-        Raises OSError when not even the first could be; the rest can be written again in any case.
+        Returns how many bytes are written, of whole lines. Raises OSError when not even the first could be;
+        the rest can be written again in any case.
         """
+        size = sum(map(len, parts))
+        if self._fd is None or self._is_old(now) or self._size + size >= self._size_limit:
+            return self._spread(b"".join(parts), now)
+        self._append(parts)
+        return size
+
+    def _spread(self, lines: bytes, now: float) -> int:
+        """The same for lines that may not all belong into the open file."""
         done = 0
         with memoryview(lines) as view:
             while done < len(lines):
                 try:
                     end = self._end_of_file(lines, done, now)
-                    with view[done:end] as some:
-                        self._append(some)
+                    self._append([bytes(view[done:end])])
                 except OSError:
                     if not done:
                         raise
@@ -94,20 +104,24 @@ class CaptureWriter:
 
     def _end_of_file(self, lines: bytes, start: int, now: float) -> int:
         """Where the lines end that go into the open file: as many as fit, at least one."""
-        if self._fd is not None and now - self._began >= self._age_limit:
+        if self._fd is not None and self._is_old(now):
             self.close()
         self.open(now)
         room = max(self._size_limit - self._size, 1)
         return lines.find(b"\n", start + room - 1) + 1 or len(lines)
 
-    def _append(self, data: bytes | memoryview) -> None:
+    def _is_old(self, now: float) -> bool:
+        return now - self._began >= self._age_limit
+
+    def _append(self, parts: Sequence[bytes]) -> None:
+        """All of them, as they are: joined, they would be in memory twice."""
         assert self._fd is not None
-        view, good = memoryview(data), self._size
+        good = self._size
         try:
-            while view:
-                written = os.write(self._fd, view)
+            while parts:
+                written = os.writev(self._fd, parts[:PARTS_AT_ONCE])
                 self._size += written
-                view = view[written:]
+                parts = behind(parts, written)
         except OSError:
             self._take_back(good)
             raise
@@ -135,3 +149,12 @@ class CaptureWriter:
             self._rotated = True
             with contextlib.suppress(OSError):
                 os.close(fd)
+
+
+def behind(parts: Sequence[bytes], written: int) -> Sequence[bytes]:
+    """What is left of parts of which so many bytes are written."""
+    for index, part in enumerate(parts):
+        if written < len(part):
+            return [part[written:], *parts[index + 1 :]]
+        written -= len(part)
+    return ()
