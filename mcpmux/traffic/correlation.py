@@ -92,8 +92,8 @@ class Correlator:
                 said = glance(each[_DATA])
             except BadMessage as bad:
                 seen += self._closely(each, bad)
-            else:
-                seen.append(self._look(each, said))
+            else:  # half of all are answers
+                seen.append(_answer(each, said) if said.method is UNSET else self._look(each, said))
         return seen
 
     def exchange_of(self, leg: Leg, request_id: Id) -> int:
@@ -174,19 +174,23 @@ class Correlator:
 def _answer(passed: Passed, said: Glance) -> Seen:
     """What it answers."""
     leg, direction, data, at, status, exchange, _ = passed
-    request_id = said.id if said.id is not UNSET else None
-    method = ms = code = failed = None
-    if request_id is not None:
+    method = ms = failed = request_id = None
+    if said.id is not UNSET and said.id is not None:
+        request_id = said.id
         pending = (leg.notes or _asked(leg))[direction == "in"].pop(request_id, None)
         if pending is not None:
             exchange, method, began = pending
             ms = round((at - began) * MICROS) / 1000
-    kind = "result"
     if said.error is not UNSET:
-        kind, code = "error", said.error.code
-    elif method == m.TOOLS_CALL and said.result is not UNSET and said.result.isError is True:
+        code = said.error.code
+        return Seen(
+            leg, direction, data, at, "error", exchange, method, request_id, None, code, None, ms, status
+        )
+    if method == m.TOOLS_CALL and said.result is not UNSET and said.result.isError is True:
         failed = True
-    return Seen(leg, direction, data, at, kind, exchange, method, request_id, None, code, failed, ms, status)
+    return Seen(
+        leg, direction, data, at, "result", exchange, method, request_id, None, None, failed, ms, status
+    )
 
 
 def _cancelled(leg: Leg, direction: Direction, request_id: Any) -> int:

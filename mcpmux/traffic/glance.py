@@ -67,7 +67,7 @@ class Glance(msgspec.Struct, gc=False):
     error: Error | UnsetType = UNSET
 
 
-_decoder = msgspec.json.Decoder(Glance)
+_decode = msgspec.json.Decoder(Glance).decode
 _params_decoder = msgspec.json.Decoder(Params)
 _result_decoder = msgspec.json.Decoder(Result)
 _NOT_DECODED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -78,7 +78,7 @@ def glance(data: bytes) -> Glance:
     try:
         if not data.isascii():
             data.decode()
-        found = _decoder.decode(data)
+        found = _decode(data)
     except _NOT_DECODED:
         return _look_closely(data)
     if found.method is not UNSET:

@@ -20,7 +20,7 @@ from mcpmux.protocol.envelope import Fields, Id
 from mcpmux.runtime.tap import EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg
 from mcpmux.traffic.correlation import Correlator, Passed, Seen
 
-BATCH = 64  # messages that wait to be looked at: one look costs less for many
+BATCH = 128  # messages that wait to be looked at: one look costs less for many
 LONG = 16 * 2**10  # bytes; longer messages do not wait, so that those that do take little memory
 
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,13 +102,13 @@ def test_a_line_is_the_record_encoded(messages: list[tuple[Seen, str | None, str
             seen.leg.name = seen.leg.session = seen.leg.revision = said
             seen.leg.transport = said or "http"
             record = to_record(seen, RUN, seq, REDACTOR, level, 40)
-            assert members(encoder.encode(seq, level, [seen])) == members(encode_record(record))
+            assert members(b"".join(encoder.encode(seq, level, [seen]))) == members(encode_record(record))
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(MESSAGES, min_size=1, max_size=5), st.sampled_from(["full", "truncated", "metadata"]))
 def test_lines_of_many_messages_are_those_of_each(messages: list[Seen], level: str):
-    lines = LineEncoder(RUN, REDACTOR, 40).encode(7, level, messages).splitlines(keepends=True)
+    lines = b"".join(LineEncoder(RUN, REDACTOR, 40).encode(7, level, messages)).splitlines(keepends=True)
     records = [to_record(seen, RUN, seq, REDACTOR, level, 40) for seq, seen in enumerate(messages, 7)]
     assert [members(line) for line in lines] == [members(encode_record(record)) for record in records]
 
@@ -118,25 +119,44 @@ PLACES = st.integers(HEAD - 20, HEAD)  # around the place where a body is cut th
 
 @settings(max_examples=300, deadline=None)
 @given(
-    PLACES, st.sampled_from(["token", "otp", "AKIA", "?"]), st.sampled_from(['"', '":"', " "]), st.booleans()
+    PLACES,
+    st.sampled_from(["token", "otp", "AKIA", "?"]),
+    st.sampled_from(['"', '":"', " ", ""]),
+    st.sampled_from(["text", "data"]),
+    st.booleans(),
+    st.booleans(),
 )
-def test_a_secret_is_seen_wherever_two_answers_begin_to_be_the_same(
-    place: int, word: str, behind: str, is_first: bool
+def test_a_secret_is_seen_wherever_two_answers_begin_or_cease_to_be_the_same(
+    place: int, word: str, beside: str, name: str, is_first: bool, in_tail: bool
 ):
-    end = f"{behind}{TEXT}"
-    plain, secret = (
-        f'{{"text":"{TEXT[:place]}{middle}{end}"}}'.encode() for middle in ("#" + word[1:], word)
-    )
+    before, after = (TEXT + beside, TEXT[:place]) if in_tail else (TEXT[:place], beside + TEXT)
+    plain, secret = (f'{{"{name}":"{before}{it}{after}"}}'.encode() for it in ("#" + word[1:], word))
     bodies = [secret, plain, plain] if is_first else [plain, secret, plain]
     joined = b"\t".join(without_repeats(bodies))
-    assert len(joined) < sum(map(len, bodies))
+    assert not is_first or len(joined) < sum(map(len, bodies))
     assert REDACTOR.spares(bodies, joined) == REDACTOR.spares(bodies, b"\t".join(bodies))
 
 
-def test_what_only_one_of_two_long_messages_ends_with_is_kept():
+def test_what_only_one_of_two_long_messages_has_is_kept():
     one, other = (f'{{"text":"{TEXT}{number}"}}'.encode() for number in (1, 2))
     assert without_repeats([one, other]) == [one, other]
-    assert without_repeats([one, one[:100], one]) == [one, one[:100], b'{"text":"']
+    assert without_repeats([one, one[:100], one]) == [one, one[:100], b'{"text":"}']
+
+
+def test_what_two_legs_have_in_common_is_looked_at_once():
+    seen, said = (
+        f'{{"contents":[{{"uri":"{uri}","text":"{TEXT}"}}],"name":"{name}"}}'.encode()
+        for uri, name in (("a", "server"), ("s1+a", "token"))
+    )
+    assert without_repeats([seen, said]) == [seen, b'{"contents":[{"uri":"s1+a","text":"}],"name":"token"}']
+    blob = [data.replace(b'"text"', b'"blob"') for data in (seen, said)]
+    assert without_repeats(blob) == [blob[0], b'{"contents":[{"uri":"s1+a","blob":"}],"name":"token"}']
+
+
+@pytest.mark.parametrize("around", [b"%b", b'{"text":%b}', b'"%b', b'%b"'])
+def test_long_nonsense_is_left_as_it_is(around: bytes):
+    bodies = [around % (b"x" * (3 * HEAD)), around % (b"x" * (3 * HEAD) + b"y")]
+    assert without_repeats(bodies) == bodies
 
 
 def test_rules_that_are_replaced_count_for_names_that_were_encoded_before():
@@ -145,9 +165,9 @@ def test_rules_that_are_replaced_count_for_names_that_were_encoded_before():
     leg = Leg("client", "c1", "http")
     leg.name = "pin-1234"
     seen = Seen(leg, "out", b"{}", 101.0, "result", 1, "pin-5678")
-    assert encoder.encode(1, "full", [seen]).count(b"pin-") == 2
+    assert b"".join(encoder.encode(1, "full", [seen])).count(b"pin-") == 2
     redactor.adopt(Redaction(patterns={"pin": r"pin-\d+"}))
-    line = encoder.encode(2, "full", [seen])
+    (line,) = encoder.encode(2, "full", [seen])
     assert b"pin-" not in line
     assert line.count(b"[redacted: pin]") == 2
 
@@ -156,6 +176,6 @@ def test_what_is_remembered_is_bounded():
     encoder = LineEncoder(RUN, REDACTOR, 40)
     for number in range(3 * LEGS_CACHED):
         leg = Leg("client", f"c{number}", "http")
-        line = encoder.encode(1, "metadata", [Seen(leg, "in", b"{}", 101.0, "request", 1, f"m{number}")])
+        (line,) = encoder.encode(1, "metadata", [Seen(leg, "in", b"{}", 101.0, "request", 1, f"m{number}")])
         assert decode_record(line).method == f"m{number}"
     assert repr(encoder) == f"<LineEncoder 5f3a9c01, {LEGS_CACHED} legs>"

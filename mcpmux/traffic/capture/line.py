@@ -8,6 +8,7 @@ several threads at a time.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -30,12 +31,15 @@ from mcpmux.traffic.redaction.redactor import Redactor
 LEGS_CACHED = 1024
 SORTS_CACHED = 256  # of one leg
 METHOD_LENGTH = 256  # characters; longer ones are not remembered
-HEAD = 512  # bytes in which messages with the same contents may differ
+HEAD = 512  # bytes at either end in which messages with the same contents may differ
+GROUP = 16  # lines that are encoded in one go: msgspec's buffer grows by being copied, within the caches then
 
 _json = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
+_data_of = operator.attrgetter("data")
+_TEXT = b'"text":"'
 _NO_SECRETS = itertools.repeat(0)
 
 _Sort = tuple[str, str, str | None]
@@ -93,26 +97,26 @@ class LineEncoder:
     def __repr__(self) -> str:
         return f"<LineEncoder {self._run.name}, {len(self._legs)} legs>"
 
-    def encode(self, first: int, level: str, messages: Sequence[Seen]) -> bytes:
-        """Their lines, each with its newline. They have the numbers (`seq`) from `first` on.
+    def encode(self, first: int, level: str, messages: Sequence[Seen]) -> list[bytes]:
+        """Their lines, each with its newline, in parts. They have the numbers (`seq`) from `first` on.
 
         `level` as in `[capture]`, but not `off`.
         """
         redactor = self._redactor.current
         if redactor is not self._current:
             self._adopt(redactor)
-        bodies = [seen.data for seen in messages]
+        bodies = list(map(_data_of, messages))
         joined = b"\t".join(without_repeats(bodies))
         if not redactor.spares(bodies, joined):
             return self._encode_redacted(first, level, messages)
         are_simple = level == "full" and b"\n" not in joined and b"\r" not in joined
-        return _encode_lines(self._lines(first, level, messages, bodies, _NO_SECRETS, are_simple))
+        return _in_groups(self._lines(first, level, messages, bodies, _NO_SECRETS, are_simple))
 
-    def _encode_redacted(self, first: int, level: str, messages: Sequence[Seen]) -> bytes:
+    def _encode_redacted(self, first: int, level: str, messages: Sequence[Seen]) -> list[bytes]:
         redact = self._current.redact
         redacted = [redact(seen.method, seen.data) for seen in messages]
         bodies, counts = [body for body, _ in redacted], [count for _, count in redacted]
-        return _encode_lines(self._lines(first, level, messages, bodies, counts, False))
+        return _in_groups(self._lines(first, level, messages, bodies, counts, False))
 
     def _lines(
         self,
@@ -223,21 +227,26 @@ class LineEncoder:
         return self._second, self._moment
 
 
-def without_repeats(bodies: Iterable[bytes]) -> list[bytes]:
-    """The bodies, without the ends that they share: most answers pass on both legs with the same contents.
+def _in_groups(lines: list[_Line]) -> list[bytes]:
+    return [_encode_lines(lines[start : start + GROUP]) for start in range(0, len(lines), GROUP)]
 
-    They are cut behind a `"`, as `Redactor.spares` wants it.
+
+def without_repeats(bodies: Iterable[bytes]) -> list[bytes]:
+    """The bodies, without the middle that one has in common with the long one before it.
+
+    Most answers pass on both legs with the same contents, one right after the other, between other heads and
+    tails. They are cut behind a `"` on either side, as `Redactor.spares` wants it.
     """
-    ends: set[bytes] = set()
     parts = []
+    middle = b""
     for body in bodies:
         if len(body) > 2 * HEAD:
-            cut = body.rfind(b'"', 0, HEAD) + 1
-            end = body[cut:]
-            if end in ends:
-                body = body[:cut]
+            start = body.find(_TEXT, 0, HEAD)
+            start = start + len(_TEXT) if start >= 0 else body.rfind(b'"', 0, HEAD) + 1
+            if middle and body.startswith(middle, start):
+                body = body[:start] + body[start + len(middle) :]
             else:
-                ends.add(end)
+                middle = body[start : body.find(b'"', -HEAD) + 1] if start else b""
         parts.append(body)
     return parts
 

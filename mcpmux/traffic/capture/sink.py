@@ -6,6 +6,7 @@ writer's task. Files are touched in threads, and long messages are encoded there
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -32,8 +33,11 @@ COST = 300  # bytes that a message takes in the queue besides its own
 BATCH_BYTES = (
     2**20
 )  # of messages that are written together: what is written soon is soon room for more, and cached
-BREATH = 64  # messages that are encoded in one go, before others may do something
-LARGE = 128 * 2**10  # bytes that are encoded in one go; a longer message is encoded in a thread
+BREATH = 128  # messages that are encoded in one go, before others may do something
+LARGE = 256 * 2**10  # bytes that are encoded in one go; a longer message is encoded in a thread
+
+
+_data_of = operator.attrgetter("data")
 
 
 def reason_of(error: OSError) -> str:
@@ -51,7 +55,7 @@ class _Chunk(msgspec.Struct, gc=False):
     level: str
     messages: list[Seen]
     size: int
-    lines: bytes = b""
+    lines: Sequence[bytes] = ()
 
     def goes_on(self, number: int, level: str, count: int, size: int) -> bool:
         """Whether so many messages from that number on may be added."""
@@ -117,7 +121,7 @@ class CaptureSink:
     def take_all(self, batch: Sequence[Seen]) -> None:
         """See Archive."""
         level = self._levels.only
-        size = sum([len(seen.data) for seen in batch]) + COST * len(batch)
+        size = sum(map(len, map(_data_of, batch))) + COST * len(batch)
         if level is None or size > LARGE or self._bytes + size > self._limit:
             for seen in batch:
                 self.take(seen)
@@ -207,15 +211,16 @@ class CaptureSink:
         length = size = 0
         while queue:
             chunk = queue.popleft()
-            parts.append(chunk.lines or await self._encode(chunk))
-            length += len(parts[-1])
+            lines = chunk.lines or await self._encode(chunk)
+            parts += lines
+            length += sum(map(len, lines))
             size += chunk.size
             if length >= BATCH_BYTES or not queue:
                 await self._write(parts, size)
                 parts = []
                 length = size = 0
 
-    async def _encode(self, chunk: _Chunk) -> bytes:
+    async def _encode(self, chunk: _Chunk) -> Sequence[bytes]:
         work = (chunk.first, chunk.level, chunk.messages)
         if chunk.size > LARGE:
             return await trio.to_thread.run_sync(self._lines_in_thread.encode, *work, abandon_on_cancel=True)

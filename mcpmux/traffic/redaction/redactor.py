@@ -13,6 +13,7 @@ have neither a telling name beside them nor well-known looks. Paths and patterns
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -125,10 +126,8 @@ class Redactor:
         """
         if not self._is_scanned or not self._is_severable:
             return False
-        if self._hides_userinfo:
-            for message in messages:
-                if not message.endswith(_WHOLE_ENDS):
-                    return False
+        if self._hides_userinfo and not all(map(bytes.endswith, messages, itertools.repeat(_WHOLE_ENDS))):
+            return False
         return not (self._scan or self._make_scan())(joined)
 
     def redact_text(self, text: str) -> tuple[str, int]:
