@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Iterable
+from functools import lru_cache
 
 from msgspec import Raw
 
@@ -17,6 +18,7 @@ from mcpmux.protocol.codes import URL_ELICITATION_REQUIRED
 from mcpmux.protocol.envelope import Fields, raw, text_of, value_of
 
 LONGEST_TTL_MS = 24 * 3600 * 1000  # whatever a server promises, it is asked again after a day
+SHORT_BYTES = 1024  # of what a client says of itself, whose digest is kept ready
 _COMPLETE = raw("complete")
 
 _HEARD = frozenset({LOG_LEVEL, PROGRESS_TOKEN})
@@ -33,8 +35,16 @@ def hears(call: Call) -> bool:
 
 def like(call: Call) -> Hashable:
     """What is the same for clients whom a server takes for the same one: the principal, and the host app."""
-    said = [bytes(call.meta.get(key, b"")) for key in (CLIENT_INFO, CLIENT_CAPABILITIES)]
-    return call.principal.name, hashlib.blake2b(b"\0".join(said), digest_size=16).digest()
+    info, offered = call.meta.get(CLIENT_INFO, b""), call.meta.get(CLIENT_CAPABILITIES, b"")
+    said = b"%b\0%b" % (info, offered)
+    return call.principal.name, (_digest_again if len(said) <= SHORT_BYTES else _digest)(said)
+
+
+def _digest(said: bytes) -> bytes:
+    return hashlib.blake2b(said, digest_size=16).digest()
+
+
+_digest_again = lru_cache(maxsize=128)(_digest)
 
 
 def is_plain(call: Call) -> bool:

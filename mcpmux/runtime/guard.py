@@ -9,7 +9,7 @@ that was forgotten is one of an unknown tool.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -89,7 +89,7 @@ class Guard:
 
         return [item for item in items if policy.shows(call.principal, upstream, method, name_of(item))]
 
-    def shown(self, call: Call, upstream: str, names: list[str | None]) -> list[bool]:
+    def shown(self, call: Call, upstream: str, names: Sequence[str | None]) -> list[bool]:
         """Which items of an upstream's list are shown, by their names. Not for tasks."""
         policy, method, principal = self.policy, call.method, call.principal
         if policy is None:

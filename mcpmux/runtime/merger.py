@@ -120,9 +120,7 @@ class Merger:
         parts.began = trio.current_time()
         freshness = Freshness()
         while not walk.done:
-            async with trio.open_nursery() as nursery:
-                for position in walk.wanted:
-                    nursery.start_soon(self._fetch, walk, position, call, parts, freshness)
+            await self._round(walk, call, parts, freshness)
             walk.end_round()
         if walk.failures:
             parts.until = None
@@ -142,25 +140,51 @@ class Merger:
         visible = set(self._guard.visible(call, [position.upstream for position in positions]))
         return [position for position in positions if position.upstream in visible]
 
-    async def _fetch(
-        self, walk: Walk, position: Position, call: Call, parts: Parts, freshness: Freshness
-    ) -> None:
-        """One upstream's next page, within what is left of its time; a failure is its own."""
-        try:
-            upstream = self._fleet.for_call(position.upstream, call)
-        except RpcError as error:
-            walk.take_failure(position, error.message)
+    async def _round(self, walk: Walk, call: Call, parts: Parts, freshness: Freshness) -> None:
+        """The next page of every upstream that has one, each within what is left of its time."""
+        asked: dict[float, list[tuple[Position, Upstream]]] = {}
+        for position in walk.wanted:
+            try:
+                upstream = self._fleet.for_call(position.upstream, call)
+            except RpcError as error:
+                walk.take_failure(position, error.message)
+            else:
+                asked.setdefault(upstream.config.list_timeout, []).append((position, upstream))
+        if len(asked) == 1:  # as most are
+            await self._fetch_within(*asked.popitem(), walk, call, parts, freshness)
             return
-        seconds = upstream.config.list_timeout
-        with trio.move_on_at(parts.began + seconds):
+        async with trio.open_nursery() as nursery:
+            for seconds, pages in asked.items():
+                nursery.start_soon(self._fetch_within, seconds, pages, walk, call, parts, freshness)
+
+    async def _fetch_within(
+        self,
+        seconds: float,
+        pages: list[tuple[Position, Upstream]],
+        walk: Walk,
+        call: Call,
+        parts: Parts,
+        freshness: Freshness,
+    ) -> None:
+        """The next pages of upstreams that have as much time: one cancel scope and no task for the first."""
+        waiting = {upstream.name: (position, upstream) for position, upstream in pages}
+
+        async def fetch(position: Position, upstream: Upstream) -> None:
             take = self._take_tasks if call.method == TASKS_LIST else self._take_page
             try:
                 await take(walk, position, upstream, call, parts, freshness)
             except RpcError as error:
                 walk.take_failure(position, error.message)
-            return
-        upstream.failed()
-        walk.take_failure(position, f"Upstream {upstream.name!r} did not answer within {seconds:g} s")
+            del waiting[upstream.name]
+
+        async with trio.open_nursery() as nursery:
+            nursery.cancel_scope.deadline = parts.began + seconds
+            for position, upstream in pages[1:]:
+                nursery.start_soon(fetch, position, upstream)
+            await fetch(*pages[0])
+        for position, upstream in waiting.values():
+            upstream.failed()
+            walk.take_failure(position, f"Upstream {upstream.name!r} did not answer within {seconds:g} s")
 
     async def _take_page(
         self,

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from msgspec import Raw
 
 from mcpmux.errors import RpcError
-from mcpmux.mux import rewrite
 from mcpmux.mux.cursor import Position
+from mcpmux.mux.exposed_list import expose_list
 from mcpmux.mux.merge import PAGE_LIMIT
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
@@ -41,7 +41,8 @@ async def fetch_page(upstream: Upstream, call: Call, cursor: str | None) -> RawP
     """
     method = call.method
     kind = PAGED[method]
-    await upstream.settled()
+    if upstream.connection is None:
+        await upstream.settled()
     if not offers(upstream, method):
         return _NO_PAGE
     params = {} if cursor is None else {"cursor": raw(cursor)}
@@ -84,7 +85,7 @@ async def find_page(upstream: Upstream, call: Call, cursor: str | None, *, anew:
     async def fetch() -> Page:
         page = await fetch_page(upstream, call, cursor)
         try:
-            texts, items = rewrite.expose_list(call.method, page.items, upstream.space)
+            texts, items = expose_list(call.method, page.items, upstream.space)
         except ValueError:
             raise not_a_list(upstream, call.method) from None
         hints = {key: page.result[key] for key in HINTS if key in page.result}

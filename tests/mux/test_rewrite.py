@@ -76,6 +76,12 @@ RESULTS = [
         m.RESOURCES_READ,
         '{"contents":[{"uri":"<uri>","text":"file:///a","x":@},{"x":@,"uri":"<ui>"}],"_meta":@}',
     ),
+    (m.RESOURCES_READ, '{"contents":[{"uri":"<uri>","text":"file:///a \\n \\"uri\\":","x":@}]}'),
+    (m.RESOURCES_READ, '{"contents":[{"uri":"<ui>","mimeType":"text/plain","text":"{"}]}'),
+    (m.RESOURCES_READ, '{"contents":[{"uri":"<uri>"}]}'),
+    (m.RESOURCES_READ, '{"contents":[{"uri":"<uri>","text":"file:///a","_meta":{"uri":"file:///a"}}]}'),
+    (m.RESOURCES_READ, '{"contents":[{"uri":"<uri>","text":"a"},{"uri":"<uri>","text":"}"}]}'),
+    (m.RESOURCES_READ, '{"contents":[{"uri":"file:///a"},5]}'),
     (m.RESOURCES_READ, '{"contents":@}'),
     (m.TOOLS_CALL, f'{{"content":[{LINK},{EMBEDDED},{PLAIN}],"structuredContent":@,"isError":false}}'),
     (
@@ -92,6 +98,17 @@ RESULTS = [
     (m.RESOURCES_READ, f'{{"inputRequests":{{"a":{SAMPLING}}}}}'),
     (m.TOOLS_CALL, '{"inputRequests":@}'),
 ]
+
+SPELLINGS = [
+    '[{"uri":"file:\\/\\/\\/a","text":"t"}]',
+    '[{"uri":"\\u0066ile:///a","text":"t"}]',
+    '[{"uri": "file:///a", "text": "t"}]',
+    '[{"uri":"file:///b","\\u0075ri":"file:///a","text":"t"}]',
+    '[{"uri":"file:///b","text":"t","uri":"file:///a"}]',
+    '[{"text":"t","uri":"file:///a"}]',
+    ' [ {"uri":"file:///a","text":"t"} ] ',
+]
+"""What was read, in every way in which a server may write it."""
 
 EVENTS = [
     (m.RESOURCE_UPDATED, '{"uri":"<uri>","x":@}'),
@@ -117,6 +134,12 @@ fillers = json_texts.filter(lambda text: text[0] not in "[{")
 def test_results_show_outside_names_and_are_otherwise_the_same(method: str, text: str, filler: str):
     changed = expose_result(method, decode_fields(fill(text, 0, filler).encode()), SPACE)
     assert bytes(raw(changed)).decode() == fill(text, 1, filler)
+
+
+@pytest.mark.parametrize("contents", SPELLINGS)
+def test_what_was_read_shows_its_outside_uri_however_it_is_spelled(contents: str):
+    changed = expose_result(m.RESOURCES_READ, {"contents": Raw(contents.encode())}, SPACE)
+    assert json.loads(bytes(changed["contents"])) == [{"uri": "docs+file:///a", "text": "t"}]
 
 
 @pytest.mark.parametrize(("method", "text"), EVENTS)

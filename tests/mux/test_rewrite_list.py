@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from mcpmux.mux import rewrite
+from mcpmux.mux.encoded_list import EncodedList
+from mcpmux.mux.exposed_list import expose_list
 from mcpmux.mux.namespace import Namespace, Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
@@ -59,10 +61,10 @@ def test_a_list_is_its_items(method: str, found: list[Any], space: Space, compac
         expected = one_by_one(method, data, space)
     except ValueError:
         with pytest.raises(ValueError):
-            rewrite.expose_list(method, Raw(data), space)
+            expose_list(method, Raw(data), space)
         return
-    names, exposed = rewrite.expose_list(method, Raw(data), space)
-    assert (names, [decode_any(item) for item in exposed]) == expected
+    names, exposed = expose_list(method, Raw(data), space)
+    assert (list(names), [decode_any(item) for item in exposed]) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,17 +82,52 @@ def test_a_list_is_its_items(method: str, found: list[Any], space: Space, compac
 )
 @pytest.mark.parametrize("space", SPACES)
 def test_unusual_spellings_are_exposed_like_any(data: bytes, space: Space):
-    names, exposed = rewrite.expose_list(m.RESOURCES_LIST, Raw(data), space)
-    assert (names, [decode_any(item) for item in exposed]) == one_by_one(m.RESOURCES_LIST, data, space)
+    names, exposed = expose_list(m.RESOURCES_LIST, Raw(data), space)
+    assert (list(names), [decode_any(item) for item in exposed]) == one_by_one(m.RESOURCES_LIST, data, space)
 
 
 def test_what_is_around_the_uri_keeps_its_bytes():
     data = b'[{"size":1e3,"uri":"file:///a","x":{ "y" : 1.0 }}]'
-    _, exposed = rewrite.expose_list(m.RESOURCES_LIST, Raw(data), SPACES[0])
+    _, exposed = expose_list(m.RESOURCES_LIST, Raw(data), SPACES[0])
     assert [bytes(item) for item in exposed] == [b'{"size":1e3,"uri":"docs+file:///a","x":{ "y" : 1.0 }}']
 
 
 @pytest.mark.parametrize("data", [b"{}", b"[1]", b'["uri"]', b"null", b"7"])
 def test_what_is_no_list_of_objects_is_refused(data: bytes):
     with pytest.raises(ValueError, match=r".+"):
-        rewrite.expose_list(m.RESOURCES_LIST, Raw(data), SPACES[0])
+        expose_list(m.RESOURCES_LIST, Raw(data), SPACES[0])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'[{"uri":"file:///a"},{"name":"a","uri":"file:///b","annotations":{"audience":["user"]}}]',
+        b' [{"uri": "file:///a"}, {"name": "a", "uri": "file:///b"}] ',
+        b'[{"uri":"file:///a","description":"see ui://x, \'uri\' and {}"}]',
+        b"[]",
+    ],
+)
+def test_an_ordinary_list_is_not_taken_apart_and_its_texts_are_read_when_they_are_wanted(data: bytes):
+    names, exposed = expose_list(m.RESOURCES_LIST, Raw(data), SPACES[0])
+    assert isinstance(exposed, EncodedList)
+    count = len(exposed)
+    assert len(names) == count and repr(names) == f"<Texts of {count}>"
+    expected, items = one_by_one(m.RESOURCES_LIST, data, SPACES[0])
+    assert [decode_any(item) for item in exposed] == items
+    assert list(names) == list(names) == expected
+    assert names[:1] == expected[:1]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'[{"uri":"ui://a/b"},{"uri":"file:///a"}]',
+        b'[{"uri":"file:///a"},{"uri": "file:///b"}]',
+        b'[{"uri" : "file:///a","_meta":{"uri":"file:///a"}}]',
+        b'[{"uri":"file:///a"},{"name":"uri"}]',
+    ],
+)
+def test_a_list_that_is_not_sure_to_change_in_one_place_an_item_is_taken_apart(data: bytes):
+    names, exposed = expose_list(m.RESOURCES_LIST, Raw(data), SPACES[0])
+    assert not isinstance(exposed, EncodedList)
+    assert (names, [decode_any(item) for item in exposed]) == one_by_one(m.RESOURCES_LIST, data, SPACES[0])

@@ -132,6 +132,35 @@ async def test_a_hanging_upstream_delays_nobody_beyond_its_deadline_and_is_named
         assert len(cancelled) == 1
 
 
+async def test_those_who_answer_in_time_are_not_lost_with_those_who_hang(autojump_clock):
+    async def hang(_server: Any, _params: Json, _message: Json) -> Json:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async def answer_late(_server: Any, _params: Json, _message: Json) -> Json:
+        await trio.sleep(2)
+        return {"resources": [{"uri": "x:1", "name": "x"}]}
+
+    servers = {
+        "first": ScriptedServer(resources=[], handlers={"resources/list": hang}),
+        "late": ScriptedServer(resources=[], handlers={"resources/list": answer_late}),
+        "docs": docs(),
+        "last": ScriptedServer(resources=[], handlers={"resources/list": hang}),
+    }
+    async with open_world(servers, settings={name: {"list_timeout": 3.0} for name in servers}) as world:
+        began = trio.current_time()
+        result = await world.client().request("resources/list")
+        assert trio.current_time() - began == pytest.approx(3, abs=0.01)
+        assert [item["uri"] for item in result["resources"]] == [
+            "late+x:1",
+            "docs+file:///a.md",
+            "docs+memo:1",
+        ]
+        left_out = result["_meta"]["dev.mcpmux/upstreams"]
+        assert set(left_out) == {"first", "last"}
+        assert all("within 3 s" in each["reason"] for each in left_out.values())
+
+
 async def test_an_upstream_that_is_not_there_is_named_and_the_rest_answers(autojump_clock):
     async with open_world({"docs": docs(), "gone": None}) as world:
         result = await world.client().request("resources/list")

@@ -59,7 +59,7 @@ class Page(NamedTuple):
     caching hints. `size`: bytes of items and texts, about.
     """
 
-    texts: list[str | None]
+    texts: Sequence[str | None]
     items: Sequence[Raw]
     following: str | None
     result: Fields
