@@ -4,7 +4,7 @@ Rules
   * An event id is `stream-number`, unique in the session, increasing within a stream.
   * Kept are the newest events of all the session's streams together, up to a count, a size and an age;
     what falls out is remembered only as "everything up to that number is gone".
-  * An event may be added as one that says the same whenever it comes, as `resources/updated` does: an older
+  * An event may be one that says the same whenever it comes, as `resources/updated` does: an older
     one of its stream with the same data is not kept beside it. Whoever was to hear that one hears this one.
   * `after(id)` gives the events of that very stream behind that one, or raises `Gone` when one of them has
     fallen out, or when the id is none of this session's.
@@ -25,6 +25,10 @@ from mcpmux.errors import McpmuxError
 
 class Gone(McpmuxError):
     """The events behind that id are not kept (any more)."""
+
+
+Said = tuple[int, bytes]
+"""A stream, and the data of an event that says the same whenever it comes."""
 
 
 class ReplayBounds(NamedTuple):
@@ -67,21 +71,31 @@ class ReplayBuffer:
         """A stream begins: it can be resumed from its start, before event 1."""
         self._last.setdefault(stream, 0)
 
-    def add(self, stream: int, data: bytes, now: float, *, repeats: bool = False) -> Kept:
-        """Keep the next event of a stream. `repeats`: it stands for older ones that have the same data."""
+    def add(self, stream: int, data: bytes, now: float) -> Kept:
+        """Keep the next event of a stream."""
         number = self._last.get(stream, 0) + 1
         self._last[stream] = number
-        event = Kept(stream, number, data, now)
-        if repeats:
-            key = (stream, data)
-            if self._kept.pop(key, None) is not None:
-                self._kept[key] = event  # at the end, where the newest is; nothing has grown
-                return event
-            self._kept[key] = event
-        else:
-            self._kept[stream, number] = event
+        event = self._kept[stream, number] = Kept(stream, number, data, now)
         self._bytes += len(data)
         self.trim(now)
+        return event
+
+    def say_again(self, said: Said, now: float) -> Kept:
+        """Keep the next event of a stream, which stands for older ones that have the same data.
+
+        It costs least when `said` is the very same object each time.
+        """
+        stream, data = said
+        number = self._last.get(stream, 0) + 1
+        self._last[stream] = number
+        kept = self._kept
+        again = said in kept
+        event = kept[said] = Kept(stream, number, data, now)
+        if again:
+            kept.move_to_end(said)  # where the newest is; nothing has grown
+        else:
+            self._bytes += len(data)
+            self.trim(now)
         return event
 
     def trim(self, now: float) -> None:

@@ -45,7 +45,7 @@ class Replay(RuleBasedStateMachine):
             return
         replaced = self.repeating.get((stream, data))
         self.kept = [event for event in self.kept if event is not replaced]
-        self.expect(stream, data, self.buffer.add(stream, data, self.now, repeats=True))
+        self.expect(stream, data, self.buffer.say_again((stream, data), self.now))
         self.repeating[stream, data] = self.kept[-1]
 
     def expect(self, stream: int, data: bytes, event: Kept) -> None:
@@ -128,7 +128,10 @@ def test_who_resumes_misses_no_change_and_hears_the_last_of_each_in_order(
 ):
     buffer = ReplayBuffer(ReplayBounds())
     buffer.open(1)
-    kept = [buffer.add(1, name.encode(), 0.0, repeats=repeats) for name, repeats in added]
+    kept = [
+        buffer.say_again((1, name.encode()), 0.0) if repeats else buffer.add(1, name.encode(), 0.0)
+        for name, repeats in added
+    ]
     heard = data.draw(st.integers(0, len(kept)))
     again = [index for index, (_, repeats) in enumerate(added) if not repeats]
     again += {name: index for index, (name, repeats) in enumerate(added) if repeats}.values()
@@ -141,8 +144,8 @@ def test_a_change_that_repeats_takes_the_room_of_one_event():
     buffer = ReplayBuffer(ReplayBounds(events=3))
     first = buffer.add(1, b"question", 0.0)
     for _ in range(1000):
-        buffer.add(1, b"a is new", 0.0, repeats=True)
-        last = buffer.add(1, b"b is new", 0.0, repeats=True)
+        buffer.say_again((1, b"a is new"), 0.0)
+        last = buffer.say_again((1, b"b is new"), 0.0)
     assert repr(buffer) == "<ReplayBuffer 3 events, 24 bytes, 1 streams>"
     assert buffer.after("1-0", 0.0)[1][0] == first
     assert buffer.after("1-1999", 0.0)[1][-1] == last

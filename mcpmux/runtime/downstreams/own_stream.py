@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import trio
 
-from mcpmux.mux.replay import ReplayBuffer
+from mcpmux.mux.replay import ReplayBuffer, Said
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.notice import encode_notice
@@ -21,8 +21,10 @@ from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import encode_event
 
 OWN_STREAM = 0  # its number, of which its ids begin
+LATELY, LATELY_BYTES = 64, 4096  # events of the same that are kept ready, and how long one may be
 KEEP_ALIVE_SECONDS = 15.0  # between comments on a quiet stream, so that nothing in between closes it
 
+_EVENT = b"id: %d-%%d\n%%b" % OWN_STREAM
 _QUESTION = Event("dev.mcpmux/question", {})  # in the mailbox: something is to be asked
 _REPEATS = frozenset({m.RESOURCE_UPDATED, m.RESOURCES_CHANGED, m.TOOLS_CHANGED, m.PROMPTS_CHANGED})
 """They say "look again": one that is heard stands for all before it."""
@@ -69,14 +71,18 @@ class OwnStream:
 
     def keep(self, event: Event) -> bytes:
         """What an event in the mailbox stands for, as events of this stream that are kept now."""
-        if event is _QUESTION:
-            questions, self._questions = self._questions, []
-            return b"".join([self._keep(encode_event(data), repeats=False) for data in questions])
-        return self._keep(_encode_once(event), repeats=event.method in _REPEATS)
+        if event.method in _REPEATS:
+            last, said = _last
+            if last is not event:
+                said = _say(event)
+            return _EVENT % (self._buffer.say_again(said, self._clock.current_time()).number, said[1])
+        if event is not _QUESTION:
+            return self._keep(encode_event(encode_notice(event)))
+        questions, self._questions = self._questions, []
+        return b"".join([self._keep(encode_event(data)) for data in questions])
 
-    def _keep(self, data: bytes, *, repeats: bool) -> bytes:
-        kept = self._buffer.add(OWN_STREAM, data, self._clock.current_time(), repeats=repeats)
-        return b"id: %d-%d\n%b" % (OWN_STREAM, kept.number, data)
+    def _keep(self, data: bytes) -> bytes:
+        return _EVENT % (self._buffer.add(OWN_STREAM, data, self._clock.current_time()).number, data)
 
 
 class _Outlet:
@@ -100,15 +106,23 @@ class _Outlet:
         await self._reply.flush()
 
 
-_last: tuple[Event, bytes] = (_QUESTION, b"")
+_lately: dict[bytes, Said] = {}
+_last: tuple[Event, Said] = (_QUESTION, (OWN_STREAM, b""))
 
 
-def _encode_once(event: Event) -> bytes:
-    """`event` as an event of a stream, without an id; the same bytes again for the same event."""
+def _say(event: Event) -> Said:
+    """`event` as an event of the own stream, without an id, to be the same object for all who hear of it.
+
+    So it is for an event that says the same as one of the latest.
+    """
     global _last
-    last, data = _last
-    if last is event:
-        return data
     data = encode_event(encode_notice(event))
-    _last = event, data
-    return data
+    said = _lately.get(data)
+    if said is None:
+        said = OWN_STREAM, data
+        if len(data) <= LATELY_BYTES:
+            if len(_lately) >= LATELY:
+                _lately.clear()
+            _lately[data] = said
+    _last = event, said
+    return said

@@ -1,0 +1,56 @@
+"""What a legacy session's own stream keeps of what many clients are told."""
+
+from __future__ import annotations
+
+from mcpmux.mux.replay import ReplayBounds, ReplayBuffer
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Event
+from mcpmux.protocol.envelope import raw
+from mcpmux.runtime.downstreams import own_stream
+from mcpmux.runtime.downstreams.own_stream import LATELY, LATELY_BYTES, OWN_STREAM, OwnStream
+from mcpmux.runtime.mailbox import Mailbox
+
+
+def opened() -> tuple[OwnStream, ReplayBuffer]:
+    buffer = ReplayBuffer(ReplayBounds())
+    return OwnStream(buffer, Mailbox(frozenset())), buffer
+
+
+def update(uri: str) -> Event:
+    return Event(m.RESOURCE_UPDATED, {"uri": raw(uri)})
+
+
+async def test_sessions_share_what_they_keep_and_have_ids_of_their_own():
+    (one, kept_by_one), (other, kept_by_other) = opened(), opened()
+    said = [one.keep(event) for event in (update("x:1"), update("x:2"), update("x:1"))]
+    event = update("x:1")
+    assert other.keep(event) == said[0]
+    assert one.keep(event) == said[0].replace(b"id: 0-1", b"id: 0-4")
+    _, after_one = kept_by_one.after("0-0", 0.0)
+    _, after_other = kept_by_other.after("0-0", 0.0)
+    assert [each.number for each in after_one] == [2, 4]
+    assert after_one[1].data is after_other[0].data  # though the first came with another event
+
+
+async def test_what_is_kept_ready_is_bounded():
+    stream, buffer = opened()
+    for number in range(3 * LATELY):
+        stream.keep(update(f"x:{number}"))
+    stream.keep(update("x:" + "y" * LATELY_BYTES))
+    assert len(own_stream._lately) <= LATELY
+    assert max(map(len, own_stream._lately)) <= LATELY_BYTES
+    _, kept = buffer.after(f"{OWN_STREAM}-0", 0.0)
+    assert len(kept) == 3 * LATELY + 1
+
+
+async def test_what_may_not_stand_for_another_is_kept_each_time():
+    stream, buffer = opened()
+    message = Event("notifications/message", {"data": raw("x")})
+    stream.keep(message)
+    stream.keep(message)
+    stream.ask(b"{}")
+    stream.ask(b"[]")
+    mailed = stream._mailbox._outbox.take()
+    assert mailed is not None
+    assert stream.keep(mailed) == b"id: 0-3\ndata: {}\n\nid: 0-4\ndata: []\n\n"
+    assert len(buffer.after(f"{OWN_STREAM}-0", 0.0)[1]) == 4
