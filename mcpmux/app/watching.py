@@ -186,4 +186,4 @@ def _open_audit(
         return nullcontext()
     from mcpmux.traffic.audit.journal import open_audit
 
-    return open_audit(config.audit, run.name, redactor.clean)
+    return open_audit(config.audit, run.name, redactor)

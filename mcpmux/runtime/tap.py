@@ -10,7 +10,7 @@ with everything that it causes; it has a number, from 1, that its messages carry
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -36,6 +36,17 @@ Introduction: TypeAlias = tuple[Raw | None, Raw | None]
 
 EXCHANGE: ContextVar[int] = ContextVar("exchange", default=0)
 """The exchange that a task works for, 0 for none. Tasks that it starts inherit it."""
+
+
+class _AtOnce:
+    """Waits for nothing."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+AT_ONCE = _AtOnce()
+"""What was to be done has been done: it can be awaited, and need not be."""
 
 
 class Leg:
@@ -112,12 +123,13 @@ class Tap(Protocol):
         """
         ...
 
-    async def admit(
+    def admit(
         self, leg: Leg, exchange: int, call: Call, headers: Mapping[str, str] = NO_HEADERS
-    ) -> None:
+    ) -> Awaitable[None]:
         """A client's request is about to be worked on; `headers`: of the HTTP request that it came in.
 
-        Waits until what will pass can be kept. Raises RpcError when it cannot, and must be.
+        Waits until what will pass can be kept; AT_ONCE when there is nothing to wait for. Raises RpcError, at
+        once or when it is awaited, when it cannot be kept, and must be.
         """
         ...
 
@@ -125,10 +137,11 @@ class Tap(Protocol):
         """An exchange asks an upstream (its configured name) something."""
         ...
 
-    async def ended(self, exchange: int, outcome: Fields | BaseException) -> None:
+    def ended(self, exchange: int, outcome: Fields | BaseException) -> Awaitable[None]:
         """How an admitted exchange went: its result, the error that the client gets, or what cut it off.
 
-        May wait, and may raise RpcError in place of the answer when what must be kept cannot be kept.
+        To be awaited at once. May wait, and may raise RpcError in place of the answer when what must be kept
+        cannot be kept.
         """
         ...
 
@@ -208,7 +221,9 @@ async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -
     origin, exchange = ORIGIN.get(), EXCHANGE.get()
     if origin is None or not tap.keeps:
         return await work()
-    await tap.admit(origin.leg, exchange, call, origin.headers)
+    admitted = tap.admit(origin.leg, exchange, call, origin.headers)
+    if admitted is not AT_ONCE:
+        await admitted
     try:
         result = await work()
     except RpcError as error:  # an answer, too: it waits until it is kept

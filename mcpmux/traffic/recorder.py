@@ -9,7 +9,7 @@ that a later keeper refuses are told that, too; keepers that only count stand fi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -17,7 +17,7 @@ import trio
 
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import Fields, Id
-from mcpmux.runtime.tap import EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg
+from mcpmux.runtime.tap import AT_ONCE, EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg
 from mcpmux.traffic.correlation import Correlator, Passed, Seen
 
 BATCH = 128  # messages that wait to be looked at: one look costs less for many
@@ -58,11 +58,11 @@ class Archive(Protocol):
 class Keeper(Protocol):
     """Asked and told about every exchange."""
 
-    async def admit(self, exchange: Exchange) -> None:
-        """Before it is worked on. May wait. Raises RpcError when it must not be."""
+    def admit(self, exchange: Exchange) -> Awaitable[None]:
+        """Before it is worked on. May wait; see `Tap.admit`. Raises RpcError when it must not be."""
         ...
 
-    async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
+    def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
         """After it was worked on, before the client has the answer. May wait, may raise RpcError."""
         ...
 
@@ -78,6 +78,7 @@ class Recorder:
         archive: Archive | None = None,
     ) -> None:
         self._keepers = tuple(keepers)
+        self._only_keeper = keepers[0] if len(keepers) == 1 else None
         self.keeps = bool(keepers)
         self._clock = clock
         self._correlator = Correlator()
@@ -143,11 +144,24 @@ class Recorder:
         if known is not None and upstream not in known.upstreams:
             known.upstreams.append(upstream)
 
-    async def admit(
+    def admit(
         self, leg: Leg, exchange: int, call: Call, headers: Mapping[str, str] = NO_HEADERS
-    ) -> None:
+    ) -> Awaitable[None]:
         """See Tap."""
         known = Exchange(exchange, leg, call, self._clock(), [], headers)
+        if self._only_keeper is None:
+            return self._admit(known)
+        admitted = self._only_keeper.admit(known)
+        if admitted is not AT_ONCE:
+            return self._admit_after(admitted, known)
+        self._exchanges[exchange] = known
+        return AT_ONCE
+
+    async def _admit_after(self, admitted: Awaitable[None], known: Exchange) -> None:
+        await admitted
+        self._exchanges[known.number] = known
+
+    async def _admit(self, known: Exchange) -> None:
         admitted: list[Keeper] = []
         try:
             for keeper in self._keepers:
@@ -158,12 +172,18 @@ class Recorder:
                 for keeper in admitted:
                     await keeper.ended(known, refusal, self._clock() - known.began)
             raise
-        self._exchanges[exchange] = known
+        self._exchanges[known.number] = known
 
-    async def ended(self, exchange: int, outcome: Fields | BaseException) -> None:
+    def ended(self, exchange: int, outcome: Fields | BaseException) -> Awaitable[None]:
         """See Tap."""
         known = self._exchanges.pop(exchange, None)
-        if known is not None:
-            seconds = self._clock() - known.began
-            for keeper in self._keepers:
-                await keeper.ended(known, outcome, seconds)
+        if known is None:
+            return AT_ONCE
+        seconds = self._clock() - known.began
+        if self._only_keeper is not None:
+            return self._only_keeper.ended(known, outcome, seconds)
+        return self._tell_the_end(known, outcome, seconds)
+
+    async def _tell_the_end(self, known: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
+        for keeper in self._keepers:
+            await keeper.ended(known, outcome, seconds)

@@ -16,6 +16,7 @@ from mcpmux.protocol.envelope import Fields, raw
 from mcpmux.runtime.tap import NO_HEADERS, Leg
 from mcpmux.traffic.audit.keeper import Audit
 from mcpmux.traffic.recorder import Recorder
+from mcpmux.traffic.redaction.redactor import Redactor
 
 WALL = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 
@@ -82,12 +83,11 @@ class World:
 async def open_world(**settings: Any) -> AsyncIterator[World]:
     """Leaving writes what waits."""
     disk = Disk()
-    audit = Audit(
-        disk, AuditSettings(**settings), "run", lambda text: text, lambda: WALL + trio.current_time()
-    )
+    audit = Audit(disk, AuditSettings(**settings), "run", Redactor(), lambda: WALL + trio.current_time())
     async with trio.open_nursery() as nursery:
         await nursery.start(audit.run)
         yield World(disk, audit)
+        assert audit._open == 0  # writes wait for nobody who has gone
         audit.close()
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
-from typing import Any
+import threading
+from typing import Any, cast
 
+import outcome
 import pytest
 import structlog
 import trio
@@ -22,9 +24,9 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.runtime.tap import NO_HEADERS
 from mcpmux.traffic.audit import journal as audit_module
 from mcpmux.traffic.audit.check import verify
-from mcpmux.traffic.audit.files import AuditUnusable
-from mcpmux.traffic.audit.journal import FLUSH_SECONDS, open_audit
-from mcpmux.traffic.audit.keeper import BACKLOG_LIMIT, GROUP_LIMIT, RETRY_SECONDS, Audit
+from mcpmux.traffic.audit.files import AuditFiles, AuditUnusable
+from mcpmux.traffic.audit.journal import FLUSH_SECONDS, _FileStore, open_audit
+from mcpmux.traffic.audit.keeper import BACKLOG_LIMIT, GROUP_LIMIT, QUIET_ROUNDS, RETRY_SECONDS, Audit
 from mcpmux.traffic.audit.record import (
     NAME_LIMIT,
     TARGETS_LIMIT,
@@ -220,9 +222,11 @@ async def test_what_waits_for_a_slow_disk_is_written_together(autojump_clock):
 
 async def test_exchanges_that_end_one_behind_the_other_share_a_write(autojump_clock):
     async def late(number: int) -> None:
+        await world.recorder.admit(leg_of(), number, call_of("tools/list"))
         for _ in range(number):
             await trio.lowlevel.checkpoint()
-        await world.exchange(number)
+        await world.recorder.ended(number, {})
+        world.answered.append(number)
 
     async with open_world() as world, trio.open_nursery() as nursery:
         for number in range(GROUP_LIMIT + 10):
@@ -518,3 +522,78 @@ def test_the_principal_is_in_the_record_and_nobody_is_not():
         call = Call("tools/list", {}, {}, principal=principal)
         exchange = Exchange(7, leg_of(), call, 0.0, [], NO_HEADERS)
         assert begin_record(exchange, "now", "run", str).principal == told
+
+
+class SlowFiles:
+    """Files whose writes end when they are let; see AuditFiles."""
+
+    def __init__(self) -> None:
+        self.let = [threading.Event(), threading.Event()]
+        self.ended = threading.Event()
+
+    def append(self, bodies: Any) -> None:
+        assert self.let[int(bodies[0])].wait(timeout=60)
+        self.ended.set()
+        raise FULL
+
+
+async def test_a_write_that_was_given_up_is_not_taken_for_the_next():
+    files = SlowFiles()
+    store = _FileStore(cast("AuditFiles", files))
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await store.append([b"0"])
+    assert scope.cancelled_caught
+    errors: list[OSError] = []
+
+    async def write() -> None:
+        try:
+            await store.append([b"1"])
+        except OSError as error:
+            errors.append(error)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write)
+        await wait_all_tasks_blocked()
+        files.let[0].set()
+        await trio.to_thread.run_sync(files.ended.wait)
+        await wait_all_tasks_blocked(0.01)
+        assert errors == []
+        files.let[1].set()
+    assert errors == [FULL]
+
+
+def test_a_write_that_ends_after_everything_else_is_harmless(monkeypatch):
+    delivered: list[Any] = []
+    monkeypatch.setattr(trio.lowlevel, "start_thread_soon", lambda _, deliver, __: delivered.append(deliver))
+
+    async def give_up() -> None:
+        with trio.move_on_after(0):
+            await _FileStore(cast("AuditFiles", SlowFiles())).append([b"0"])
+
+    trio.run(give_up)
+    delivered[0](outcome.Value(None))
+
+
+class Turns(trio.abc.Instrument):
+    """Counts the turns of the scheduler."""
+
+    count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+async def test_who_is_alone_waits_for_nobody(autojump_clock):
+    turns, took = Turns(), []
+    trio.lowlevel.add_instrument(turns)
+    async with open_world() as world:
+        for number in (1, 2):
+            before = turns.count
+            await world.exchange(number)
+            took.append(turns.count - before)
+            if number == 1:
+                await world.recorder.admit(leg_of(), 3, call_of("tools/list"))
+        await world.recorder.ended(3, {})
+    alone, beside_another = took
+    assert alone + QUIET_ROUNDS <= beside_another

@@ -33,7 +33,7 @@ def write(bodies: list[dict[str, object]], key: bytes | None, after: Link = STAR
     lines = []
     for body in bodies:
         text = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
-        line, after = seal(text, after, key)
+        line, after = seal([text], after, key)
         lines.append(line)
     return lines
 

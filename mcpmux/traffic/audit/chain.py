@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -27,6 +28,7 @@ NO_HASH = "is none: the line does not end with a hash, so it was changed, or wri
 
 _HASH_DIGITS = 64
 _BEFORE_HASH = b',"hash":"'
+_OPENING = b'{"v":%d,"seq":%%d,"prev":"%%b",' % VERSION
 _SUFFIX_BYTES = len(_BEFORE_HASH) + _HASH_DIGITS + len(b'"}')
 
 
@@ -63,14 +65,21 @@ class _Head(msgspec.Struct, gc=False):
 _head_decoder = msgspec.json.Decoder(_Head)
 
 
-def seal(body: bytes, after: Link, key: bytes | None) -> tuple[bytes, Link]:
-    """The line, with its newline, that puts a record behind `after`, and the record's own place.
+def seal(bodies: Iterable[bytes], after: Link, key: bytes | None) -> tuple[bytes, Link]:
+    """The lines, each with its newline, that put records behind `after`, and the place of the last one.
 
-    `body` is a JSON object with at least one member and no spaces or newlines around its braces.
+    A body is a JSON object with at least one member and no spaces or newlines around its braces.
     """
-    sealed = _opening(after) + body[1:-1]
-    digest = _hash(sealed, key)
-    return b'%s%s%s"}\n' % (sealed, _BEFORE_HASH, digest.encode()), Link(after.seq + 1, digest)
+    number, digest = after
+    before = digest.encode()
+    pieces: list[bytes] = []
+    for body in bodies:
+        number += 1
+        sealed = _OPENING % (number, before) + body[1:-1]
+        digest = _hash(sealed, key)
+        before = digest.encode()
+        pieces += (sealed, _BEFORE_HASH, before, b'"}\n')
+    return b"".join(pieces), Link(number, digest)
 
 
 def follow(line: bytes, after: Link | None, key: bytes | None) -> Link:
@@ -111,13 +120,13 @@ def is_torn(rest: bytes, after: Link | None) -> bool:
 
 
 def _opening(after: Link) -> bytes:
-    return b'{"v":%d,"seq":%d,"prev":"%s",' % (VERSION, after.seq + 1, after.hash.encode())
+    return _OPENING % (after.seq + 1, after.hash.encode())
 
 
 def _hash(sealed: bytes, key: bytes | None) -> str:
     if key is None:
         return hashlib.sha256(sealed).hexdigest()
-    return hmac.new(key, sealed, hashlib.sha256).hexdigest()
+    return hmac.digest(key, sealed, "sha256").hex()
 
 
 def _read_head(sealed: bytes) -> _Head:

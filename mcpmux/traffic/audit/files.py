@@ -119,11 +119,11 @@ class AuditFiles:
 
     def append(self, bodies: Sequence[bytes]) -> None:
         """Write records, all or none, and let the disk have them. Raises OSError: none was written."""
-        lines, head = self._seal(bodies)
-        if self._size + sum(map(len, lines)) > self._rotate_size:
+        lines, head = seal(bodies, self.head, self._key)
+        if self._size + len(lines) > self._rotate_size:
             self._begin_file()
-            lines, head = self._seal(bodies)
-        self._write(b"".join(lines))
+            lines, head = seal(bodies, self.head, self._key)
+        self._write(lines)
         self.head = head
 
     def close(self) -> None:
@@ -132,13 +132,6 @@ class AuditFiles:
             if number >= 0:
                 os.close(number)
         self._file = self._lock = -1
-
-    def _seal(self, bodies: Sequence[bytes]) -> tuple[list[bytes], Link]:
-        lines, head = [], self.head
-        for body in bodies:
-            line, head = seal(body, head, self._key)
-            lines.append(line)
-        return lines, head
 
     def _take_lock(self) -> None:
         path = self._directory / LOCK_NAME
@@ -171,7 +164,7 @@ class AuditFiles:
         self._append_opening(tail.torn)
 
     def _append_opening(self, torn: bytes) -> None:
-        line, head = seal(self._opening(None if self._size else self._number, torn), self.head, self._key)
+        line, head = seal([self._opening(None if self._size else self._number, torn)], self.head, self._key)
         self._write(line)
         self.head = head
 
@@ -188,7 +181,7 @@ class AuditFiles:
         path = self._directory / f"audit-{number:06}.jsonl"
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            line, head = seal(self._opening(number, b""), self.head, self._key)
+            line, head = seal([self._opening(number, b"")], self.head, self._key)
             _write_all(file, line)
             os.fsync(file)
             _sync_directory(self._directory)

@@ -19,10 +19,11 @@ Promises
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import Protocol
 
+import msgspec
 import structlog
 import trio
 
@@ -31,7 +32,9 @@ from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR
 from mcpmux.protocol.envelope import Fields
-from mcpmux.traffic.audit.record import AuditRecord, Clean, begin_record, encode_audit, end_record, when
+from mcpmux.runtime.tap import AT_ONCE
+from mcpmux.traffic.audit.bodies import Bodies, Body
+from mcpmux.traffic.audit.record import AuditRecord, Cleaner, encode_audit, milliseconds, when
 from mcpmux.traffic.recorder import Exchange
 
 log = structlog.get_logger()
@@ -55,15 +58,17 @@ class Store(Protocol):
         ...
 
 
-class _Entry:
-    """A record that waits for the disk. `settled`: it is `written`, or is not going to be soon."""
+class _Entry(msgspec.Struct):
+    """A record that waits for the disk, and the task, if any, that waits for it to be written."""
 
-    __slots__ = ("body", "settled", "written")
+    body: Body
+    waiter: trio.lowlevel.Task | None = None
+    written: bool = False
 
-    def __init__(self, body: bytes) -> None:
-        self.body = body
-        self.settled = trio.Event()
-        self.written = False
+    def leave(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        """Its task was cancelled."""
+        self.waiter = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 class _Trouble:
@@ -80,20 +85,20 @@ class Audit:
     """See `recorder.Keeper`. Nothing is written unless `run` runs. `wall` gives seconds since 1970."""
 
     def __init__(
-        self, store: Store, settings: AuditSettings, run: str, clean: Clean, wall: Callable[[], float]
+        self, store: Store, settings: AuditSettings, run: str, cleaner: Cleaner, wall: Callable[[], float]
     ) -> None:
         self._store = store
         self._goes_on = settings.on_full == "continue"
         self._begins_all = settings.begin == "all"
         self._group_limit = 1 if settings.sync == "always" else GROUP_LIMIT
         self._run = run
-        self._clean = clean
         self._wall = wall
+        self._bodies = Bodies(run, cleaner, wall)
         self._backlog: deque[_Entry] = deque()
+        self._open = 0  # exchanges that were admitted and have not ended
         self._written = 0  # records so far
         self._trouble: _Trouble | None = None
         self._work = trio.Event()
-        self._waiting = 0  # exchanges whose record is not written yet
         self._held_back = trio.lowlevel.ParkingLot()  # exchanges that wait for room in the backlog
         self._closing = False
 
@@ -104,34 +109,43 @@ class Audit:
     @property
     def held_back(self) -> int:
         """How many exchanges wait for the disk: with an answer that must be recorded first, or to begin."""
-        return self._waiting + len(self._held_back)
+        return sum(entry.waiter is not None for entry in self._backlog) + len(self._held_back)
 
-    async def admit(self, exchange: Exchange) -> None:
+    def admit(self, exchange: Exchange) -> Awaitable[None]:
         """See Keeper. Raises RpcError: the log cannot be written."""
+        has_room = self._trouble is None and len(self._backlog) < BACKLOG_LIMIT
+        if has_room and not self._begins_all and exchange.call.method != m.LISTEN:
+            self._open += 1
+            return AT_ONCE
+        return self._admit(exchange)
+
+    async def _admit(self, exchange: Exchange) -> None:
         while len(self._backlog) >= BACKLOG_LIMIT and self._trouble is None:
             await self._held_back.park()
         if self._trouble is not None and not self._goes_on:
             self._trouble.refused += 1
             raise self._refusal()
+        self._open += 1
         if not self._begins_all and exchange.call.method != m.LISTEN:
             return
-        entry = self._queue(begin_record(exchange, self._now(), self._run, self._clean))
+        entry = self._queue(self._bodies.begin(exchange))
         try:
-            if not await self._may_go_on(entry):
-                raise self._refusal()
+            await self._hold(entry, self._refusal)
         except BaseException as error:  # nobody tells `ended` about it
-            self._queue(end_record(exchange, error, 0.0, self._now(), self._run, self._clean))
+            self._open -= 1
+            self._queue(self._bodies.end(exchange, error, 0.0))
             raise
 
-    async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
+    def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
         """See Keeper. Waits for an answer's record only; cancelled, it leaves the record to be written.
 
         Raises RpcError, in place of an answer: its record cannot be written now.
         """
-        entry = self._queue(end_record(exchange, outcome, seconds, self._now(), self._run, self._clean))
+        self._open -= 1
+        body = self._bodies.end(exchange, outcome, seconds)
+        entry = self._note(body) if self._trouble is None else self._queue(body)
         is_answer = not isinstance(outcome, BaseException) or isinstance(outcome, RpcError)
-        if is_answer and not await self._may_go_on(entry):
-            raise RpcError(INTERNAL_ERROR, WITHHELD.format(reason=self._reason))
+        return self._hold(entry, self._withheld) if is_answer else AT_ONCE
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write what waits. Ends after `close` once nothing waits any more; cancelling it loses what does."""
@@ -144,7 +158,7 @@ class Audit:
             await self._gather()
             group = list(islice(self._backlog, self._group_limit))
             try:
-                await self._store.append([entry.body for entry in group])
+                await self._store.append(self._bodies.finish([entry.body for entry in group]))
             except OSError as error:
                 self._failed(error)
                 await trio.sleep(RETRY_SECONDS)
@@ -152,22 +166,21 @@ class Audit:
                 self._succeeded(group)
 
     async def _gather(self) -> None:
-        """Let exchanges that are about to end do so: one write is for all of them."""
+        """Let exchanges that are about to end do so, if there are any: one write is for all of them."""
         until = trio.current_time() + GATHER_SECONDS
         count, quiet = len(self._backlog), 0
-        while count < self._group_limit and quiet < QUIET_ROUNDS and trio.current_time() < until:
+        while self._open and count < self._group_limit and quiet < QUIET_ROUNDS:
+            if trio.current_time() >= until:
+                return
             await trio.lowlevel.checkpoint()
             quiet = 0 if len(self._backlog) > count else quiet + 1
             count = len(self._backlog)
 
     def close(self) -> None:
         """Nothing comes any more: write what waits and end."""
-        self._note(AuditRecord(time=self._now(), kind="close", run=self._run))
+        self._note(encode_audit(AuditRecord(time=self._bodies.now(), kind="close", run=self._run)))
         self._closing = True
         self._work.set()
-
-    def _now(self) -> str:
-        return when(self._wall())
 
     @property
     def _reason(self) -> str:
@@ -176,34 +189,38 @@ class Audit:
     def _refusal(self) -> Refused:
         return Refused(BUSY, REFUSED.format(reason=self._reason), "audit")
 
-    def _queue(self, record: AuditRecord) -> _Entry | None:
+    def _withheld(self) -> RpcError:
+        return RpcError(INTERNAL_ERROR, WITHHELD.format(reason=self._reason))
+
+    def _queue(self, body: Body) -> _Entry | None:
         """None when it is lost."""
         if self._trouble is not None and self._goes_on and len(self._backlog) >= BACKLOG_LIMIT:
             self._trouble.lost += 1
             return None
-        return self._note(record)
+        return self._note(body)
 
-    def _note(self, record: AuditRecord) -> _Entry:
-        entry = _Entry(encode_audit(record))
-        self._backlog.append(entry)
-        self._work.set()
+    def _note(self, body: Body) -> _Entry:
+        entry = _Entry(body)
+        backlog = self._backlog
+        backlog.append(entry)
+        if len(backlog) == 1:
+            self._work.set()
         return entry
 
-    async def _may_go_on(self, entry: _Entry | None) -> bool:
-        """Wait for an exchange's record. Whether it is written, or need not be now."""
+    async def _hold(self, entry: _Entry | None, refusal: Callable[[], RpcError]) -> None:
+        """Wait for an exchange's record. Raises what `refusal` makes if it should be written, and is not."""
         if entry is not None and self._trouble is None:
-            self._waiting += 1
-            try:
-                await entry.settled.wait()
-            finally:
-                self._waiting -= 1
-        return self._goes_on or (entry is not None and entry.written)
+            entry.waiter = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(entry.leave)
+        if not self._goes_on and (entry is None or not entry.written):
+            raise refusal()
 
     def _succeeded(self, group: Sequence[_Entry]) -> None:
         for entry in group:
             self._backlog.popleft()
             entry.written = True
-            entry.settled.set()
+            if entry.waiter is not None:
+                trio.lowlevel.reschedule(entry.waiter)
         self._written += len(group)
         trouble, self._trouble = self._trouble, None
         if trouble is not None:
@@ -212,19 +229,18 @@ class Audit:
 
     def _tell_gap(self, trouble: _Trouble, late: int) -> None:
         seconds = trio.current_time() - trouble.began
-        self._note(
-            AuditRecord(
-                time=self._now(),
-                kind="gap",
-                run=self._run,
-                since=when(trouble.wall),
-                ms=round(seconds * 1000, 3),
-                reason=trouble.reason,
-                refused=trouble.refused,
-                late=late,
-                lost=trouble.lost,
-            )
+        gap = AuditRecord(
+            time=self._bodies.now(),
+            kind="gap",
+            run=self._run,
+            since=when(trouble.wall),
+            ms=milliseconds(seconds),
+            reason=trouble.reason,
+            refused=trouble.refused,
+            late=late,
+            lost=trouble.lost,
         )
+        self._note(encode_audit(gap))
         facts = {"seconds": round(seconds, 1), "refused": trouble.refused, "late": late, "lost": trouble.lost}
         log.warning("audit log can be written again", **facts)
 
@@ -239,5 +255,7 @@ class Audit:
         if self._trouble is None:
             self._trouble = _Trouble(reason, self._wall(), now)
             for entry in self._backlog:
-                entry.settled.set()
+                waiter, entry.waiter = entry.waiter, None
+                if waiter is not None:
+                    trio.lowlevel.reschedule(waiter)
             self._held_back.unpark_all()

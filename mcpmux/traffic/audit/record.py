@@ -50,13 +50,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 import trio
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import CLIENT_INFO, META, Call
+from mcpmux.protocol.call import CLIENT_INFO, META, Call, Meta
 from mcpmux.protocol.codes import UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Fields, raw, text_of, value_of
 from mcpmux.runtime.tap import name_in
@@ -70,6 +71,24 @@ FRAGMENT_LIMIT = 4096  # bytes of a torn line; records are rarely longer
 
 Clean = Callable[[str], str]
 """Takes what is secret out of a stranger's text."""
+
+
+class Cleaner(Protocol):
+    """Knows what is secret."""
+
+    @property
+    def current(self) -> Cleaner:
+        """What goes by the rules of now; another one when they have been replaced."""
+        ...
+
+    def clean(self, text: str) -> str:
+        """See Clean."""
+        ...
+
+    def spares_text(self, joined: str) -> bool:
+        """Whether it is plain to see that `clean` leaves each of the texts that are joined as it is."""
+        ...
+
 
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
@@ -130,11 +149,16 @@ def when(seconds: float) -> str:
     return rfc3339(micros_of(seconds))
 
 
+def milliseconds(seconds: float) -> float:
+    """A duration as the log writes it: to the microsecond."""
+    return micros_of(seconds) / 1000
+
+
 def begin_record(exchange: Exchange, time: str, run: str, clean: Clean) -> AuditRecord:
     """Who asks what, before anything is done."""
     leg, call = exchange.leg, exchange.call
     uris = _listened(call)
-    target = _target(call)
+    target = target_of(call)
     client = leg.name or name_in(call.meta.get(CLIENT_INFO))
     return AuditRecord(
         time=time,
@@ -143,12 +167,12 @@ def begin_record(exchange: Exchange, time: str, run: str, clean: Clean) -> Audit
         exchange=exchange.number,
         principal=call.principal.name or None,
         peer=leg.peer,
-        client=None if client is None else _cut(clean(client), NAME_LIMIT),
+        client=None if client is None else cut(clean(client), NAME_LIMIT),
         transport=leg.transport,
         revision=leg.revision,
-        method=_cut(clean(call.method), NAME_LIMIT),
-        target=None if target is None else _cut(clean(target), TEXT_LIMIT),
-        targets=[_cut(clean(uri), TEXT_LIMIT) for uri in uris[:TARGETS_LIMIT]] or None,
+        method=cut(clean(call.method), NAME_LIMIT),
+        target=None if target is None else cut(clean(target), TEXT_LIMIT),
+        targets=[cut(clean(uri), TEXT_LIMIT) for uri in uris[:TARGETS_LIMIT]] or None,
         more_targets=len(uris) - TARGETS_LIMIT if len(uris) > TARGETS_LIMIT else None,
         trace=trace_id(text_of(call.meta.get("traceparent")))
         or trace_id(exchange.headers.get("traceparent")),
@@ -168,8 +192,8 @@ def end_record(
     record = begin_record(exchange, time, run, clean)
     record.kind = "exchange"
     record.upstreams = exchange.upstreams or None
-    record.ms = round(seconds * 1000, 3)
-    record.asked = _params_size(exchange.call)
+    record.ms = milliseconds(seconds)
+    record.asked = params_size(exchange.call)
     record.outcome = "answered"
     if isinstance(outcome, Refused):
         record.decision, record.rule = "refused", outcome.rule
@@ -187,12 +211,12 @@ def end_record(
 
 
 def _add_result(record: AuditRecord, method: str, result: Fields) -> None:
-    record.answered = _size(result)
+    record.answered = size(result)
     if method == m.TOOLS_CALL and value_of(result.get("isError")) is True:
         record.failed = True
     kind = text_of(result.get("resultType"))
     if kind is not None and kind != "complete":
-        record.result = _cut(kind, NAME_LIMIT)
+        record.result = cut(kind, NAME_LIMIT)
 
 
 def trace_id(traceparent: str | None) -> str | None:
@@ -201,7 +225,8 @@ def trace_id(traceparent: str | None) -> str | None:
     return found[1] if found is not None else None
 
 
-def _target(call: Call) -> str | None:
+def target_of(call: Call) -> str | None:
+    """What a call is about: a URI or a name."""
     about = call.text("uri")
     if about is None:
         about = call.text("name")
@@ -218,20 +243,25 @@ def _listened(call: Call) -> list[str]:
     return [uri for uri in uris if isinstance(uri, str)] if isinstance(uris, list) else []
 
 
-def _cut(text: str, limit: int) -> str:
+def cut(text: str, limit: int) -> str:
+    """No more than so many characters of it."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _params_size(call: Call) -> int:
-    if not call.meta:
-        return _size(call.params)
-    return _size(call.params) + _size(call.meta) + len(META) + 3 + bool(call.params)
+def params_size(call: Call) -> int:
+    """Bytes of a call's `params`, `_meta` included."""
+    params, meta = call.params, call.meta
+    if not meta:
+        return size(params)
+    inner = len(meta.encoded) if type(meta) is Meta else size(meta)
+    return size(params) + inner + len(META) + 3 + bool(params)
 
 
-def _size(members: Fields) -> int:
+def size(members: Fields) -> int:
     """Bytes of an object with these members, without spaces; keys are taken to need no escapes."""
-    names = len("".join(members).encode())
-    return 1 + max(1, names + sum(map(len, members.values())) + 4 * len(members))
+    if not members:
+        return 2
+    return 1 + len("".join(members).encode()) + sum(map(len, members.values())) + 4 * len(members)
 
 
 def _error_size(error: RpcError) -> int:

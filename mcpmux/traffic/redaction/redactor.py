@@ -130,6 +130,12 @@ class Redactor:
             return False
         return not (self._scan or self._make_scan())(joined)
 
+    def spares_text(self, joined: str) -> bool:
+        """Whether it is plain to see that `redact_text` leaves each of the texts that are joined as it is."""
+        return self._is_scanned and not (self._scan or self._make_scan())(
+            joined.encode("utf-8", "surrogatepass")
+        )
+
     def redact_text(self, text: str) -> tuple[str, int]:
         """The same for text that is no message: a URI, a name, a line of a log."""
         data = text.encode("utf-8", "surrogatepass")

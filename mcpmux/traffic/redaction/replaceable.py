@@ -36,6 +36,10 @@ class ReplaceableRedactor(Redactor):
         """See Redactor."""
         return self._now.spares(messages, joined)
 
+    def spares_text(self, joined: str) -> bool:
+        """See Redactor."""
+        return self._now.spares_text(joined)
+
     def redact_text(self, text: str) -> tuple[str, int]:
         """See Redactor."""
         return self._now.redact_text(text)

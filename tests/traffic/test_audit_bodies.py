@@ -1,0 +1,173 @@
+"""Bodies of records: whichever way they are made, they say what `record` says, and no secret."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mcpmux.config.redaction import Redaction
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION, Call, Meta
+from mcpmux.protocol.envelope import Fields, Raw, raw
+from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.runtime.tap import Leg
+from mcpmux.traffic.audit.bodies import KEPT, Bodies, Body
+from mcpmux.traffic.audit.record import TEXT_LIMIT, encode_audit, end_record
+from mcpmux.traffic.recorder import Exchange
+from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
+from tests.traffic.audit_world import fields
+
+WALL = 1_800_000_000.000_25
+NOW = "2027-01-15T08:00:00.000250Z"
+SECRET = "ghp_" + "a1B2" * 9
+MODERN = {VERSION: "2026-07-28", CLIENT_INFO: {"name": "desk"}, CLIENT_CAPABILITIES: {}}
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01"
+
+REDACTOR = Redactor()
+
+
+def exchange_of(
+    method: str = "resources/read",
+    params: dict[str, Any] | Fields | None = None,
+    meta: dict[str, Any] | None = None,
+    client: str | None = "desk",
+    upstreams: tuple[str, ...] = ("docs",),
+    **others: Any,
+) -> Exchange:
+    leg = Leg("client", others.get("peer", "c1"), "http")
+    leg.introduce(others.get("revision", "2026-07-28"), client)
+    said = fields(meta or {})
+    call = Call(
+        method,
+        fields({"uri": "memo:1"} if params is None else params),
+        Meta(said) if meta == MODERN else said,
+        principal=others.get("principal", ANYONE),
+    )
+    return Exchange(7, leg, call, 0.0, list(upstreams), others.get("headers", {}))
+
+
+def is_put_together(body: Body) -> bool:
+    return not isinstance(body, bytes)
+
+
+def said_by(bodies: Bodies, exchange: Exchange, outcome: Any, seconds: float = 0.25) -> Any:
+    (body,) = bodies.finish([bodies.end(exchange, outcome, seconds)])
+    return json.loads(body)
+
+
+texts = st.text(max_size=12) | st.sampled_from(
+    ["memo:1", 'a"b\\c', "line\nbreak\x00", "ü€𝄞", "%s%d", SECRET, f"x://{SECRET}@y", "x" * (TEXT_LIMIT + 5)]
+)
+values = texts | st.none() | st.integers() | st.booleans()
+exchanges = st.builds(
+    exchange_of,
+    method=st.sampled_from(["resources/read", "tools/call", "tools/list", m.LISTEN, f"x/{SECRET}", "%d"]),
+    params=st.dictionaries(st.sampled_from(["uri", "name", "arguments", "ref", "ü"]), values, max_size=3),
+    meta=st.sampled_from([{}, MODERN, {"traceparent": PARENT}, {"progressToken": 1}]),
+    client=st.none() | texts,
+    upstreams=st.lists(texts, max_size=2).map(tuple),
+    peer=st.sampled_from(["c1", "2/c7", 'c"']),
+    revision=st.sampled_from([None, "2025-06-18", "2026-07-28"]),
+    principal=st.just(ANYONE) | st.builds(Principal, texts, st.just(frozenset())),
+    headers=st.sampled_from([{}, {"host": "x"}, {"traceparent": PARENT}]),
+)
+results = st.dictionaries(
+    st.sampled_from(["contents", "isError", "resultType", "ü"]), values, max_size=4
+) | st.just({"content": [], "isError": False, "resultType": "complete"})
+
+
+@given(st.lists(st.tuples(exchanges, results), min_size=1, max_size=4), st.floats(0, 1e7))
+@example([(exchange_of(), {}), (exchange_of(params={"uri": SECRET}), {}), (exchange_of(params={}), {})], 0.0)
+def test_however_it_is_made_a_body_says_the_same(ended, seconds):
+    bodies = Bodies("run", REDACTOR, lambda: WALL)
+    made = bodies.finish([bodies.end(exchange, fields(result), seconds) for exchange, result in ended])
+    for (exchange, result), body in zip(ended, made, strict=True):
+        record = end_record(exchange, fields(result), seconds, NOW, "run", REDACTOR.clean)
+        assert json.loads(body) == json.loads(encode_audit(record))
+        assert list(json.loads(body)) == list(json.loads(encode_audit(record)))
+        assert b"\n" not in body
+
+
+PLAIN = {
+    "read": (exchange_of(meta=MODERN), {"contents": []}),
+    "legacy": (exchange_of(revision="2025-06-18"), {"contents": []}),
+    "tool": (exchange_of("tools/call", {"name": "x", "arguments": {}}), {"isError": False}),
+    "several": (exchange_of("prompts/get", {"name": "x"}, upstreams=("a", "b")), {}),
+    "none": (exchange_of("prompts/get", {"name": "x"}, upstreams=()), {"resultType": "complete"}),
+}
+
+
+ODD = {
+    "failed": (exchange_of("tools/call", {"name": "x"}), {"isError": True}),
+    "question": (exchange_of(), {"resultType": "input_required"}),
+    "trace": (exchange_of(meta={"traceparent": PARENT}), {}),
+    "trace of headers": (exchange_of(headers={"traceparent": PARENT}), {}),
+    "long": (exchange_of(params={"uri": "x" * (TEXT_LIMIT + 5)}), {}),
+    "no target": (exchange_of("tools/list", {}), {}),
+    "no text": (exchange_of(params={"uri": 1, "name": "x"}), {}),
+    "no client": (exchange_of(client=None), {}),
+    "empty client": (exchange_of(client=""), {}),
+    "no revision": (exchange_of(revision=None), {}),
+    "listen": (exchange_of(m.LISTEN, {"uri": "x", "notifications": {"resourceSubscriptions": ["y"]}}), {}),
+}
+
+
+@pytest.mark.parametrize(("exchange", "result"), ODD.values(), ids=ODD)
+def test_what_has_more_to_tell_is_told_closely(exchange, result):
+    record = end_record(exchange, fields(result), 0.25, NOW, "run", REDACTOR.clean)
+    body = Bodies("run", REDACTOR, lambda: WALL).end(exchange, fields(result), 0.25)
+    assert body == encode_audit(record)
+
+
+@pytest.mark.parametrize(("exchange", "result"), PLAIN.values(), ids=PLAIN)
+def test_most_are_put_together(exchange, result):
+    assert is_put_together(Bodies("run", REDACTOR, lambda: WALL).end(exchange, fields(result), 0.1))
+
+
+def test_a_secret_is_cut_out_of_its_own_target_only():
+    bodies = Bodies("run", REDACTOR, lambda: WALL)
+    targets = ["memo:1", f"memo:{SECRET}", "memo:3"]
+    made = bodies.finish([bodies.end(exchange_of(params={"uri": each}), {}, 0.1) for each in targets])
+    assert [json.loads(body)["target"] for body in made] == ["memo:1", REDACTOR.clean(targets[1]), "memo:3"]
+    assert SECRET not in REDACTOR.clean(targets[1])
+
+
+def test_other_rules_hold_from_the_next_record_on():
+    redactor = ReplaceableRedactor()
+    bodies = Bodies("run", redactor, lambda: WALL)
+    exchange = exchange_of("x/pear", {"uri": "memo:pear"}, client="pear")
+    before = said_by(bodies, exchange, {})
+    assert [before[key] for key in ("client", "method", "target")] == ["pear", "x/pear", "memo:pear"]
+    waiting = bodies.end(exchange, {}, 0.1)
+    redactor.adopt(Redaction(patterns={"fruit": "pear"}))
+    after = said_by(bodies, exchange, {})
+    assert not any("pear" in after[key] for key in ("client", "method", "target"))
+    (late,) = bodies.finish([waiting])
+    assert "pear" not in json.loads(late)["target"]
+
+
+def test_nothing_of_strangers_is_kept_without_end():
+    bodies = Bodies("run", REDACTOR, lambda: WALL)
+    for number in range(2 * KEPT + 1):
+        name = f"n{number}"
+        assert said_by(bodies, exchange_of(client=name, upstreams=(name,)), {})["client"] == name
+    assert 0 < len(bodies._ways) <= KEPT
+    assert 0 < len(bodies._names) <= KEPT
+
+
+def test_bytes_that_are_no_text_are_no_target():
+    exchange = exchange_of()
+    exchange.call.params["uri"] = Raw(b'"\xff"')
+    assert "target" not in said_by(Bodies("run", REDACTOR, lambda: WALL), exchange, {})
+
+
+def test_sizes_are_those_of_the_json():
+    result = {"contents": [], "ü": 1}
+    body = said_by(Bodies("run", REDACTOR, lambda: WALL), exchange_of(meta=MODERN), fields(result))
+    assert body["answered"] == len(raw(result))
+    assert body["asked"] == len(raw({"uri": "memo:1", "_meta": MODERN}))
