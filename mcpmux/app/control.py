@@ -55,6 +55,10 @@ class Steered(Protocol):
         """The end of `drain`."""
         ...
 
+    async def renew(self) -> tuple[str, ...]:
+        """Read the listeners' certificates again: whose have changed. Raises ConfigError, and none has."""
+        ...
+
     async def settled(self) -> None:
         """Wait until what was done so far holds for every exchange that begins; bounded."""
         ...
@@ -85,16 +89,16 @@ class Control:
                 raise ConfigError([NO_FILE])
             before = self.pending
             filed = await trio.to_thread.run_sync(_load, self._file, abandon_on_cancel=True)
-            plan = self._mux.apply(self._with_choices(filed))
+            chosen = self._with_choices(filed)
+            certificates = await self._mux.renew()
+            plan = self._mux.apply(chosen)
             self._filed = filed
             await self._mux.settled()
-        log.info(
-            "configuration reloaded",
-            **{key: names for key, names in plan.as_json().items() if key != "pending"},
-        )
-        if self.pending and self.pending != before:
+        done = plan.as_json() | ({"certificates": list(certificates)} if certificates else {})
+        log.info("configuration reloaded", **{key: names for key, names in done.items() if key != "pending"})
+        if self.pending and (plan.pending or self.pending != before):
             log.warning("takes effect when mcpmux is started again", settings=list(self.pending))
-        return plan.as_json()
+        return done
 
     async def reload_or_tell(self) -> None:
         """The same for when nobody waits for the answer: what is wrong goes to the log."""

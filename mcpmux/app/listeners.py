@@ -19,7 +19,6 @@ from mcpmux.config import (
     UnixListener,
     WebSocketListener,
 )
-from mcpmux.errors import ConfigError, TransportError
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.mux.worker_mark import mark_of
 from mcpmux.protocol.origin import OriginPolicy
@@ -33,8 +32,8 @@ from mcpmux.transports.handing import HandedListener, Handing
 from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.stdio import open_stdio_pipe
-from mcpmux.transports.stream_server import in_tls, open_tcp_listeners, serve_streams
-from mcpmux.transports.tls.context import server_context
+from mcpmux.transports.stream_server import cannot_listen, in_tls, open_tcp_listeners, serve_streams
+from mcpmux.transports.tls.served import ServedCertificates
 from mcpmux.transports.unix_socket import open_unix_listener
 
 Announce = Callable[[str], None]
@@ -44,7 +43,7 @@ StreamListener = WebSocketListener | TcpListener | UnixListener
 class Serving(msgspec.Struct, frozen=True):
     """What every listener serves: `announce` is called with its URL when it is ready.
 
-    `gate` asks those clients who they are that come from the network.
+    `gate` asks those clients who they are that come from the network. `certificates` are to be renewed.
     """
 
     limits: Limits
@@ -52,6 +51,7 @@ class Serving(msgspec.Struct, frozen=True):
     stopping: trio.Event
     announce: Announce
     gate: Gate | None = None
+    certificates: ServedCertificates = msgspec.field(default_factory=ServedCertificates)
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ async def serve_http_listener(
 
     With a `share` it is bound and announced already.
     """
-    tls = await tls_of(listener)
+    tls = await tls_of(listener, serving.certificates)
     url, accepting = ("", [share.accepting]) if share is not None else await open_http(listener)
     policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
     settings, stopping = serving.limits, serving.stopping
@@ -154,7 +154,7 @@ async def serve_stream_listener(
     bounds = StreamLimits(limits.max_message_bytes, limits.client_stall, limits.max_in_flight)
     clients = StreamClients(serving.front, bounds, stopping, door, gate_of(listener, serving.gate))
     most = min(limits.max_connections, limits.max_sessions)  # a stream has at most one session
-    tls = await tls_of(listener)
+    tls = await tls_of(listener, serving.certificates)
     if share is not None:
         async with trio.open_nursery() as connections:
             listeners = in_tls([share.accepting], tls)
@@ -182,15 +182,13 @@ async def open_streams(listener: StreamListener) -> AsyncIterator[tuple[str, lis
         yield f"{'tcp' if listener.tls is None else 'tls'}://{host}:{port}", listeners
 
 
-async def tls_of(listener: StreamListener | HttpListener) -> ssl.SSLContext | None:
+async def tls_of(
+    listener: StreamListener | HttpListener, certificates: ServedCertificates
+) -> ssl.SSLContext | None:
     """What a listener secures its connections with. Raises ConfigError for files that are of no use."""
     if isinstance(listener, UnixListener) or listener.tls is None:
         return None
-    try:
-        return await trio.to_thread.run_sync(server_context, listener.tls)
-    except ConfigError as error:
-        where = f"listener {listener.host}:{listener.port}"
-        raise ConfigError([f"{where}: {problem}" for problem in error.problems]) from None
+    return await certificates.open(f"listener {listener.host}:{listener.port}", listener.tls)
 
 
 async def open_http(listener: HttpListener) -> tuple[str, list[trio.SocketListener]]:
@@ -198,8 +196,7 @@ async def open_http(listener: HttpListener) -> tuple[str, list[trio.SocketListen
     try:
         sockets = await trio.open_tcp_listeners(listener.port, host=listener.host)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise TransportError(f"cannot listen on {listener.host}:{listener.port}: {reason.lower()}") from None
+        raise cannot_listen(listener.host, listener.port, error) from None
     host = f"[{listener.host}]" if ":" in listener.host else listener.host
     scheme, port = "http" if listener.tls is None else "https", sockets[0].socket.getsockname()[1]
     return f"{scheme}://{host}:{port}{listener.path}", sockets

@@ -30,6 +30,7 @@ from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.transports.tls.served import ServedCertificates
 
 log = structlog.get_logger()
 
@@ -52,6 +53,7 @@ class Mux:
     merger: Merger
     sessions: Sessions
     followers: list[Follower] = field(default_factory=list)
+    certificates: ServedCertificates = field(default_factory=ServedCertificates)
 
     def apply(self, config: Config) -> Plan:
         """Become what `config` says; what was done and what was not."""
@@ -140,6 +142,10 @@ class Mux:
 
     async def settled(self) -> None:
         """What was done holds at once."""
+
+    async def renew(self) -> tuple[str, ...]:
+        """Read the listeners' certificates again: whose have changed. Raises ConfigError, and none has."""
+        return await self.certificates.renew()
 
     def _sessions_with(self, name: str) -> list[Upstream]:
         return [session for session in self.upstreams.sessions() if session.name == name]

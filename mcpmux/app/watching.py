@@ -98,6 +98,7 @@ class Inspector:
             announce,
             [metrics_route(self.metrics, self.gauges(mux))],
             control,
+            mux.certificates,
             task_status=task_status,
         )
 

@@ -17,7 +17,10 @@ Password: TypeAlias = Annotated[Secret, SecretText()]
 
 @frozen(kw_only=True)
 class ServerTls:
-    """TLS on a listener. Files are read at start, relative to where mcpmux was started."""
+    """TLS on a listener. Files are read at start and again with the configuration.
+
+    They are relative to where mcpmux was started.
+    """
 
     certificate: FilePath = field(
         metadata=about("PEM file with the certificate, followed by those of intermediate authorities.")

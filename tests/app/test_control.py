@@ -6,9 +6,21 @@ from typing import Any
 
 import attrs
 import pytest
+from structlog.testing import capture_logs
 
 from mcpmux.app.control import NO_FILE, Control
-from mcpmux.config import Config, HttpListener, Limits, Listeners, Logging, Upstream
+from mcpmux.config import (
+    Admin,
+    Audit,
+    Capture,
+    Config,
+    HttpListener,
+    Limits,
+    Listeners,
+    Logging,
+    Tracing,
+    Upstream,
+)
 from mcpmux.errors import ConfigError
 from mcpmux.traffic.admin.control import NoSuchUpstream, NotPossible
 from tests.app.test_applying import uris
@@ -80,6 +92,34 @@ async def test_what_takes_effect_at_the_next_start_is_told_until_it_is_taken_bac
         written.change(limits=Limits())
         await control.reload()
         assert control.pending == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "settings"),
+    [
+        ("limits.max_sessions", [Limits(max_sessions=5), Limits(max_sessions=6)]),
+        ("listeners.http", [Listeners(http=(HttpListener(port=port),)) for port in (1, 2)]),
+        ("admin.port", [Admin(port=1), Admin(port=2)]),
+        ("capture.body_bytes", [Capture(body_bytes=5), Capture(body_bytes=6)]),
+        ("audit.directory", [Audit(directory="a"), Audit(directory="b")]),
+        ("tracing.enabled", [Tracing(enabled=True), Tracing(enabled=True, endpoint="http://b")]),
+    ],
+)
+async def test_each_reload_that_has_to_wait_for_the_next_start_says_so(
+    autojump_clock, key: str, settings: list[Any]
+):
+    section, told = key.partition(".")[0], "takes effect when mcpmux is started again"
+    async with open_world({"docs": docs()}) as world:
+        control, written = control_of(world)
+        for each in settings:
+            written.change(**{section: each})
+            with capture_logs() as said:
+                assert section in str((await control.reload())["pending"])
+            assert [key in line["settings"] for line in said if line["event"] == told] == [True]
+            assert key in control.pending
+        with capture_logs() as said:
+            await control.reload()
+        assert told not in [line["event"] for line in said]
 
 
 async def test_a_disabled_upstream_is_as_if_it_were_not_configured_until_it_is_enabled(autojump_clock):

@@ -22,6 +22,7 @@ from mcpmux.traffic.live.ring import LiveRing
 from mcpmux.traffic.live.view import LiveView
 from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
 from mcpmux.traffic.telemetry.summing import Totals
+from mcpmux.transports.tls.served import ServedCertificates
 
 
 class Overview:
@@ -49,13 +50,22 @@ class Overview:
         control: Control,
         stopping: trio.Event,
         announce: Announce,
+        certificates: ServedCertificates,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
         view = LiveView(self._ring, self._redactor, new_run())
         routes = [text_route(self._metrics)]
         await serve_admin(
-            self._config, view, self, stopping, announce, routes, control, task_status=task_status
+            self._config,
+            view,
+            self,
+            stopping,
+            announce,
+            routes,
+            control,
+            certificates,
+            task_status=task_status,
         )
 
     async def told(self) -> list[UpstreamState]:

@@ -16,7 +16,7 @@ import trio
 
 from mcpmux.config.admin import Admin
 from mcpmux.config.secret import Secret
-from mcpmux.errors import ConfigError, TransportError
+from mcpmux.errors import TransportError
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.traffic.admin.actions import Actions
 from mcpmux.traffic.admin.api import Api, Upstreams
@@ -28,7 +28,8 @@ from mcpmux.traffic.live.view import LiveView, encode
 from mcpmux.transports.http.message import Fields, HttpLimits, HttpRequest
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.tls.context import server_context
+from mcpmux.transports.stream_server import cannot_listen
+from mcpmux.transports.tls.served import ServedCertificates
 
 CONNECTIONS = 64  # people, and whoever collects metrics
 BODY_BYTES = 64 * 2**10  # of a request
@@ -141,27 +142,27 @@ async def serve_admin(
     announce: Callable[[str], None],
     more: Sequence[Route] = (),
     control: Control | None = None,
+    certificates: ServedCertificates | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the admin listener until `stopping` is set.
 
     `more`: routes besides those of the inspector. `control`: what changes things from here; None for nothing.
+    `certificates`: renews that of this listener.
 
     `announce` gets the URL; the token is in it when it was made here. Raises TransportError when the address
     cannot be listened on, ConfigError when the certificate cannot be used. Cancelling closes all connections.
     """
-    try:
-        tls = await trio.to_thread.run_sync(server_context, config.tls) if config.tls is not None else None
-    except ConfigError as error:
-        raise ConfigError([f"admin: {problem}" for problem in error.problems]) from None
+    tls = None
+    if config.tls is not None:
+        tls = await (certificates or ServedCertificates()).open("admin", config.tls)
     try:
         listeners = await trio.open_tcp_listeners(config.port or 0, host=config.host)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TransportError(f"admin: cannot listen on {config.host}:{config.port}: {reason}") from None
+        raise TransportError(f"admin: {cannot_listen(config.host, config.port or 0, error)}") from None
     port = listeners[0].socket.getsockname()[1]
     token = config.token or Secret(secrets.token_urlsafe(TOKEN_BYTES))
-    policy = OriginPolicy(config.host, config.allowed_hosts, ())
+    policy = OriginPolicy(config.host, config.allowed_hosts, None)
     door = Door(policy, token, secrets.token_bytes(TOKEN_BYTES), port, https=tls is not None)
     api = Api(view, upstreams, stopping, (*JSON, *SECURITY), config.ready)
     actions = Actions(control, door.key, (*JSON, *SECURITY)).routes if control is not None else ()

@@ -1,0 +1,92 @@
+"""Certificates that are replaced while they are served: real handshakes, in memory."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+from pathlib import Path
+
+import pytest
+
+from mcpmux.config import ServerTls
+from mcpmux.errors import ConfigError
+from mcpmux.transports.tls.served import ServedCertificates
+from tests.transports.certificates import Certificates
+
+
+def tls_in(folder: Path, certificates: Certificates, *, ask: bool = False) -> ServerTls:
+    """Files of a listener's own, so that they can be replaced."""
+    copies = {"certificate": certificates.server, "key": certificates.server_key}
+    if ask:
+        copies["client_ca"] = certificates.ca
+    for name, path in copies.items():
+        shutil.copy(path, folder / name)
+    return ServerTls(**{name: str(folder / name) for name in copies})
+
+
+def shake_hands(context: ssl.SSLContext, certificates: Certificates, name: str, client: str = "") -> None:
+    """A client that expects `name` connects. Raises ssl.SSLError of whoever does not want the other."""
+    trusting = ssl.create_default_context(cafile=certificates.ca)
+    if client:
+        trusting.load_cert_chain(getattr(certificates, client), getattr(certificates, f"{client}_key"))
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = trusting.wrap_bio(to_client, to_server, server_hostname=name)
+    theirs = context.wrap_bio(to_server, to_client, server_side=True)
+    waiting = {ours, theirs}
+    while waiting:
+        for end in (ours, theirs):
+            try:
+                end.do_handshake()
+                waiting.discard(end)
+            except ssl.SSLWantReadError:
+                pass
+
+
+async def test_handshakes_use_the_files_as_they_were_read_last(certificates: Certificates, tmp_path: Path):
+    served = ServedCertificates()
+    context = await served.open("listener a:1", tls_in(tmp_path, certificates))
+    shake_hands(context, certificates, "localhost")
+    assert await served.renew() == ()
+    shutil.copy(certificates.elsewhere, tmp_path / "certificate")
+    shutil.copy(certificates.elsewhere_key, tmp_path / "key")
+    shake_hands(context, certificates, "localhost")
+    assert await served.renew() == ("listener a:1",)
+    shake_hands(context, certificates, "elsewhere.example")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(context, certificates, "localhost")
+    assert await served.renew() == ()
+
+
+async def test_the_authorities_of_clients_are_replaced(certificates: Certificates, tmp_path: Path):
+    served = ServedCertificates()
+    context = await served.open("listener a:1", tls_in(tmp_path, certificates, ask=True))
+    shake_hands(context, certificates, "localhost", "client")
+    with pytest.raises(ssl.SSLError):
+        shake_hands(context, certificates, "localhost", "strange_client")
+    shutil.copy(certificates.strange_ca, tmp_path / "client_ca")
+    assert await served.renew() == ("listener a:1",)
+    shake_hands(context, certificates, "localhost", "strange_client")
+    with pytest.raises(ssl.SSLError):
+        shake_hands(context, certificates, "localhost", "client")
+    with pytest.raises(ssl.SSLError):
+        shake_hands(context, certificates, "localhost")
+
+
+async def test_files_that_are_of_no_use_change_nothing_anywhere(certificates: Certificates, tmp_path: Path):
+    served = ServedCertificates()
+    (tmp_path / "b").mkdir()
+    good = await served.open("listener a:1", tls_in(tmp_path, certificates))
+    await served.open("listener b:1", tls_in(tmp_path / "b", certificates))
+    shutil.copy(certificates.elsewhere, tmp_path / "certificate")
+    shutil.copy(certificates.elsewhere_key, tmp_path / "key")
+    shutil.copy(certificates.elsewhere, tmp_path / "b" / "certificate")  # and not yet its key
+    with pytest.raises(ConfigError, match=r"listener b:1: tls\.key: .*not that of the certificate"):
+        await served.renew()
+    shake_hands(good, certificates, "localhost")
+    shutil.copy(certificates.elsewhere_key, tmp_path / "b" / "key")
+    assert await served.renew() == ("listener a:1", "listener b:1")
+
+
+async def test_a_file_that_is_of_no_use_at_the_start_is_named(certificates: Certificates):
+    with pytest.raises(ConfigError, match=r"listener a:1: tls\.certificate: .*missing\.pem"):
+        await ServedCertificates().open("listener a:1", ServerTls(certificate=certificates.missing))
