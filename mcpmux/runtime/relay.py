@@ -31,6 +31,7 @@ from mcpmux.protocol.tasks import TASK_ID, related_task
 from mcpmux.runtime.guard import Guard
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.personal import PERSONAL, Personal
+from mcpmux.runtime.updates import Updates
 
 log = structlog.get_logger()
 
@@ -76,10 +77,11 @@ class Relay:
         self._raw: dict[Mailbox, set[tuple[str, str]]] = {}  # (upstream, URI) that its client says unprefixed
         self._changed: dict[str, set[str] | None] = {}  # by whose doing; None: nobody's in particular
         self._change = trio.Event()
-        self._updated: dict[tuple[str, str], float] = {}  # (upstream, URI) to be told, and not before when
+        self._updates = Updates()
         self._update = trio.Event()
+        self._known = trio.Event()
         self._closed = False
-        self.pause = 0.0  # seconds between hearing of an update and telling it
+        self.pause = 0.0  # seconds between hearing of an update and telling it, unless all `know` before
         self.on_update: OnUpdate | None = None
         self.passes_all = False  # whether the clients speak to one server alone, which is passed through
 
@@ -218,16 +220,20 @@ class Relay:
         """An upstream's resource has changed, or may have; told soon, once however often it is said."""
         if self.on_update is not None:
             self.on_update(upstream_of(upstream), uri)
-        if len(self._updated) >= WAITING_LIMIT and (upstream, uri) not in self._updated:
+        if len(self._updates) >= WAITING_LIMIT and (upstream, uri) not in self._updates:
             self._tell(upstream, uri)
             return
-        self._updated.setdefault((upstream, uri), trio.current_time() + self.pause if self.pause else 0.0)
+        self._updates.put((upstream, uri), trio.current_time() if self.pause else 0.0)
         self._update.set()
+
+    def know(self, until: float) -> None:
+        """Everybody knows of all that was heard of until then (trio's time): it may be told."""
+        self._updates.known(until)
+        self._known.set()
 
     def _tell_all(self) -> None:
         """What is still to be told is told now, to those who listen now."""
-        updated, self._updated = self._updated, {}
-        for upstream, uri in updated:
+        for upstream, uri in self._updates.take_all():
             self._tell(upstream, uri)
 
     def _tell(self, upstream: str, uri: str) -> None:
@@ -299,13 +305,13 @@ class Relay:
     async def _tell_updates(self) -> None:
         while True:
             await self._update.wait()
-            while self._updated:
-                key, due = next(iter(self._updated.items()))
-                if due > trio.current_time():
-                    await trio.sleep_until(due)
+            while self._updates:
+                if (due := self._updates.due(self.pause)) > trio.current_time():
+                    self._known = trio.Event()
+                    with trio.move_on_at(due):
+                        await self._known.wait()
                     continue  # it may have been told by now
-                del self._updated[key]
-                self._tell(*key)
+                self._tell(*self._updates.take())
                 await trio.lowlevel.checkpoint()  # so that a pass holds up the others for itself alone
             self._update = trio.Event()
 

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import ssl
+import stat
 import sys
 import threading
 import time
@@ -727,6 +728,7 @@ def test_each_worker_keeps_a_chain_and_all_are_read(invoke: Invoke, tmp_path: Pa
         for _ in range(6):
             assert "result" in modern(served.connect(), "tools/call", count, "counting__count")
         assert mux.stop() == 0, mux.stderr
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in (log, *log.iterdir(), captures)} == {0o700}
     verified = invoke("audit", "verify", str(log))
     assert verified.exit_code == 0, verified.stderr
     assert [line.partition(":")[0] for line in verified.stdout.splitlines()] == ["worker-1", "worker-2"]

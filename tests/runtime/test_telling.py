@@ -93,7 +93,7 @@ async def test_any_number_of_different_updates_takes_bounded_memory_and_none_is_
         await trio.testing.wait_all_tasks_blocked()
         for number in range(3 * WAITING_LIMIT):
             relay.tell_update("x", f"memo:/{number}")
-            assert len(relay._updated) <= WAITING_LIMIT
+            assert len(relay._updates) <= WAITING_LIMIT
         await trio.testing.wait_all_tasks_blocked()
         assert sorted(uris_of(client)) == sorted(f"x+memo:/{number}" for number in range(3 * WAITING_LIMIT))
 

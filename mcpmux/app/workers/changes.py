@@ -1,21 +1,29 @@
 """Resources that have changed, from the worker that hears of it to the others, which forget them.
 
+    worker --`Changed`--> keeper --`Changed`--> each other worker --answers--> keeper --`Known`--> worker
+
+Then that worker tells its clients: wherever these ask now, they get nothing older. Who does not answer within
+SPREAD_SECONDS is not waited for.
+
 Promises: adding never waits; what waits is bounded, past that everything of an upstream has changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import trio
 
 from mcpmux.runtime.upstreams.fleet import Fleet
 
 WAITING_LIMIT = 10_000  # resources
-SPREAD_SECONDS = 0.01  # for the others to hear of a change before the first client does
+SPREAD_SECONDS = 1.0  # for the others to hear of a change before the first client does, at the latest
 
 Resource = tuple[str, str | None]
 """An upstream's name and its own URI; None: all that it has."""
+
+Known = Callable[[], None]
+"""Called when the process knows of a change, or is not waited for any more."""
 
 
 class Changes:
@@ -23,23 +31,27 @@ class Changes:
 
     def __init__(self) -> None:
         self._waiting: dict[Resource, None] = {}
+        self._known: list[Known] = []
         self._arrival = trio.Event()
 
     def __repr__(self) -> str:
         return f"<Changes {len(self._waiting)}>"
 
-    def add(self, resources: Iterable[Resource]) -> None:
-        """These have changed."""
+    def add(self, resources: Iterable[Resource], known: Known | None = None) -> None:
+        """These have changed. `known` is for who takes them; never called, when nobody does."""
+        if known is not None:
+            self._known.append(known)
         self._waiting.update(dict.fromkeys(resources))
         if len(self._waiting) > WAITING_LIMIT:
             self._waiting = {(name, None): None for name, _ in self._waiting}
         self._arrival.set()
 
-    async def take(self) -> tuple[Resource, ...]:
-        """All that waits, once there is anything."""
+    async def take(self) -> tuple[tuple[Resource, ...], list[Known]]:
+        """All that waits, once there is anything, and whom to call when it is known."""
         await self._arrival.wait()
         taken, self._waiting, self._arrival = tuple(self._waiting), {}, trio.Event()
-        return taken
+        known, self._known = self._known, []
+        return taken, known
 
 
 def forget_changed(fleet: Fleet, resources: Iterable[Resource]) -> None:

@@ -12,12 +12,14 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import structlog
 import trio
 
-from mcpmux.app.workers.changes import Resource
+from mcpmux.app.workers.changes import SPREAD_SECONDS
 from mcpmux.app.workers.desk import Begin, Changed, Desk, Saying, Stop
 from mcpmux.app.workers.member import Take, Worker, end_worker, kill_worker, start_worker
 from mcpmux.app.workers.pulse import keep_pulse
@@ -29,6 +31,7 @@ from mcpmux.transports.wire import reason_of
 
 log = structlog.get_logger()
 
+FIRST_ATTEMPTS = 3  # to have a worker ready for the first time, if it ends without a reason
 BACK_SECONDS = 10.0  # for a worker that is started again to take what is for it alone
 FULL_SECONDS = 0.05  # until a worker is tried again that takes nothing more for now
 FORWARDED = 256  # connections handed over that wait for a worker; more are closed
@@ -65,8 +68,8 @@ class Crew:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the workers running; returns when all have ended after `stop`.
 
-        Started when all are ready. Raises what keeps one from beginning for the first time. Cancelling ends
-        them at once.
+        Started when all are ready. Raises what keeps one from beginning for the first time; one that just
+        ends is given FIRST_ATTEMPTS. Cancelling ends them at once.
         """
         async with trio.open_nursery() as forwards:
             async with trio.open_nursery() as nursery:
@@ -79,8 +82,9 @@ class Crew:
 
     async def _keep(self, number: int, forwards: trio.Nursery) -> None:
         """One worker, and the next when it is lost."""
-        comeback, came_up = Comeback(), False
+        comeback, came_up, attempts = Comeback(), False, 0
         while not self._stopping:
+            attempts += 1
             began = trio.current_time()
             try:
                 worker = await self._live(number, forwards)
@@ -92,12 +96,13 @@ class Crew:
             if self._stopping:
                 return
             came_up = came_up or ready
-            if not came_up:
+            if not came_up and (failure is not None or attempts == FIRST_ATTEMPTS):
                 raise failure or TransportError(f"worker {number} has ended before it was ready")
             held = trio.current_time() - began if ready else 0.0
             wait = comeback.wait(trio.current_time(), died=True, held=held, chance=random.random())
             reason = str(failure) if failure is not None else "it has ended"
-            log.error("worker lost with its sessions", worker=number, reason=reason, again=round(wait, 1))
+            what = "worker lost with its sessions" if came_up else "worker has ended before it was ready"
+            log.error(what, worker=number, reason=reason, again=round(wait, 1))
             await trio.sleep(wait)
 
     async def _live(self, number: int, forwards: trio.Nursery) -> Worker:
@@ -126,6 +131,7 @@ class Crew:
                 nursery.start_soon(self._end_when_hung, worker, process, name=f"pulse {number}")
                 await self._tell(worker, self._beginning_of(number))
                 nursery.start_soon(self._tell_changes, worker, name=f"changes {number}")
+                nursery.start_soon(self._tell_what_is_known, worker, name=f"known {number}")
                 if self._stopping:
                     await self._tell(worker, Stop())
                 await worker.listen()
@@ -222,14 +228,36 @@ class Crew:
         except TransportClosed:
             log.debug("a worker has gone that was to be told something", worker=worker.number)
 
-    def _spread(self, number: int, resources: tuple[Resource, ...]) -> None:
-        for worker in self._workers.values():
-            if worker.number != number and not worker.ended:
-                worker.changes.add(resources)
+    def _spread(self, teller: Worker, changed: Changed) -> None:
+        """The other workers hear it, and the teller that they know; those that do not serve are not asked."""
+        others = [each for each in self._workers.values() if each is not teller and not each.ended]
+        unaware = {worker.number for worker in others if worker.ready.is_set() and not worker.silent}
+
+        def known(number: int) -> None:
+            if number in unaware:
+                unaware.remove(number)
+                if not unaware:
+                    teller.all_know(changed.number)
+
+        for worker in others:
+            worker.changes.add(changed.resources, partial(known, worker.number))
+        if not unaware:
+            teller.all_know(changed.number)
 
     async def _tell_changes(self, worker: Worker) -> None:
         while True:
-            await self._tell(worker, Changed(await worker.changes.take()))
+            resources, known = await worker.changes.take()
+            try:
+                await self._tell(worker, Changed(resources))
+                with suppress(TransportClosed):
+                    await worker.ask("pulse", SPREAD_SECONDS)
+            finally:
+                for each in known:
+                    each()
+
+    async def _tell_what_is_known(self, worker: Worker) -> None:
+        async for known in worker.known:
+            await self._tell(worker, known)
 
     async def stop(self) -> None:
         """Have all finish what they do, and start none any more."""

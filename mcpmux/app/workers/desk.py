@@ -59,9 +59,25 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A worker has heard that these have changed; the keeper tells the others, who forget them."""
+    """A worker has heard that these have changed; the keeper tells the others, who forget them.
+
+    `number`: the worker's own, for `Known`.
+    """
 
     resources: tuple[Resource, ...]
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The other workers know of what had that number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """The files of certificates are to be read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +126,9 @@ class Passed:
     parcel: Parcel
 
 
-Saying = Begin | Adopt | Act | Changed | Stop | Ask | Ready | Leaving | Failed | Answer | Passed
+Saying = (
+    Begin | Adopt | Act | Changed | Known | Renew | Stop | Ask | Ready | Leaving | Failed | Answer | Passed
+)
 
 
 def read_only(mapping: dict[Any, Any]) -> Mapping[Any, Any]:

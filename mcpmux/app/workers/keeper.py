@@ -13,7 +13,7 @@ import socket
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,13 +23,13 @@ import trio
 from mcpmux.app.config_file import ConfigFile
 from mcpmux.app.control import Control
 from mcpmux.app.gates import check_doors
-from mcpmux.app.listeners import Announce, open_http, open_streams
+from mcpmux.app.listeners import Announce, open_http, open_streams, tls_of
 from mcpmux.app.mux import CURSOR_KEY_BYTES, Follower
 from mcpmux.app.reloading import keep_reloading
 from mcpmux.app.serving import DRAIN_SECONDS, watch_signals
 from mcpmux.app.workers.courier import Parcel
 from mcpmux.app.workers.crew import Crew
-from mcpmux.app.workers.desk import Act, Adopt, Begin, Saying
+from mcpmux.app.workers.desk import Act, Adopt, Begin, Renew, Saying
 from mcpmux.app.workers.home import Homes
 from mcpmux.app.workers.overview import Overview
 from mcpmux.app.workers.share import is_homed, worker_config
@@ -37,6 +37,7 @@ from mcpmux.config import Config, Secret, Upstream
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
 from mcpmux.transports.handing import Note, can_hand
+from mcpmux.transports.tls.served import ServedCertificates
 
 log = structlog.get_logger()
 
@@ -59,11 +60,13 @@ async def serve_workers(
     """As `app.serve`, from `workers` processes. Raises what that raises, and what one of them raises."""
     check_workers(config)
     await trio.to_thread.run_sync(check_doors, config)
+    await trio.to_thread.run_sync(make_audit_folder, config)
     stopping, reloading = trio.Event(), trio.CancelScope()
     async with trio.open_nursery() as signals:
         signals.start_soon(watch_signals, stopping, signals.cancel_scope, name="signals")
         async with _open_folder() as folder, trio.open_nursery() as around:
             whole = Whole(config, workers, folder, followers)
+            await whole.open_certificates()
             await around.start(whole.homes.run)
             await whole.homes.open(config, homed_in(config))
             async with _open_addresses(config) as addresses, trio.open_nursery() as crew:
@@ -80,7 +83,9 @@ async def serve_workers(
                     for url, _ in addresses:
                         announce(url)
                     if whole.overview is not None:
-                        await serving.start(whole.overview.serve, control, stopping, announce)
+                        await serving.start(
+                            whole.overview.serve, control, stopping, announce, whole.certificates
+                        )
                     await stopping.wait()
                     serving.cancel_scope.cancel(reason="stopping")
                 for _, sockets in addresses:
@@ -100,6 +105,13 @@ def check_workers(config: Config) -> None:
         raise ConfigError([SYSTEM])
 
 
+def make_audit_folder(config: Config) -> None:
+    """The folder of the workers' own: nobody else looks in. Workers tell when it cannot be made."""
+    if config.audit.directory is not None:
+        with suppress(OSError):
+            Path(config.audit.directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def homed_in(config: Config) -> list[Upstream]:
     """The upstreams that run once for all workers."""
     return [upstream for upstream in config.upstreams if is_homed(upstream)]
@@ -114,6 +126,7 @@ class Whole:
         self.homes = Homes(folder, self._renew)
         has_admin = config.admin.port is not None
         self.overview = Overview(config, self.crew, self.homes) if has_admin else None
+        self.certificates = ServedCertificates()
         self._followers = followers
         self._folder = folder
         self._key = Secret(secrets.token_hex(CURSOR_KEY_BYTES))
@@ -181,6 +194,18 @@ class Whole:
         """See Mux."""
         self._drained.discard(name)
         self._say(lambda _: Act("release", name))
+
+    async def open_certificates(self) -> None:
+        """Read what the workers show, to know when it changes. Raises ConfigError."""
+        for listener in (*self.config.listeners.http, *self.config.listeners.streams):
+            await tls_of(listener, self.certificates)
+
+    async def renew(self) -> tuple[str, ...]:
+        """See Mux."""
+        changed = await self.certificates.renew()
+        if changed:
+            self._say(lambda _: Renew())
+        return changed
 
     async def settled(self) -> None:
         """See Steered. A worker that does not answer is told in the log."""

@@ -17,9 +17,9 @@ from typing import Any
 import structlog
 import trio
 
-from mcpmux.app.workers.changes import Changes, Resource
+from mcpmux.app.workers.changes import Changes
 from mcpmux.app.workers.courier import Parcel
-from mcpmux.app.workers.desk import Answer, Ask, Changed, Desk, Failed, Leaving, Passed, Ready, Stop
+from mcpmux.app.workers.desk import Answer, Ask, Changed, Desk, Failed, Known, Leaving, Passed, Ready, Stop
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.transports.handing import Hatch, Note
 
@@ -35,14 +35,16 @@ BOOT = (  # every module is found where the keeper has found it
 Take = Callable[[int, Parcel], None]
 """Takes what a worker has brought."""
 
-Spread = Callable[[int, tuple[Resource, ...]], None]
+Spread = Callable[["Worker", Changed], None]
 """Takes what a worker has heard that all others have to know."""
+
+KNOWN_LIMIT = 16  # answers that wait for a worker to be told; it waits for one at a time
 
 
 class Worker:
     """One process, from its start to its end. `ready` is set when it can be given connections.
 
-    `changes`: what it is still to be told.
+    `changes`: what it is still to be told; `known`: what it has told, and the others know of by now.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Worker:
         self._take = take
         self._spread = spread
         self.changes = Changes()
+        self._all_know, self.known = trio.open_memory_channel[Known](KNOWN_LIMIT)
         self.number = number
         self.desk = desk
         self.hatch = hatch
@@ -87,13 +90,18 @@ class Worker:
                 elif isinstance(saying, Passed):
                     self._take(self.number, saying.parcel)
                 elif isinstance(saying, Changed) and self._spread is not None:
-                    self._spread(self.number, saying.resources)
+                    self._spread(self, saying)
                 elif isinstance(saying, Answer) and saying.number in self._questions:
                     self._questions[saying.number].send_nowait(saying.value)
         except TransportClosed:
             self.ended = True
             for answered in self._questions.values():
                 answered.close()
+
+    def all_know(self, number: int) -> None:
+        """The others know of what it has told them with that number."""
+        with suppress(trio.WouldBlock):
+            self._all_know.send_nowait(Known(number))
 
     def put(self, note: Note, sock: socket.socket) -> bool:
         """Whether it has taken a connection, which the caller still has to close."""

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from typing import Any
 
 import structlog
@@ -35,9 +36,11 @@ from mcpmux.app.workers.desk import (
     Changed,
     Desk,
     Failed,
+    Known,
     Leaving,
     Passed,
     Ready,
+    Renew,
     Saying,
     Stop,
 )
@@ -80,6 +83,8 @@ class _Work:
         self._hatch = hatch
         self._stopping = trio.Event()
         self._waiting = trio.CancelScope()  # for the next connection
+        self._spreading = 0  # number of what the other workers are being told
+        self._known = trio.Event()  # they know it
 
     async def run(self) -> None:
         config = self._begin.config
@@ -103,7 +108,9 @@ class _Work:
                 everything.start_soon(self._obey, mux, answers, everything, name="desk")
                 if self._workers > 1:
                     everything.start_soon(self._spread, mux, name="changes")
-                serving = Serving(config.limits, mux.front, self._stopping, _announced, gate)
+                serving = Serving(
+                    config.limits, mux.front, self._stopping, _announced, gate, mux.certificates
+                )
                 await self._open_listeners(config, serving, clients)
                 await _say(self._desk, Ready())
                 settle_memory()
@@ -170,8 +177,13 @@ class _Work:
         changes = Changes()
         mux.relay.pause = SPREAD_SECONDS
         mux.relay.on_update = lambda upstream, uri: changes.add([(upstream, uri)])
-        while True:
-            await _say(self._desk, Changed(await changes.take()))
+        for number in count(1):
+            resources, _ = await changes.take()
+            heard, self._spreading, self._known = trio.current_time(), number, trio.Event()
+            await _say(self._desk, Changed(resources, number))
+            with trio.move_on_after(SPREAD_SECONDS):
+                await self._known.wait()
+                mux.relay.know(heard)
 
     async def _heed_signals(self) -> None:
         """SIGTERM to a worker alone drains it, as soon as the keeper knows; that starts another one."""
@@ -187,6 +199,8 @@ class _Work:
                 saying = await self._desk.hear()
                 if isinstance(saying, Ask):
                     everything.start_soon(self._answer, answers, saying, asking)
+                elif isinstance(saying, Renew):
+                    await _renew(mux)
                 else:
                     self._do(mux, saying)
         except TransportClosed:
@@ -202,6 +216,8 @@ class _Work:
             mux.apply(saying.config)
         elif isinstance(saying, Changed):
             forget_changed(mux.upstreams, saying.resources)
+        elif isinstance(saying, Known) and saying.number == self._spreading:
+            self._known.set()
         elif isinstance(saying, Act) and saying.upstream in mux.upstreams:
             act(mux, saying.action, saying.upstream)
 
@@ -248,6 +264,15 @@ async def _say(desk: Desk, saying: Saying) -> None:
         await desk.say(saying)
     except TransportClosed:
         log.debug("the keeper has gone")
+
+
+async def _renew(mux: Mux) -> None:
+    """Read certificates again, which the keeper has just done without trouble."""
+    try:
+        await mux.renew()
+    except ConfigError as error:
+        for problem in error.problems:
+            log.error("certificate not read again, the one before stays", problem=problem)
 
 
 def _announced(_url: str) -> None:

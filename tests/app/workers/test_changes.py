@@ -18,7 +18,7 @@ async def test_who_takes_waits_for_changes_and_gets_each_once():
     changes, taken = Changes(), []
 
     async def take() -> None:
-        taken.append(await changes.take())
+        taken.append((await changes.take())[0])
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take)
@@ -33,7 +33,7 @@ async def test_a_flood_of_changes_is_a_change_of_everything():
     changes = Changes()
     changes.add(("docs", f"memo:{number}") for number in range(WAITING_LIMIT))
     changes.add([("notes", "memo:1")])
-    assert await changes.take() == (("docs", None), ("notes", None))
+    assert await changes.take() == ((("docs", None), ("notes", None)), [])
 
 
 @pytest.mark.parametrize(
@@ -81,4 +81,16 @@ async def test_others_hear_of_an_update_before_clients_do(autojump_clock: trio.t
         assert trio.current_time() == began
         await client.receive_method("notifications/resources/updated")
         assert trio.current_time() == began + 1
+        assert await client.drain() == []
+
+        began = trio.current_time()
+        await docs.update("memo:1")
+        await trio.sleep(0.25)
+        await docs.update("memo:1")
+        await wait_all_tasks_blocked()
+        world.mux.relay.know(began)
+        await client.receive_method("notifications/resources/updated")
+        assert trio.current_time() == began + 0.25
+        await client.receive_method("notifications/resources/updated")  # others may have read in between
+        assert trio.current_time() == began + 1.25
         assert await client.drain() == []
