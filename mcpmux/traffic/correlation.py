@@ -8,7 +8,7 @@ Pure; the time is handed in.
     an answer                   belongs to the exchange of its request
     progress of an upstream     belongs to the exchange of the request with that token (mcpmux uses its id)
     anything else an upstream   belongs to the exchange that is being read for, or to the only one that the
-      says                      leg has, or to none
+      says                      leg has and that was not taken back, or to none
 """
 
 from __future__ import annotations
@@ -57,6 +57,11 @@ The exchange is the one that is worked for, or, if the last member says so, its 
 
 _Pending: TypeAlias = tuple[int, str, float]
 """A request that is not answered: its exchange, its method, when it was made."""
+
+
+class _TakenBack(tuple[int, str, float]):
+    """The same, of which nobody wants to know any more."""
+
 
 _Asked: TypeAlias = dict[Id, _Pending]
 """Requests that are not answered, the oldest first."""
@@ -194,9 +199,13 @@ def _answer(passed: Passed, said: Glance) -> Seen:
 
 
 def _cancelled(leg: Leg, direction: Direction, request_id: Any) -> int:
-    """A request is taken back: no answer is to be expected. Its exchange."""
-    pending = _asked(leg)[direction == "out"].get(request_id) if _is_id(request_id) else None
-    return pending[_EXCHANGE] if pending is not None else 0
+    """A request is taken back: no answer is to be expected, but may come. Its exchange."""
+    asked = _asked(leg)[direction == "out"]
+    pending = asked.get(request_id) if _is_id(request_id) else None
+    if pending is None:
+        return 0
+    asked[request_id] = _TakenBack(pending)
+    return pending[_EXCHANGE]
 
 
 def _worked_for(leg: Leg, params: Params) -> int:
@@ -209,7 +218,8 @@ def _worked_for(leg: Leg, params: Params) -> int:
 
 def _only_one(leg: Leg) -> int:
     """The one exchange that an upstream works for; 0 when there are none or several."""
-    exchanges = {pending[_EXCHANGE] for pending in _asked(leg)[_OUT].values()}
+    asked = _asked(leg)[_OUT].values()
+    exchanges = {pending[_EXCHANGE] for pending in asked if type(pending) is tuple}
     exchanges.discard(0)  # what mcpmux asks for itself
     return exchanges.pop() if len(exchanges) == 1 else 0
 

@@ -87,6 +87,16 @@ def test_a_cancellation_belongs_to_what_it_cancels():
     assert cancelled.exchange == 1
 
 
+def test_what_was_taken_back_is_not_worked_on_and_its_late_answer_is_known_all_the_same():
+    play = Play()
+    play.pass_(play.upstream, "out", 1, id=1, method="tools/call", params={"name": "t"})
+    play.pass_(play.upstream, "out", 2, id=2, method="tools/call", params={"name": "t"})
+    play.pass_(play.upstream, "out", method="notifications/cancelled", params={"requestId": 1})
+    assert play.pass_(play.upstream, "in", id=0, method="roots/list").exchange == 2
+    late = play.pass_(play.upstream, "in", id=1, result={})
+    assert (late.exchange, late.method) == (1, "tools/call")
+
+
 def test_failures_are_told_apart():
     play = Play()
     for number, answer in enumerate(
