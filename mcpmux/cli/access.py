@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mcpmux.cli.console import make_table, show_json, show_table
+from mcpmux.cli.lazy import Commands
 from mcpmux.cli.source import load_config
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError
@@ -26,7 +27,7 @@ DEFAULT_USES = {"uri": "read", "name": "call"}
 STYLES = {"allow": "green", "deny": "red"}
 
 
-@click.group()
+@click.group(cls=Commands)
 def access() -> None:
     """About the access rules of a configuration.
 

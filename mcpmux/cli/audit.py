@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from mcpmux.cli.audit_filter import parse_filter, status_of
 from mcpmux.cli.console import show_json, tell
+from mcpmux.cli.lazy import Commands
 from mcpmux.cli.options import Decorator
 from mcpmux.cli.traffic_lines import format_ms
 from mcpmux.cli.traffic_source import show_place
@@ -31,7 +32,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 path_argument: Decorator = click.argument("path", type=click.Path(path_type=Path))
 
 
-@click.group()
+@click.group(cls=Commands)
 def audit() -> None:
     """Check and read the audit log.
 

@@ -10,12 +10,13 @@ import click
 
 from mcpmux.auth.static_token import LEAST_CHARACTERS, PREFIX, TOKEN_BYTES, hash_token
 from mcpmux.cli.auth_login import login, logout, status
+from mcpmux.cli.lazy import Commands
 from mcpmux.errors import ConfigError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
-@click.group()
+@click.group(cls=Commands)
 def auth() -> None:
     """Tokens for clients, of which mcpmux keeps only the hashes, and logins at upstreams.
 
@@ -45,7 +46,10 @@ def new_token(name: str, scopes: tuple[str, ...]) -> None:
     """
     if NAME.fullmatch(name) is None:
         raise ConfigError(["NAME: expected letters, digits, and . _ @ -, at most 64"])
-    if any(not scope.isascii() or not scope.isprintable() or set(scope) & set(' "\\') for scope in scopes):
+    if any(
+        not scope or not scope.isascii() or not scope.isprintable() or set(scope) & set(' "\\')
+        for scope in scopes
+    ):
         raise ConfigError(["--scope: expected printable text without spaces and quotes"])
     token = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
     key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'

@@ -30,12 +30,15 @@ from mcpmux.protocol.revisions import SUPPORTED
 
 
 class Seconds(click.ParamType[float]):
-    """A duration on the command line; `least` 0 allows none at all."""
+    """A duration on the command line; `none`: it may be 0."""
 
     name = "DURATION"
 
+    def __init__(self, *, none: bool = False) -> None:
+        self._none = none
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if value in (0, 0.0, "0", "0s"):
+        if self._none and value in (0, 0.0, "0", "0s"):
             return 0.0
         try:
             return Duration().read(float(value) if str(value).replace(".", "", 1).isdigit() else value)
@@ -61,12 +64,12 @@ PATH = click.Path(path_type=Path)
 @click.option("--capture-upstream", metavar="NAME", help="What mcpmux sent to it, not what clients sent.")
 @click.option("--with-tools", is_flag=True, help="Of a capture, call its tools, too.")
 @click.option("--clients", type=PLACES, help=f"Closed model: so many ask in turn. Default {CLIENTS}.")
-@click.option("--think", type=Seconds(), default=0, help="Pause of a client after each answer.")
+@click.option("--think", type=Seconds(none=True), default=0, help="Pause of a client after each answer.")
 @click.option("--rate", metavar="RATE", help="Open model: arrivals a second, whatever the server does.")
 @click.option("--even", is_flag=True, help="Arrivals at even distances, not by chance (Poisson).")
 @click.option("--duration", type=Seconds(), help=f"How long is measured. Default {SECONDS:g}s.")
 @click.option("--count", type=click.IntRange(1), help=f"Requests at most. Default {COUNT:,}.")
-@click.option("--warm-up", type=Seconds(), default=1, show_default="1s", help="Before, not counted.")
+@click.option("--warm-up", type=Seconds(none=True), default=1, show_default="1s", help="Before, not counted.")
 @click.option("--timeout", type=Seconds(), default=10, show_default="10s", help="For one answer.")
 @click.option("--runs", type=RUNS, default=1, show_default=True, help="Of each target, in turns.")
 @click.option("--sessions", type=PLACES, default=1, show_default=True, help="MCP sessions.")
@@ -150,6 +153,7 @@ def bench(
         old=read_old(options["compare"]),
         assertions=assertions,
     )
+    outputs.check()
     outcome = trio.run(measure_watched, Bench(found, plan, limits), plan)
     raise click.exceptions.Exit(report(outcome, outputs))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +42,16 @@ class Outputs:
     html: Path | None = None
     old: Report | None = None
     assertions: Sequence[Assertion] = ()
+
+    def check(self) -> None:
+        """Before anything is measured: that it can be written. Raises Mistake."""
+        for path in (self.json, self.csv, self.html):
+            if path is None:
+                continue
+            if not path.parent.is_dir():
+                raise Mistake(f"{path}: there is no folder {path.parent}")
+            if not os.access(path if path.exists() else path.parent, os.W_OK):
+                raise Mistake(f"{path}: it cannot be written by this user")
 
 
 def read_old(path: str | None) -> Report | None:

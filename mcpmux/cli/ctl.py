@@ -11,6 +11,7 @@ import trio
 from mcpmux.cli.console import show_json, show_table, tell
 from mcpmux.cli.ctl_remote import Remote, find_remote
 from mcpmux.cli.ctl_status import fill_table
+from mcpmux.cli.lazy import Commands
 from mcpmux.cli.options import quiet_option
 from mcpmux.errors import ConfigError
 from mcpmux.printable import printable
@@ -40,7 +41,7 @@ def remote_options(command: Command) -> Command:
     return find
 
 
-@click.group()
+@click.group(cls=Commands)
 def ctl() -> None:
     """See and steer a running mcpmux over its admin listener.
 

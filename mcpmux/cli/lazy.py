@@ -15,7 +15,26 @@ import click
 from mcpmux.cli.needless import import_structlog, uncollected
 
 
-class LazyCommands(click.Group):
+class Commands(click.Group):
+    """Commands of which the likeliest is named to whoever mistypes one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command's name, the command and its arguments. Raises UsageError for one that there is not."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            # Not at the top: who makes no mistakes need not wait for it.
+            from mcpmux.config.report import closest
+
+            close = closest(args[0].lower(), self.list_commands(ctx))
+            if close is None:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean '{close}'?", ctx) from None
+
+
+class LazyCommands(Commands):
     """Commands inside the wall; see `wall`. `places`: name → `module:attribute`, in the order of use."""
 
     def __init__(self, *args: Any, places: Mapping[str, str], **more: Any) -> None:

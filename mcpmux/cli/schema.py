@@ -6,10 +6,11 @@ import json
 
 import click
 
+from mcpmux.cli.lazy import Commands
 from mcpmux.config import config_schema
 
 
-@click.group()
+@click.group(cls=Commands)
 def config() -> None:
     """About the configuration file.
 

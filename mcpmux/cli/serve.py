@@ -23,6 +23,7 @@ from mcpmux.config import (
     UnixListener,
     WebSocketListener,
 )
+from mcpmux.config.report import Unfit
 from mcpmux.errors import ConfigError
 from mcpmux.logs import configure_logs
 from mcpmux.mux.worker_mark import WORKERS_LIMIT
@@ -112,15 +113,21 @@ def serve(
 
 
 def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyListener]) -> Listeners:
-    """Where to serve: what the options say, else what the file says, else the usual address."""
+    """Where to serve: what the options say, else what the file says, else the usual address.
+
+    Raises ConfigError for options that name an address twice.
+    """
     if stdio or chosen:
-        return Listeners(
-            stdio=stdio,
-            http=tuple(each for each in chosen if isinstance(each, HttpListener)),
-            websocket=tuple(each for each in chosen if isinstance(each, WebSocketListener)),
-            tcp=tuple(each for each in chosen if isinstance(each, TcpListener)),
-            unix=tuple(each for each in chosen if isinstance(each, UnixListener)),
-        )
+        try:
+            return Listeners(
+                stdio=stdio,
+                http=tuple(each for each in chosen if isinstance(each, HttpListener)),
+                websocket=tuple(each for each in chosen if isinstance(each, WebSocketListener)),
+                tcp=tuple(each for each in chosen if isinstance(each, TcpListener)),
+                unix=tuple(each for each in chosen if isinstance(each, UnixListener)),
+            )
+        except Unfit as mistake:
+            raise ConfigError([str(mistake)]) from None
     if configured.stdio or configured.http or configured.streams:
         return configured
     return Listeners(http=(parse_http(DEFAULT_ADDRESS),))

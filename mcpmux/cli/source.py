@@ -40,6 +40,8 @@ def _read_target(target: str) -> Config:
             return Config(upstreams=(parse_upstream_argument(target),))
         except ConfigError as error:
             raise ConfigError([text.removeprefix("--upstream: ") for text in error.problems]) from None
+    if not target:
+        raise ConfigError([f"CONFIG is empty; expected {EXPECTED}"])
     if target != STANDARD_INPUT and not Path(target).exists():
         raise ConfigError([f"{target}: there is no such file; expected {EXPECTED}"])
     return read_config(target, os.environ, _read_stdin)

@@ -62,7 +62,7 @@ class Where:
         """`change` is made in every message before anything else. Raises Mistake."""
         self._change = change
         paths, terms = split_words(words)
-        self.filter = read_filter(" ".join(terms))
+        self.filter = read_filter(" ".join(terms), terms)
         self.paths = paths or [Path(FOLDER)]
         self._bad = 0
         for path in self.paths:
@@ -153,12 +153,14 @@ def missing(path: Path) -> str:
     return f"{path}: there is no such file or folder; {hint}"
 
 
-def read_filter(text: str) -> Filter:
-    """Raises Mistake, which shows the place."""
+def read_filter(text: str, words: Sequence[str] = ()) -> Filter:
+    """Raises Mistake, which shows the place. `words` may have been meant as files."""
     try:
         return parse_filter(text, datetime.now(UTC))
     except FilterError as error:
-        raise Mistake(show_place(error)) from None
+        wrong = error.text[error.start : error.end]
+        nor = f"\nNor is there a file or folder of that name: {printable(wrong)}" if wrong in words else ""
+        raise Mistake(show_place(error) + nor) from None
 
 
 def show_place(error: FilterError) -> str:

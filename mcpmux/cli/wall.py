@@ -78,5 +78,5 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _list_problems(problems: list[str]) -> str:
-    shown = [printable(problem) for problem in problems]
+    shown = list(dict.fromkeys(printable(problem) for problem in problems))
     return shown[0] if len(shown) == 1 else "\n  ".join([f"{len(shown)} mistakes:", *shown])

@@ -102,6 +102,8 @@ def _parse_listener(text: str) -> AnyListener:
 
 
 def _parse_upstream(text: str) -> Upstream:
+    if text.startswith("="):
+        raise Unfit("expected a name before =")
     match = None if text.startswith(URL_STARTS) else _NAMED.fullmatch(text)
     if match is None:
         target = _parse_target(text)

@@ -55,7 +55,10 @@ class Capture:
         default=4096, metadata=about("How much of a body is kept at level `truncated`.")
     )
     queue_bytes: Annotated[int, Size(65536)] = field(
-        default=32 * 2**20, metadata=about("Messages that may wait to be written.")
+        default=32 * 2**20,
+        metadata=about(
+            "Messages that may wait to be written, as a rule for 0.25 s at most; `kill -9` loses them."
+        ),
     )
     on_full: Annotated[str, Choice(("drop", "wait"))] = field(
         default="drop",

@@ -14,6 +14,7 @@ from attrs import field, frozen
 
 from mcpmux.config.model import Handling, Prefix, Stdio, Target, Transport, Upstream
 from mcpmux.config.oauth import OAuth
+from mcpmux.config.report import closest
 from mcpmux.config.scalars import (
     HEADER_NAME,
     HEADER_VALUE,
@@ -121,7 +122,9 @@ class UpstreamTable(TargetKeys, UpstreamSettings):
             yield BOTH
             return
         if "command" not in raw and "url" not in raw:
-            yield NEITHER
+            known = {key.name for key in attrs.fields(cls)}
+            if not any(closest(key.lower(), {"command", "url"}) for key in raw if key not in known):
+                yield NEITHER  # else it is told what the key is called
             return
         present, strangers = (
             ("command", ("headers", "transport")) if "command" in raw else ("url", ("args", "env", "cwd"))

@@ -121,6 +121,16 @@ class Listeners:
         default=(), metadata=about("Unix sockets for lines of JSON: the path, or a table.")
     )
 
+    def __attrs_post_init__(self) -> None:
+        """Raises Unfit for an address that is there twice."""
+        on_ports: tuple[HttpListener | WebSocketListener | TcpListener, ...]
+        on_ports = (*self.http, *self.websocket, *self.tcp)
+        places = [f"{each.host}:{each.port}" for each in on_ports if each.port]
+        places += [each.path for each in self.unix]
+        for place in dict.fromkeys(places):
+            if places.count(place) > 1:
+                raise Unfit(f"two listeners have the address {place}; leave one out, or choose another port")
+
     @property
     def streams(self) -> tuple[WebSocketListener | TcpListener | UnixListener, ...]:
         """Those that carry one client a stream."""

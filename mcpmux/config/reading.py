@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 from cattrs import Converter
 
-from mcpmux.config.layout import Entry, lay_out
+from mcpmux.config.layout import UPSTREAMS, Entry, Layout, lay_out
 from mcpmux.config.model import NO_UPSTREAM, Config, Settings, Upstream, find_conflicts
-from mcpmux.config.report import Report
+from mcpmux.config.report import ELSEWHERE, Report, closest
 from mcpmux.config.source import load_source, parse_source
 from mcpmux.config.structuring import make_converter, structure
 
@@ -24,6 +24,9 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], str
     report = Report(document.origin)
     converter = make_converter(environ)
     layout = lay_out(document, report)
+    nothing = not report.problems and all(entry.is_disabled for entry in layout.entries)
+    if nothing and not _is_misspelled(layout):
+        report.add((), NO_UPSTREAM)
     settings = structure(
         converter, layout.settings, Settings, layout.settings_path, report, also_known=layout.other_keys
     )
@@ -33,10 +36,16 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], str
     return Config(upstreams=upstreams, **attrs.asdict(settings, recurse=False))
 
 
+def _is_misspelled(layout: Layout) -> bool:
+    """Whether it is told that the table of the upstreams is called otherwise."""
+    keys = layout.settings if isinstance(layout.settings, Mapping) else ()
+    return any(
+        ELSEWHERE.get(str(key).lower()) == UPSTREAMS or closest(str(key).lower(), {UPSTREAMS}) for key in keys
+    )
+
+
 def _read_upstreams(entries: Sequence[Entry], converter: Converter, report: Report) -> tuple[Upstream, ...]:
     """The upstreams without mistakes; the mistakes, also those of one with another, go to the report."""
-    if all(entry.is_disabled for entry in entries):
-        report.add((), NO_UPSTREAM)
     unheeded = Report(report.origin)
     read = [_read_upstream(entry, converter, unheeded if entry.is_disabled else report) for entry in entries]
     upstreams = tuple(upstream for upstream in read if upstream is not None)

@@ -17,6 +17,9 @@ from mcpmux.errors import ConfigError
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 
+ELSEWHERE = {"mcpservers": "upstreams", "servers": "upstreams", "timeout": "request_timeout"}
+"""What keys are called in the files of host apps, and here."""
+
 _BARE_KEY = re.compile(r"[A-Za-z0-9_$-]+")
 
 
@@ -68,7 +71,8 @@ def suggest(key: str, known: Iterable[str]) -> str:
     """What to say of an unknown `key`: the likeliest known one, or else all that are known."""
     known = sorted(known)
     lowered = {name.lower(): name for name in known}
-    close = closest(key.lower(), lowered)
+    elsewhere = ELSEWHERE.get(key.lower())
+    close = elsewhere if elsewhere in lowered else closest(key.lower(), lowered)
     if close is not None:
         return f"unknown key; did you mean `{lowered[close]}`?"
     return "unknown key; expected one of " + ", ".join(f"`{name}`" for name in known)

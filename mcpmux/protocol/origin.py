@@ -18,8 +18,12 @@ _ANYWHERE = frozenset({"0.0.0.0", "::", ""})
 class OriginPolicy:
     """Which Host and Origin headers one listener accepts. Stateless."""
 
-    def __init__(self, host: str, allowed_hosts: Collection[str], allowed_origins: Collection[str]) -> None:
+    def __init__(
+        self, host: str, allowed_hosts: Collection[str], allowed_origins: Collection[str] | None
+    ) -> None:
         """`host`: the address that is listened on. The rest is accepted besides it and the loopback names.
+
+        `allowed_origins` is None for a listener that has no such setting.
 
         Listening on every address names no host, so `allowed_hosts` decides alone; when it is empty any
         Host is accepted, as the person who opened the listener to the world must expect.
@@ -28,7 +32,12 @@ class OriginPolicy:
         self._hosts = _LOOPBACK | {_plain(host)} | {_name(entry) for entry in allowed_hosts}
         self._hosts -= {""}  # what makes no sense is nobody's
         self._exact = frozenset(entry.lower() for entry in allowed_hosts)
-        self._origins = frozenset(entry.lower() for entry in allowed_origins)
+        self._origins = frozenset(entry.lower() for entry in allowed_origins or ())
+        self._remedy = (
+            "add its host to the listener's allowed_hosts"
+            if allowed_origins is None
+            else "add it to the listener's allowed_origins"
+        )
         self._refuses = lru_cache(VERDICTS)(self._judge)
 
     def __repr__(self) -> str:
@@ -42,7 +51,7 @@ class OriginPolicy:
         if not self._any_host and _name(host) not in self._hosts and host.lower() not in self._exact:
             return f"Host {host!r} is not served here; add it to the listener's allowed_hosts if it should be"
         if origin is not None and not self._accepts_origin(origin.lower()):
-            return f"Origin {origin!r} may not connect; add it to the listener's allowed_origins if it should"
+            return f"Origin {origin!r} may not connect; {self._remedy} if it should"
         return None
 
     def _accepts_origin(self, origin: str) -> bool:

@@ -121,9 +121,10 @@ def _advice(program: str, cwd: Path | None, error: OSError | ValueError) -> str:
     if cwd is not None and error.filename == cwd:
         return f"its working directory {str(cwd)!r} cannot be entered: {error.strerror}"
     if isinstance(error, FileNotFoundError):
+        hint = "; are there arguments in it? These go into `args`" if " " in program else ""
         if os.sep in program:
-            return "there is no such file, or the interpreter in its first line is missing"
-        return "it was not found in PATH; install it, or give its full path"
+            return f"there is no such file, or the interpreter in its first line is missing{hint}"
+        return f"it was not found in PATH; install it, or give its full path{hint}"
     if isinstance(error, PermissionError):
         return "it is not executable; check its permissions"
     return str(error.strerror)

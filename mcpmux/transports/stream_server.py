@@ -6,6 +6,7 @@ closed when its handler is done. Refuses to know what is said: a handler is told
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,6 +22,12 @@ log = structlog.get_logger()
 
 REFUSED_CONNECTIONS = 64  # connections above the limit that are told so; more are just closed
 
+_HINTS = {
+    errno.EADDRINUSE: "; stop what listens there, or choose another port (with 0 the system does)",
+    errno.EADDRNOTAVAIL: "; choose an address of this machine",
+    errno.EACCES: "; choose a port from 1024, which needs no privileges",
+}
+
 Handle = Callable[[Stream, bool], Awaitable[None]]
 """Serves one stream; True says that there are too many already, which the peer should hear."""
 
@@ -30,11 +37,17 @@ async def open_tcp_listeners(host: str, port: int) -> tuple[int, list[trio.Socke
     try:
         listeners = await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
-        raise TransportError(f"cannot listen on {host}:{port}: {reason_of(error)}") from None
+        raise cannot_listen(host, port, error) from None
     for listener in listeners:  # what it accepts inherits it: a peer that lost its network is noticed one day
         listener.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     found: int = listeners[0].socket.getsockname()[1]
     return found, listeners
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> TransportError:
+    """Why an address is not listened on, and what to do about it."""
+    hint = _HINTS.get(error.errno or 0, "")
+    return TransportError(f"cannot listen on {host}:{port}: {reason_of(error)}{hint}")
 
 
 def in_tls(

@@ -50,7 +50,8 @@ def _bind(path: str, mode: int) -> tuple[socket.socket, Identity]:
         bound.listen(BACKLOG)
     except (OSError, ValueError) as error:
         bound.close()
-        raise TransportError(f"cannot listen on unix:{path}: {reason_of(error)}") from None
+        hint = "; make the folder first" if isinstance(error, FileNotFoundError) else ""
+        raise TransportError(f"cannot listen on unix:{path}: {reason_of(error)}{hint}") from None
     except BaseException:
         bound.close()
         raise

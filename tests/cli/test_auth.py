@@ -81,7 +81,7 @@ def test_words_are_no_tokens(token: bytes) -> None:
     assert "at least 32" in error
 
 
-@pytest.mark.parametrize("arguments", [("a:b",), ("a", "--scope", "x y")])
+@pytest.mark.parametrize("arguments", [("a:b",), ("a", "--scope", "x y"), ("a", "--scope", "")])
 def test_bad_names_and_scopes_are_refused(arguments: tuple[str, ...]) -> None:
     code, out, _ = run("new-token", *arguments)
     assert (code != 0, out) == (True, "")

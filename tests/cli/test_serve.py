@@ -84,7 +84,7 @@ def test_address_in_use_is_a_failure_that_leaves_no_child_behind(tmp_path: Path)
         with Running("serve", "--upstream", upstream, "--http", address, "--log-level", "error") as mux:
             assert mux.wait() == 1
             assert mux.stdout == ""
-            assert mux.stderr.startswith(f"Error: cannot listen on {address}: address already in use")
+            assert mux.stderr.startswith(f"Error: cannot listen on {address}: address already in use; stop")
     assert not pid_file.exists() or not pid_file.read_text() or not is_alive(read_pid(pid_file))
 
 

@@ -38,10 +38,16 @@ MISTAKES = {
     "no target": (["serve"], "name what to connect to"),
     "no such file": (["ls", "nowhere.toml"], "nowhere.toml: there is no such file; expected"),
     "no scheme": (["ls", "localhost:8484/mcp"], "expected a configuration file, a URL with http://"),
+    "nothing": (["serve", ""], "CONFIG is empty; expected"),
+    "no name": (["check", "--upstream", "=x"], "expected a name before ="),
     "no URL": (["ls", "http://"], "Error: expected"),
     "no command": (["check", "--upstream", "a="], "expected [NAME=]URL"),
     "quotation marks": (["ls", "echo 'x"], "quotation marks do not match"),
-    "name in use": (["check", "--upstream", "a=x", "--upstream", "a=y"], "same name"),
+    "name in use": (["check", "--upstream", "a=x", "--upstream", "a=y"], "Error: --upstream a: another"),
+    "address twice": (
+        ["serve", "--upstream", "x", "--http", "127.0.0.1:1", "--listen", "tcp://127.0.0.1:1"],
+        "two listeners have the address 127.0.0.1:1",
+    ),
     "address": (["serve", "--upstream", "x", "--http", "8484"], 'expected "HOST:PORT"'),
     "demo address": (["demo", "--http", "x:99999"], 'expected "HOST:PORT"'),
     "listen": (["serve", "--upstream", "x", "--listen", "8484"], "expected http://HOST:PORT, ws://"),
@@ -50,7 +56,10 @@ MISTAKES = {
     "argument": (["call", "http://127.0.0.1:1", "t", "x"], "expected key=text or key:=JSON"),
     "level": (["ls", "x", "--log-level", "loud"], "'loud' is not one of"),
     "stdin twice": (["serve", "-", "--stdio"], "standard input is the configuration already"),
-    "command": (["server"], "No such command"),
+    "command": (["server"], "No such command 'server'. Did you mean 'serve'?"),
+    "command of a group": (["traffic", "tial"], "Did you mean 'tail'?"),
+    "command of another group": (["ctl", "reloda"], "Did you mean 'reload'?"),
+    "command that is like none": (["audit", "xyz"], "No such command 'xyz'.\n"),
 }
 
 

@@ -54,6 +54,7 @@ def test_argument_is_a_url_or_a_command_line(text, upstream):
         ("", "expected [NAME=]URL or [NAME=]COMMAND LINE"),
         ("docs=", "expected [NAME=]URL or [NAME=]COMMAND LINE"),
         ("docs=''", "expected [NAME=]URL or [NAME=]COMMAND LINE"),
+        ("=npx hunter2", "expected a name before ="),
         ("docs=npx 'hunter2", "quotation marks do not match"),
         ("https://", "expected a URL"),
         ("ws://", "expected a URL"),

@@ -144,7 +144,7 @@ def test_own_layout_may_be_json():
     [
         ("", [NO_UPSTREAM]),
         ("[upstreams]", [NO_UPSTREAM]),
-        ("upstreams = 5", [NO_UPSTREAM, "upstreams: expected a table of upstreams, got a number"]),
+        ("upstreams = 5", ["upstreams: expected a table of upstreams, got a number"]),
         ("upstreams.docs = 5", ["upstreams.docs: expected a table, got a number"]),
         ("[upstreams.docs]", [f"upstreams.docs: {NEITHER}"]),
         (
@@ -192,6 +192,15 @@ def test_own_layout_may_be_json():
             [f"upstreams.docs.prefix: {NOT_A_PREFIX}"],
         ),
         (DOCS + "cwd = 1979-05-27", ["upstreams.docs.cwd: expected text, got a date or time"]),
+        ("[upstreams.docs]\ncomand = 'npx'", ["upstreams.docs.comand: unknown key; did you mean `command`?"]),
+        ("[upstreams.docs]\nULR = 'x'", ["upstreams.docs.ULR: unknown key; did you mean `url`?"]),
+        ("[upstream.docs]\ncommand = 'npx'", ["upstream: unknown key; did you mean `upstreams`?"]),
+        ("[mcpServers.docs]\ncommand = 'npx'", ["mcpServers: unknown key; did you mean `upstreams`?"]),
+        (DOCS + "timeout = 5", ["upstreams.docs.timeout: unknown key; did you mean `request_timeout`?"]),
+        (
+            DOCS + "[listeners]\nhttp = ['127.0.0.1:1', '127.0.0.1:2']\ntcp = ['127.0.0.1:2']",
+            ["listeners: two listeners have the address 127.0.0.1:2; leave one out, or choose another port"],
+        ),
         ('[upstreams."My Docs"]\ncommand = "npx"', [f'upstreams."My Docs": {NOT_A_NAME}']),
         ("[upstream.docs]\ncommand = 'npx'\n" + DOCS, ["upstream: unknown key; did you mean `upstreams`?"]),
         (

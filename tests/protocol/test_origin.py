@@ -73,6 +73,15 @@ def test_the_address_is_compared_in_any_spelling():
         assert policy.refuses({"host": "[2001:db8::2]"}) is not None
 
 
+def test_a_listener_without_a_setting_for_origins_names_the_one_for_hosts_which_helps():
+    headers = {"host": "box.lan:1", "origin": "http://box.lan:1"}
+    reason = OriginPolicy("0.0.0.0", (), None).refuses(headers)
+    assert reason == (
+        "Origin 'http://box.lan:1' may not connect; add its host to the listener's allowed_hosts if it should"
+    )
+    assert OriginPolicy("0.0.0.0", ("box.lan",), None).refuses(headers) is None
+
+
 def test_an_empty_host_is_nobodys_even_if_the_address_is_empty():
     assert OriginPolicy("", ("mcp.example.com",), ()).refuses({"host": "a:b"}) is not None
 

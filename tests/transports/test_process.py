@@ -265,6 +265,7 @@ def _executable(path: Path, text: str) -> str:
             "not found in PATH; install it, or give its full path",
         ),
         (lambda tmp: (str(tmp / "missing"), None), "no such file, or the interpreter"),
+        (lambda _: ("npx -y no-such", None), "not found in PATH.*arguments in it. These go into `args`"),
         (
             lambda tmp: (_executable(tmp / "script", "#!/no/such/interpreter\n"), None),
             "the interpreter in its first",

@@ -86,9 +86,12 @@ async def test_who_cannot_be_reached_is_named(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
-            TransportError, match=f"cannot listen on 127.0.0.1:{port}: address already in use"
+            TransportError,
+            match=f"cannot listen on 127.0.0.1:{port}: address already in use; .*choose another port",
         ):
             await open_tcp_listeners("127.0.0.1", port)
+    with pytest.raises(TransportError, match="requested address; choose an address of this machine"):
+        await open_tcp_listeners("192.0.2.1", 0)
     with pytest.raises(ConnectFailed, match=f"cannot connect to 127.0.0.1:{port}: connection refused"):
         await open_tcp("127.0.0.1", port, None)
     with pytest.raises(
@@ -198,7 +201,11 @@ async def test_a_file_that_is_not_ours_any_more_is_not_removed(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("path", "reason"),
-    [("x" * 200, "path too long"), ("no/such/directory", "no such file"), ("a\0b", "null")],
+    [
+        ("x" * 200, "path too long"),
+        ("no/such/directory", "no such file or directory; make the folder"),
+        ("a\0b", "null"),
+    ],
 )
 async def test_a_path_that_cannot_be_is_told(tmp_path: Path, path: str, reason: str):
     with pytest.raises(TransportError, match=f"(?s)cannot listen on unix:.*{reason}"):

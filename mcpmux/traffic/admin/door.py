@@ -56,11 +56,11 @@ class Door:
 
     def refuses(self, headers: Mapping[str, str]) -> str | None:
         """Why a request is not served, whoever it is from; None when it is."""
-        if (problem := self._policy.refuses(headers)) is not None:
-            return problem
         origin = headers.get("origin")
         if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():
             return f"Origin {origin!r} may not connect; only the listener's own pages may"
+        if (problem := self._policy.refuses(headers)) is not None:
+            return problem
         foreign = headers.get("sec-fetch-site", "none") in ("same-site", "cross-site")
         if foreign and (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) != FOLLOWED_LINK:
             return "a page of another site may not ask this; only the listener's own pages may"
