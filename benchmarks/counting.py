@@ -38,7 +38,7 @@ class CountingFailed(Exception):
     """The tool is missing, or could not count."""
 
 
-def count_instructions(arguments: Sequence[str], core: int, stdin: str, prepare: Prepare) -> int:
+def count_instructions(arguments: Sequence[str], core: int, stdin: str | None, prepare: Prepare) -> int:
     """The instructions that `python -m` with these arguments takes for the work. Raises CountingFailed."""
     _expect(VALGRIND)
     tool = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=/dev/null"]
@@ -62,7 +62,7 @@ def _instrument(child: Child, state: str) -> None:
         raise CountingFailed(f"cannot turn counting {state}: {ran.stderr.strip()}")
 
 
-def count_calls(arguments: Sequence[str], core: int, stdin: str, prepare: Prepare) -> Counter[str]:
+def count_calls(arguments: Sequence[str], core: int, stdin: str | None, prepare: Prepare) -> Counter[str]:
     """The system calls, by name, that it makes for the work. Raises CountingFailed."""
     _expect(STRACE)
     with TemporaryDirectory() as folder:

@@ -12,8 +12,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import click
 
@@ -30,10 +31,12 @@ from benchmarks.counting import (
 )
 from benchmarks.naming import READ, Load, exposed_subjects, http_config, stdio_config
 from benchmarks.process import Child
-from benchmarks.question import FIRST_ID, Client, Question, shown
+from benchmarks.question import FIRST_ID, Client, Question, decode_response, shown, stdio_question
 from benchmarks.rates import FRESH
 from benchmarks.upstream import LEGACY, TOOL
 from mcpmux.protocol import method as m
+
+T = TypeVar("T")
 
 CONNECTIONS = 16
 WARM_UP_ROUNDS = 10  # everything that is done once is done, and what can be remembered is
@@ -44,7 +47,8 @@ CAPTURE = '[capture]\nlevel = "full"\ndirectory = "{folder}/capture"\ncompress =
 class Scenario(NamedTuple):
     """An exchange whose cost is counted. `settings` are put before the upstreams' in the configuration.
 
-    `upstream`: options of the upstreams; `stdio`: there is one, which mcpmux starts.
+    `upstream`: options of the upstreams; `stdio`: there is one, which mcpmux starts. `started`: a client has
+    started mcpmux, and asks over its standard input.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Scenario(NamedTuple):
     settings: str = ""
     upstream: Sequence[str] = ()
     stdio: bool = False
+    started: bool = False
 
 
 MODERN_READ = Scenario("read 1 KB, modern")
@@ -59,6 +64,7 @@ LEGACY_READ = Scenario("read 1 KB, legacy", READ._replace(era=LEGACY))
 TOOL_CALL = Scenario("call a tool", READ._replace(method=m.TOOLS_CALL, subjects=[TOOL]))
 CACHE_HIT = Scenario("read 1 KB, remembered", READ._replace(subjects=READ.subjects[:1]), "", [FRESH])
 STDIO_READ = Scenario("read 1 KB, stdio upstream", stdio=True)
+STDIO_CLIENT_READ = Scenario("read 1 KB, stdio client, stdio upstream", stdio=True, started=True)
 SCENARIOS = (
     MODERN_READ,
     LEGACY_READ,
@@ -68,6 +74,7 @@ SCENARIOS = (
     TOOL_CALL._replace(name="call a tool, full capture", settings=CAPTURE),
     CACHE_HIT,
     STDIO_READ,
+    STDIO_CLIENT_READ,
 )
 
 
@@ -133,14 +140,14 @@ def instructions_of(scenario: Scenario, rounds: int = ROUNDS) -> float:
     """Instructions of mcpmux for one exchange. Raises CountingFailed, WrongAnswer."""
     with _configured(scenario) as config:
         prepare = _asker(scenario, CONNECTIONS, rounds)
-        total = count_instructions(_serve(), _cores()[0], config, prepare)
+        total = _count(count_instructions, scenario, config, prepare)
     return total / (rounds * CONNECTIONS)
 
 
 def calls_of(scenario: Scenario, rounds: int = ROUNDS) -> Counter[str]:
     """System calls of mcpmux for so many exchanges, one after the other. Raises like `instructions_of`."""
     with _configured(scenario) as config:
-        return count_calls(_serve(), _cores()[0], config, _asker(scenario, 1, rounds))
+        return _count(count_calls, scenario, config, _asker(scenario, 1, rounds))
 
 
 def cost_of(scenario: Scenario) -> Cost:
@@ -148,7 +155,64 @@ def cost_of(scenario: Scenario) -> Cost:
     return Cost(scenario, instructions_of(scenario), calls_of(scenario), ROUNDS)
 
 
+class Lines:
+    """A client that has started mcpmux and asks in rounds: so many requests at once, then their answers."""
+
+    def __init__(self, mux: Child, question: Question, window: int) -> None:
+        self._mux = mux
+        self._question = question
+        self._window = window
+        self._rest = b""
+
+    def __repr__(self) -> str:
+        return f"<Lines to {self._mux!r}>"
+
+    def rounds(self, count: int) -> None:
+        """Ask so many times. Raises WrongAnswer."""
+        numbers = range(FIRST_ID, FIRST_ID + self._window)
+        for _ in range(count):
+            self._mux.send(b"".join(map(self._question.encode, numbers)))
+            waiting = set(numbers)
+            while waiting:
+                data = self._mux.receive(READY_SECONDS)
+                if not data:
+                    raise WrongAnswer(f"{self._mux!r} says nothing more")
+                *answers, self._rest = (self._rest + data).split(b"\n")
+                for answer in answers:
+                    number = decode_response(answer).id
+                    if number not in waiting:
+                        raise WrongAnswer(f"nothing that was asked: {shown(answer)}")
+                    self._question.check(number, answer)
+                    waiting.remove(number)
+
+
+def _count(
+    count: Callable[[Sequence[str], int, str | None, Prepare], T],
+    scenario: Scenario,
+    config: str,
+    prepare: Prepare,
+) -> T:
+    """Count what mcpmux does, with its configuration on standard input unless its client is there."""
+    if not scenario.started:
+        return count(["mcpmux", "serve", "-", "--http", "127.0.0.1:0", *QUIET], _cores()[0], config, prepare)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "mcpmux.toml"
+        path.write_text(config)
+        return count(["mcpmux", "serve", str(path), "--stdio", *QUIET], _cores()[0], None, prepare)
+
+
 def _asker(scenario: Scenario, connections: int, rounds: int) -> Prepare:
+    @contextmanager
+    def prepare_lines(mux: Child) -> Iterator[Callable[[], None]]:
+        question = stdio_question(exposed_subjects(scenario.load, 1)[0], scenario.load.size)
+        Lines(mux, question, 1).rounds(1)  # it has started
+        lines = Lines(mux, question, connections)
+        lines.rounds(WARM_UP_ROUNDS)
+        yield lambda: lines.rounds(rounds)
+
+    if scenario.started:
+        return prepare_lines
+
     @contextmanager
     def prepare(mux: Child) -> Iterator[Callable[[], None]]:
         (url,) = mux.lines(1, READY_SECONDS)
@@ -172,10 +236,6 @@ def _configured(scenario: Scenario) -> Iterator[str]:
         arguments = ["benchmarks.upstream", *["--port=0"] * UPSTREAMS, "--era", scenario.load.era]
         with Child([*arguments, *scenario.upstream], core) as upstream:
             yield settings + http_config(upstream.lines(UPSTREAMS))
-
-
-def _serve() -> list[str]:
-    return ["mcpmux", "serve", "-", "--http", "127.0.0.1:0", *QUIET]
 
 
 def _cores() -> list[int]:

@@ -14,6 +14,7 @@ from typing import Self
 
 PROJECT = Path(__file__).resolve().parents[1]
 READY_SECONDS = 30  # for a child to print its URLs
+PIPE_BYTES = 64 * 1024  # read at a time
 STOP_SECONDS = 10  # for a child to end when it is asked to
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -26,11 +27,14 @@ class Child:
         self,
         arguments: Sequence[str],
         core: int,
-        stdin: str = "",
+        stdin: str | None = "",
         under: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`under`: a tool's command line that becomes the child; `environment`: is put on top of ours."""
+        """`stdin`: all that it is given there; None to leave that open, see `receive` and `send`.
+
+        `under`: a tool's command line that becomes the child; `environment`: is put on top of ours.
+        """
         self._module = arguments[0]
         # An installed mcpmux has its bytecode; what was edited since would be compiled at every start.
         inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -44,9 +48,10 @@ class Child:
         )
         os.sched_setaffinity(self._process.pid, {core})
         assert self._process.stdin is not None
-        with self._process.stdin as pipe:
-            pipe.write(stdin.encode())
-        self._process.stdin = None  # `communicate` must not find a closed pipe
+        if stdin is not None:
+            with self._process.stdin as pipe:
+                pipe.write(stdin.encode())
+            self._process.stdin = None  # `communicate` must not find a closed pipe
 
     def __repr__(self) -> str:
         return f"<Child {self._module}, id {self._process.pid}>"
@@ -71,17 +76,27 @@ class Child:
 
     def lines(self, count: int, seconds: float = READY_SECONDS) -> list[str]:
         """The next `count` lines that it prints. Raises RuntimeError when they do not come in time."""
-        assert self._process.stdout is not None
-        fd = self._process.stdout.fileno()
         data = b""
         deadline = time.monotonic() + seconds
         while data.count(b"\n") < count:
-            ready, _, _ = select.select([fd], [], [], max(deadline - time.monotonic(), 0))
-            chunk = os.read(fd, 4096) if ready else b""
+            chunk = self.receive(deadline - time.monotonic())
             if not chunk:
                 raise RuntimeError(f"{self!r} did not get ready; it said {data!r}")
             data += chunk
         return data.decode().split()
+
+    def receive(self, seconds: float) -> bytes:
+        """What it prints next; nothing when it has ended, or says nothing for so long."""
+        assert self._process.stdout is not None
+        fd = self._process.stdout.fileno()
+        ready, _, _ = select.select([fd], [], [], max(seconds, 0))
+        return os.read(fd, PIPE_BYTES) if ready else b""
+
+    def send(self, data: bytes) -> None:
+        """Write to its standard input, which was left open."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(data)
+        self._process.stdin.flush()
 
     def output(self, seconds: float) -> bytes:
         """All that it prints until it ends by itself. Raises RuntimeError when it fails or takes too long."""

@@ -1,11 +1,16 @@
 """A client's call that is sent on where it is read and answered where its answer is read, without a task.
 
-    call --`post`--> errand --result--> answered                 (`take`)
-                     errand --anything else--> somebody waits    (`carry_on`, the ordinary way from there)
+    call --`post`--> errand, posted --result--> answered                 (`take`)
+                     errand, posted --anything else--> somebody waits    (`carry_on`: the ordinary way)
+                     errand that would have to wait --> somebody asks    (`carry_on`: the ordinary way)
     call that is not plain --> the ordinary way
 
 Plain is a read, a prompt or a tool call that goes on with no other; whose owner can be told by its text, is
 ready, and is to be asked itself.
+
+A configuration that changes while an errand is on its way needs no look here. Access rules judge what is
+asked, and nothing is asked here while there are any: what was asked before them is answered like what was
+answered just before them. The upstream has the prefix of now, and the one it had last when it was removed.
 """
 
 from __future__ import annotations
@@ -39,16 +44,17 @@ Narrow = Callable[[Call, Notify], Notify]
 class Errand:
     """One call on its way, in its upstream's words. Either `take` or `carry_on` must follow.
 
-    `bare`: nothing is rewritten for the upstream, the only one.
+    `posted`: it was sent. One that could not be sent at once is for `carry_on` alone. `bare`: nothing is
+    rewritten for the upstream, the only one.
     """
 
-    __slots__ = ("_asker", "_narrow", "_posted", "_signature", "_upstream", "bare", "call")
+    __slots__ = ("_asker", "_narrow", "_posted", "_signature", "_upstream", "bare", "call", "posted")
 
     def __init__(
         self,
         call: Call,
         upstream: Upstream,
-        posted: Posted,
+        posted: Posted | None,
         narrow: Narrow,
         asker: Asker,
         signature: Signature,
@@ -56,6 +62,7 @@ class Errand:
         bare: bool,
     ) -> None:
         self.call = call
+        self.posted = posted is not None
         self.bare = bare
         self._upstream = upstream
         self._posted = posted
@@ -68,11 +75,12 @@ class Errand:
 
     def tell(self, hear: Callable[[], None] | None) -> None:
         """From now on `hear` is called whenever there may be something to take, or to carry on with."""
-        self._posted.ticket.wake = hear
+        if self._posted is not None:
+            self._posted.ticket.wake = hear
 
     def take(self) -> Fields | None:
         """The result as clients know it, the call being over; None when there is more to it."""
-        result = self._upstream.take(self._posted)
+        result = self._upstream.take(self._posted) if self._posted is not None else None
         if result is None:
             return None
         acted(self._upstream, self.call)
@@ -105,7 +113,7 @@ class Errands:
         return f"<Errands to {self._fleet!r}>"
 
     def post(self, call: Call, namespace: Namespace, narrow: Narrow) -> Errand | None:
-        """Send a plain call on; None, and nothing is done, when it is not plain or would have to wait.
+        """Send a plain call on, or say to whom it has to be sent; None for a call that is not plain.
 
         Raises RpcError when its owner was removed.
         """
@@ -117,9 +125,10 @@ class Errands:
             return None
         owner, own = found
         upstream = self._fleet.for_call(owner, own)
-        if not _is_asked_itself(upstream, own) or (posted := upstream.post(own)) is None:
+        if not _is_asked_itself(upstream, own):
             return None
         bare = only is not None
+        posted = upstream.post(own)
         return Errand(own, upstream, posted, narrow, self._asker, self._signature, bare=bare)
 
 

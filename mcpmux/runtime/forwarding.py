@@ -16,6 +16,11 @@ from mcpmux.protocol.envelope import Fields, Request
 class Forwarded(Protocol):
     """A request that was passed on. Either `take` or `carry_on` must follow."""
 
+    @property
+    def posted(self) -> bool:
+        """Whether it was sent; when not, there is nothing to `take`, and `carry_on` sends it."""
+        ...
+
     def tell(self, hear: Callable[[], None] | None) -> None:
         """From now on `hear` is called whenever there may be something to take, or to carry on with."""
         ...
@@ -30,9 +35,9 @@ class Forwarded(Protocol):
 
 
 Forward = Callable[[Request], Forwarded | None]
-"""Passes a request on; None, and nothing is done, when it has to be answered in the ordinary way.
+"""Passes a request on; None, and nothing is sent, when it has to be answered in the ordinary way.
 
-The same when it raises.
+The same when it raises RpcError. Anything else is a mistake of ours: the request may have been sent or not.
 """
 
 

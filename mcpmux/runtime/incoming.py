@@ -86,22 +86,23 @@ class Incoming:
     def begin(self, nursery: trio.Nursery, request: Request, batch: BatchAnswer | None) -> None:
         """Answer a request, whose id is not in use, in the background."""
         if batch is None:
-            forwarded = self._passed_on(request)
-            if forwarded is not None:
+            try:
+                forwarded = self._forward(request)
+            except RpcError:  # the ordinary way meets it again
+                forwarded = None
+            except Exception as error:  # the wall around one request, which may have been sent already
+                work = partial(self._deliver, request, _failed(request, error))
+                self._exchanges[request.id] = self._clerks.give(nursery, work)
+                return
+            if forwarded is not None and forwarded.posted:
                 self._exchanges[request.id] = _Pending(self, nursery, request, forwarded)
             else:
-                work = partial(self._serve, request, None)
+                work = partial(self._serve, request, forwarded)
                 self._exchanges[request.id] = self._clerks.give(nursery, work)
         else:
             batch.expect()
             scope = self._exchanges[request.id] = trio.CancelScope()
             nursery.start_soon(self._serve_in_batch, request, scope, batch, name="exchange of a batch")
-
-    def _passed_on(self, request: Request) -> Forwarded | None:
-        try:
-            return self._forward(request)
-        except Exception:  # the ordinary way meets it again, and has a wall around it
-            return None
 
     def cancel(self, request_id: Id) -> bool:
         """The peer does not want an answer any more; False when there is no such exchange."""

@@ -63,7 +63,12 @@ class Posting:
         if self.closed.is_set():
             return None
         ticket = self.calls.outgoing.open(call)
-        if not self._offer(_request_of(ticket)):
+        try:
+            sent = self._offer(_request_of(ticket))
+        except BaseException:
+            self.calls.outgoing.close(ticket)
+            raise
+        if not sent:
             self.calls.outgoing.close(ticket)
             return None
         self._limit(ticket, term)

@@ -115,12 +115,19 @@ class Router:
             raise no_method(call.method)
         return self._signature.put_on(await route(call, notify))
 
+    @property
+    def may_post(self) -> bool:
+        """Whether `post` is worth a try."""
+        return self._fleet.has_streams and self.guard.policy is None
+
     def post(self, call: Call, narrow: Narrow) -> Errand | None:
-        """Send a call on without waiting for anything; None, and nothing is done, when that cannot be.
+        """Send a plain call on without waiting for anything; None for any other, see `Errands`.
 
         `narrow`: what it hears on the way. Raises RpcError.
         """
-        return None if self.guard.policy is not None else self._errands.post(call, self.namespace, narrow)
+        if not self._fleet.has_streams or self.guard.policy is not None:
+            return None
+        return self._errands.post(call, self.namespace, narrow)
 
     def _judge(self, only: str, call: Call) -> Fields | None:
         """The answer to a call that the only upstream there is need not see, None for any other.

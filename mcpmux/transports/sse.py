@@ -42,7 +42,7 @@ def encode_event(
         head += b"id: %b\n" % _one_line(event_id)
     if retry is not None:
         head += b"retry: %d\n" % retry
-    if b"\n" in data or b"\r" in data:
+    if data.find(b"\n") >= 0 or data.find(b"\r") >= 0:  # sooner than `in`, which tries something else first
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")
     return b"%bdata: %b\n\n" % (head, data)
 
@@ -105,7 +105,7 @@ class SseDecoder:
         if self._after_cr and chunk:
             chunk = chunk.removeprefix(b"\n")
             self._after_cr = False
-        if b"\n" not in chunk and b"\r" not in chunk:
+        if chunk.find(b"\n") < 0 and chunk.find(b"\r") < 0:
             self._keep(chunk)
             return []
         if self._unended:

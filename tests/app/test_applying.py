@@ -288,7 +288,8 @@ async def test_a_drained_upstream_finishes_what_it_has_and_is_given_nothing_more
 
 async def test_a_restart_takes_over_without_losing_what_is_in_flight(autojump_clock):
     gate, other = Gate(), Gate()
-    async with open_world({"docs": docs(), "slow": gated(gate)}) as world:
+    running = {"slow": {"target": OTHER}}  # which is not ended first, as one that mcpmux starts would be
+    async with open_world({"docs": docs(), "slow": gated(gate)}, settings=running) as world:
         client = world.client()
         first = await client.start("tools/call", {"name": "slow__wait"})
         await gate.asked.wait()

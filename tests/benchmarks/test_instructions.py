@@ -28,6 +28,7 @@ from benchmarks.instructions import (
     LEGACY_READ,
     MODERN_READ,
     SCENARIOS,
+    STDIO_CLIENT_READ,
     STDIO_READ,
     Cost,
     Scenario,
@@ -66,7 +67,7 @@ def yardstick() -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "written_down"),
-    [(MODERN_READ, 0.368), (LEGACY_READ, 0.382), (STDIO_READ, 0.309)],
+    [(MODERN_READ, 0.368), (LEGACY_READ, 0.382), (STDIO_READ, 0.28), (STDIO_CLIENT_READ, 0.2)],
     ids=lambda value: value.name if isinstance(value, Scenario) else "",
 )
 def test_exchange_takes_no_more_instructions(

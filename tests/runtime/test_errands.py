@@ -7,14 +7,17 @@ import json
 from functools import partial
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
 
+from mcpmux.config import AccessRule
+from mcpmux.errors import RpcError
 from mcpmux.protocol.inflight import Ticket
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.runtime.errand import Errand
-from mcpmux.runtime.link import open_link
+from mcpmux.runtime.link import Link, open_link
 from mcpmux.runtime.upstreams.memory import DOUBTS, PASSED
 from mcpmux.transports.pipe import open_line_pipe
 from tests.memory_pipe import PromptMemoryPipe, open_memory_pipes
@@ -390,17 +393,76 @@ async def test_what_makes_no_sense_is_refused_in_the_ordinary_way(autojump_clock
         assert held(world) == NO_SLOT_IS_HELD
 
 
-async def test_what_cannot_be_passed_on_is_answered_in_the_ordinary_way(autojump_clock):
-    async def answer(_request: object, _notify: object) -> Any:
+REFUSED = RpcError(-32602, "no")
+
+
+@pytest.mark.parametrize(
+    ("failure", "asked", "code"),
+    [(REFUSED, 1, None), (RuntimeError("a mistake"), 0, -32603)],
+    ids=["refused", "broken"],
+)
+async def test_what_cannot_be_passed_on_is_answered_once(autojump_clock, failure, asked, code):
+    """What was refused was not sent; what broke may have been, and must not be done twice."""
+    requests = []
+
+    async def answer(request: object, _notify: object) -> Any:
+        requests.append(request)
         return {}
 
     def break_down(_request: object) -> None:
-        raise RuntimeError("a mistake")
+        raise failure
 
     ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
     async with open_link(ours, answer, lambda _: None, objects=True, forward=break_down):
         await theirs.send(b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}')
-        assert json.loads(await theirs.receive()) == {"jsonrpc": "2.0", "id": 1, "result": {}}
+        said = json.loads(await theirs.receive())
+        assert said.get("error", {}).get("code") == code
+        assert len(requests) == asked
+        await theirs.send(b'{"jsonrpc":"2.0","id":2,"method":"tools/call"}')
+        assert json.loads(await theirs.receive())["id"] == 2
+
+
+async def test_a_call_that_breaks_while_it_is_sent_holds_nothing(autojump_clock, server, monkeypatch):
+    async with Ready(server) as (world, client):
+        connection = world.mux.upstreams["x"].connection
+        assert connection is not None
+        link = connection.channel
+        assert isinstance(link, Link)
+        offer = link._offer
+
+        def break_down(_data: bytes) -> bool:
+            raise RuntimeError("a mistake")
+
+        monkeypatch.setattr(link, "_offer", break_down)
+        await client.start(*TOOL)
+        assert (await client.receive())["error"]["code"] == -32603
+        assert held(world) == NO_SLOT_IS_HELD
+        assert len(link.calls.outgoing) == 0
+        monkeypatch.setattr(link, "_offer", offer)
+        server.gate.set()
+        assert "error" not in await client.request(*TOOL)
+
+
+@pytest.mark.parametrize("call", [READ, TOOL], ids=lambda call: call[0])
+async def test_a_call_on_its_way_is_answered_whatever_the_configuration_says_by_then(
+    autojump_clock, server, call
+):
+    """What rules judge is the question; links in the answer have the prefix that is good from then on."""
+    async with Ready(server) as (world, client):
+        before = clerks()
+        await client.start(*call)
+        await quiet()
+        assert clerks() == before
+        config = world.mux.config
+        x, y = config.upstreams
+        rule = AccessRule(effect="deny", upstreams=("x",))
+        world.mux.apply(attrs.evolve(config, access=(rule,), upstreams=(attrs.evolve(x, prefix="z"), y)))
+        server.gate.set()
+        result = (await client.receive())["result"]
+        assert f"z+{URI}" in json.dumps(result)
+        assert held(world) == NO_SLOT_IS_HELD
+        await client.start(*call)
+        assert "error" in await client.receive()
 
 
 def _message(client: ScriptedClient, method: str, params: Json) -> bytes:

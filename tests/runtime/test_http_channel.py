@@ -92,6 +92,27 @@ async def test_a_question_in_a_calls_stream_parks_it_and_the_answer_is_posted():
         assert web.told == {"roots": []}
 
 
+async def test_a_call_that_is_taken_back_at_once_is_taken_back_after_it_was_sent_or_not_at_all():
+    async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
+        if not await initialize(web, request, message, reply) and message["method"] == "resources/read":
+            await web.answer(reply, message, {"contents": []})
+
+    async with open_web(script) as (web, mux):
+        await exchange(mux, "resources/read", {"uri": "a:1"})
+        for _ in range(12):  # which task of ours runs first is chance
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await exchange(mux, "tools/call", {"name": "t"})
+        await exchange(mux, "resources/read", {"uri": "a:1"})
+    sent: set[int] = set()
+    for _, message in web.seen:
+        if message["method"] == "tools/call":
+            sent.add(message["id"])
+        elif message["method"] == "notifications/cancelled":
+            sent.remove(message["params"]["requestId"])
+    assert not sent
+
+
 async def test_missing_parameter_headers_are_looked_up_and_sent():
     tool = {
         "name": "t",

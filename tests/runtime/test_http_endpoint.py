@@ -23,7 +23,7 @@ from mcpmux.transports.sse import SseDecoder
 from tests.oracle import SchemaOracle
 from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json, ScriptedServer
 from tests.runtime.test_flows import docs
-from tests.runtime.world import open_world
+from tests.runtime.world import World, open_world
 
 LEGACY = "2025-11-25"
 
@@ -64,8 +64,9 @@ class Stream:
 
 
 class HttpClient:
-    def __init__(self, pool: HttpPool) -> None:
+    def __init__(self, pool: HttpPool, world: World | None = None) -> None:
         self._pool = pool
+        self.world = world
         self.port = pool.origin.port
 
     async def send(self, body: Json | bytes, headers: Json | None = None, method: str = "POST") -> Answer:
@@ -137,7 +138,7 @@ async def open_endpoint(
         serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), limits=limits)
         await world.nursery.start(serve, listeners, endpoint.handle)
         with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool:
-            yield HttpClient(pool)
+            yield HttpClient(pool, world)
 
 
 async def test_a_modern_client_lists_and_reads_without_a_session():

@@ -76,7 +76,8 @@ OFFERS: Json = {
 
 
 def open_two_faced(**settings: Any) -> Any:
-    return open_world({"x": None}, settings={"x": {**MIRROR["x"], **settings}}, world_class=TwoFaced)
+    settings = {"target": Http("http://unused.invalid/"), **MIRROR["x"], **settings}
+    return open_world({"x": None}, settings={"x": settings}, world_class=TwoFaced)
 
 
 async def era_met_by(client: ScriptedClient) -> str:

@@ -11,6 +11,7 @@ import trio.testing
 
 from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
+from mcpmux.runtime.clerk import Clerks
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient
 from tests.runtime.stream_world import KINDS, SAMPLED, SAMPLING, Server, StreamWorld, open_stream_world
 from tests.runtime.test_subscriptions import expect_update, subscribe
@@ -96,6 +97,28 @@ async def test_ten_clients_with_the_same_ids_get_their_own_answers(kind: str, tm
         async with trio.open_nursery() as nursery:
             for number in range(10):
                 nursery.start_soon(be, number)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("down", "up"), PAIRS)
+async def test_plain_calls_are_answered_without_a_task(
+    kind: str, down: str, up: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with open_stream_world(kind, Server(up), tmp_path) as world:
+        await ready(world)
+        client = await world.client(down)
+        await call(client, "who", me="first")
+        given: list[object] = []
+        monkeypatch.setattr(Clerks, "give", lambda _clerks, _nursery, work: given.append(work))
+        asked = []
+        for number in range(10):
+            params = {"name": "x__who", "arguments": {"me": str(number)}}
+            asked.append(await client.start("tools/call", params))
+        answers = sorted([await client.receive() for _ in asked], key=lambda answer: answer["id"])
+        assert [answer["id"] for answer in answers] == asked
+        texts = [answer["result"]["content"][0]["text"] for answer in answers]
+        assert texts == [str(number) for number in range(10)]
+        assert given == []
 
 
 @pytest.mark.parametrize("up", ERAS)

@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from mcpmux import app
-from mcpmux.config import AccessRule, Config, Http, Merging, Upstream
+from mcpmux.config import AccessRule, Config, Merging, Stdio, Upstream
 from mcpmux.errors import ConnectFailed
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.runtime.link import open_link
@@ -59,7 +59,8 @@ class World:
 def upstream(name: str, **settings: Any) -> Upstream:
     """A configured upstream; its target is not used, as the world opens the channels."""
     settings.setdefault("era", "newest")  # one session with each server, so that a test sees which it is
-    return Upstream(name=name, target=Http(url="http://unused.invalid/"), **settings)
+    settings.setdefault("target", Stdio("unused"))
+    return Upstream(name=name, **settings)
 
 
 @asynccontextmanager

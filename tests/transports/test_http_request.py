@@ -225,7 +225,10 @@ def test_phase_tells_what_is_awaited():
         (START + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\na", False),
         (START + b"Content-Length: 2\r\n\r\n", False),
         (b"POST / HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n", False),
+        (START + b"Expect: 100-continue\r\nContent-Length: 0\r\n\r\n", False),
         (START + b"Expect: 100-continue\r\nContent-Length: 0\r\n\r\n" + b"P", False),
+        (START + b"Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n", True),
+        (START + b"Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", False),
     ],
 )
 def test_go_ahead_is_wanted_only_while_the_body_is_held_back(stream, wants):

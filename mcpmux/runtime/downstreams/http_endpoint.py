@@ -57,18 +57,20 @@ from mcpmux.runtime.downstreams.front import read_call, says_modern
 from mcpmux.runtime.downstreams.http_answer import (
     JSON,
     NoSession,
+    failure,
     headers_of,
     refuse_with,
     respond,
-    status_of,
 )
 from mcpmux.runtime.downstreams.http_batch import answer_batch
+from mcpmux.runtime.downstreams.http_errand import HttpErrand
 from mcpmux.runtime.downstreams.http_guard import turn_away
 from mcpmux.runtime.downstreams.http_session import HttpSession
 from mcpmux.runtime.downstreams.http_tap import ConnectionLegs, TappedReply
-from mcpmux.runtime.downstreams.service import Service
+from mcpmux.runtime.downstreams.service import PromptService, Service
 from mcpmux.runtime.downstreams.sse_endpoint import SseEndpoint, SseLimits
 from mcpmux.runtime.downstreams.stdio_client import STALL_SECONDS
+from mcpmux.runtime.errand import PLAIN
 from mcpmux.runtime.link import INCOMING_LIMIT
 from mcpmux.runtime.tap import Tap
 from mcpmux.transports.http.message import HttpRequest
@@ -113,6 +115,7 @@ class HttpEndpoint:
         self._mark = mark
         self._gate = gate
         self._front = front
+        self._prompt = front if isinstance(front, PromptService) else None
         self._path = path
         self._policy = policy
         self._limits = limits
@@ -277,30 +280,31 @@ class HttpEndpoint:
             call = read_call(message, None, request.principal)
             version = request.headers.get(VERSION_HEADER)
             if not says_modern(call) and (version is None or not is_modern(version)):
-                return self._take_legacy(message, request, reply, streams=streams)
+                return self._take_legacy(message, request, reply, version, streams=streams)
             _check_modern(call, request)
             if (tools := self._tools.get(call.principal.name)) is not None:
                 tools.check(request.headers, call)
-            if message.method == m.LISTEN and not streams:
+            if message.method in PLAIN:
+                if self._prompt is not None and (errand := self._prompt.post(call)) is not None:
+                    if errand.posted and reply.may_put_off:
+                        return reply.put_off(HttpErrand(message, reply, errand, streams=streams))
+                    return respond(message, reply, errand.carry_on, streams=streams)
+            elif message.method == m.LISTEN and not streams:
                 raise RpcError(INVALID_REQUEST, "Invalid request: a listen needs Accept: text/event-stream")
-        except RpcError as error:
+        except Exception as error:  # the wall around one request, which may have been sent already
             return _fail(message, reply, error)
         answer = self._front.answer if call.method != m.TOOLS_LIST else self._list_tools
         return respond(message, reply, partial(answer, message.id, call), streams=streams)
 
-    async def _take_legacy(
-        self, message: Request, request: HttpRequest, reply: HttpReply, *, streams: bool
-    ) -> None:
-        version = request.headers.get(VERSION_HEADER)
-        try:
-            if version is not None and version not in SUPPORTED:
-                raise unsupported_version(version)
-            if message.method == m.INITIALIZE:
-                await self._initialize(message, request, reply)
-            else:
-                await self._session_of(request).post(message, reply, streams=streams)
-        except RpcError as error:
-            await _fail(message, reply, error)
+    def _take_legacy(
+        self, message: Request, request: HttpRequest, reply: HttpReply, version: str | None, *, streams: bool
+    ) -> Awaitable[None]:
+        """Raises RpcError for a refusal."""
+        if version is not None and version not in SUPPORTED:
+            raise unsupported_version(version)
+        if message.method == m.INITIALIZE:
+            return self._initialize(message, request, reply)
+        return self._session_of(request).post(message, reply, streams=streams)
 
     async def _list_tools(self, request_id: Id, call: Call, notify: Notify) -> Fields:
         result = await self._front.answer(request_id, call, notify)
@@ -316,8 +320,14 @@ class HttpEndpoint:
     async def _initialize(self, message: Request, request: HttpRequest, reply: HttpReply) -> None:
         if self._is_full() and not self._make_room(request.principal):
             count = self._limits.sessions
-            raise Busy(f"{count} sessions are open; end one", "limits.max_sessions")
-        session, result = await self._front.initialize(message, request.principal)
+            error = Busy(f"{count} sessions are open; end one", "limits.max_sessions")
+            await _fail(message, reply, error)
+            return
+        try:
+            session, result = await self._front.initialize(message, request.principal)
+        except RpcError as refusal:
+            await _fail(message, reply, refusal)
+            return
         session_id, limits = self._mark + secrets.token_urlsafe(SESSION_BYTES), self._limits
         opened = HttpSession(session, self._nursery, limits.replay, limits.in_flight)
         self.sessions[session_id] = opened
@@ -376,9 +386,9 @@ class HttpEndpoint:
         return session
 
 
-def _fail(message: Request, reply: HttpReply, error: RpcError) -> Awaitable[None]:
-    status = status_of(error)
-    return reply.send(status, headers_of(status), encode_error(message.id, error))
+def _fail(message: Request, reply: HttpReply, error: Exception) -> Awaitable[None]:
+    status, data = failure(message, error)
+    return reply.send(status, headers_of(status), data)
 
 
 def _check_modern(call: Call, request: HttpRequest) -> None:

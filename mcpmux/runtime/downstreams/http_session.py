@@ -8,7 +8,7 @@ nothing, so they just end with their connection. Source: "Transports", 2025-03-2
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
@@ -33,9 +33,19 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.revisions import V_2025_11_25
 from mcpmux.runtime.calls import Calls
-from mcpmux.runtime.downstreams.http_answer import JSON, STREAM_HEADERS, Say, outcome, respond, streaming
+from mcpmux.runtime.downstreams.http_answer import (
+    JSON,
+    STREAM_HEADERS,
+    Say,
+    Work,
+    outcome,
+    respond,
+    streaming,
+)
+from mcpmux.runtime.downstreams.http_errand import HttpErrand
 from mcpmux.runtime.downstreams.own_stream import OWN_STREAM, OwnStream
-from mcpmux.runtime.downstreams.service import Session
+from mcpmux.runtime.downstreams.service import PromptSession, Session
+from mcpmux.runtime.errand import PLAIN
 from mcpmux.runtime.tap import Watch
 from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.transports.http.reply import HttpReply
@@ -67,6 +77,7 @@ class HttpSession:
         """`in_flight`: requests of it at a time."""
         self._in_flight_limit = in_flight
         self.session = session
+        self._prompt = session if isinstance(session, PromptSession) else None
         self.last_used = trio.current_time()
         self._nursery = nursery
         self._buffer = ReplayBuffer(bounds)
@@ -132,18 +143,34 @@ class HttpSession:
 
     # Requests
 
-    async def post(self, request: Request, reply: HttpReply, *, streams: bool) -> None:
+    def post(self, request: Request, reply: HttpReply, *, streams: bool) -> Awaitable[None]:
         """Answer one request; `streams`: the client takes event streams. Raises RpcError for a refusal."""
         if streams and request.method == m.TOOLS_CALL:
             scope = self.admit(request)
             stream = self._open_stream()
             self._nursery.start_soon(self._work, request, scope, stream, name=f"call {request.id}")
-            await self._follow(stream, reply)
-            return
+            return self._follow(stream, reply)
         self._admit(request, reply.call_off)
+        ask = partial(self._ask, streaming(reply, streams=streams))
+        work: Work = partial(self.session.answer, request, ask=ask)
+        if self._prompt is not None and request.method in PLAIN:
+            try:
+                forwarded = self._prompt.post(request, ask)
+            except RpcError:  # the ordinary way meets it again
+                forwarded = None
+            except BaseException:
+                del self._in_flight[request.id]
+                raise
+            if forwarded is not None and forwarded.posted and reply.may_put_off:
+                over = partial(self._in_flight.pop, request.id)
+                errand = HttpErrand(request, reply, forwarded, over, streams=streams, legacy=True)
+                return reply.put_off(errand)
+            if forwarded is not None:
+                work = forwarded.carry_on
+        return self._respond(request, reply, work, streams=streams)
+
+    async def _respond(self, request: Request, reply: HttpReply, work: Work, *, streams: bool) -> None:
         try:
-            ask = partial(self._ask, streaming(reply, streams=streams))
-            work = partial(self.session.answer, request, ask=ask)
             await respond(request, reply, work, streams=streams, legacy=True)
         finally:
             del self._in_flight[request.id]

@@ -69,6 +69,11 @@ class TappedReply(HttpReply):
         """See HttpReply."""
         return self._reply.finished
 
+    @property
+    def may_put_off(self) -> bool:
+        """See HttpReply. What the tap is told belongs to the exchange of the task that works for it."""
+        return False
+
     def send(self, status: int, fields: Fields, body: bytes = b"") -> Awaitable[None]:
         """See HttpReply."""
         if body:

@@ -63,7 +63,7 @@ class PromptSession(Session, Protocol):
     """A Session that can also send requests on without waiting."""
 
     def post(self, request: Request, ask: Ask) -> Forwarded | None:
-        """Send a request on; None, and nothing is done, when `answer` has to. Raises RpcError."""
+        """Send a request on; None, and nothing is sent, when `answer` has to. Raises RpcError."""
         ...
 
 
@@ -72,5 +72,5 @@ class PromptService(Service, Protocol):
     """A Service that can also send calls on without waiting, so that no task has to wait for answers."""
 
     def post(self, call: Call) -> Errand | None:
-        """Send a modern call on; None, and nothing is done, when `answer` has to. Raises RpcError."""
+        """Send a modern call on; None, and nothing is sent, when `answer` has to. Raises RpcError."""
         ...

@@ -145,7 +145,7 @@ class LegacySession:
 
     def post(self, request: Request, ask: Ask) -> LegacyErrand | None:
         """See PromptSession."""
-        if self._tap is not None:
+        if self._tap is not None or not self._router.may_post:
             return None
         call = self._read(request)
         errand = self._router.post(call, self._narrow)
@@ -240,13 +240,14 @@ class LegacySession:
 class LegacyErrand:
     """A call of a session that was passed on; see `runtime/forwarding`."""
 
-    __slots__ = ("_ask", "_call", "_errand", "_session", "tell")
+    __slots__ = ("_ask", "_call", "_errand", "_session", "posted", "tell")
 
     def __init__(self, session: LegacySession, call: Call, errand: Errand, ask: Ask) -> None:
         self._session = session
         self._call = call
         self._errand = errand
         self._ask = ask
+        self.posted = errand.posted
         self.tell = errand.tell
 
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.runtime.link import INCOMING_LIMIT
 from mcpmux.transports.http.message import Fields
-from mcpmux.transports.pipe import MessagePipe, open_line_pipe
+from mcpmux.transports.pipe import MessagePipe, offer_to, open_line_pipe, receive_from
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.tls.certificate import holder_of
 from mcpmux.transports.tls.handshake import HANDSHAKE_SECONDS
@@ -169,6 +169,12 @@ class JsonPipe:
     def __init__(self, pipe: MessagePipe) -> None:
         self._pipe = pipe
         self._trusted = False
+        self.offer = offer_to(pipe)  # see PromptPipe
+        self._receive_nowait = receive_from(pipe)
+
+    def receive_nowait(self) -> bytes | None:
+        """See PromptPipe. What comes first is left to `receive`."""
+        return self._receive_nowait() if self._trusted else None
 
     async def send(self, message: bytes) -> None:
         """See MessagePipe."""

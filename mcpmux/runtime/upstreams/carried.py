@@ -17,21 +17,19 @@ from mcpmux.protocol.inflight import Ticket
 from mcpmux.runtime.calls import PARK_SECONDS, Calls
 
 Perform = Callable[[Ticket], Awaitable[Reply | ErrorReply]]
-"""Sends the ticket's call and reads until its answer. Raises McpmuxError."""
+"""Sends the ticket's call and reads until its answer. Raises McpmuxError.
 
-SayCancelled = Callable[[int], Awaitable[None]]
+Cancelled, it tells the server, if that has been sent the call and the ticket still waits for the answer.
+"""
 
 
 class CarriedCalls:
     """The carried calls of one channel. Its tasks are in `nursery`."""
 
-    def __init__(
-        self, calls: Calls, nursery: trio.Nursery, perform: Perform, say_cancelled: SayCancelled
-    ) -> None:
+    def __init__(self, calls: Calls, nursery: trio.Nursery, perform: Perform) -> None:
         self._calls = calls
         self._nursery = nursery
         self._perform = perform
-        self._say_cancelled = say_cancelled
         self._carriers: dict[int, trio.CancelScope] = {}
         self._over: TransportError | None = None
 
@@ -43,7 +41,8 @@ class CarriedCalls:
         if self._over is not None:
             raise self._over
         ticket = self._calls.outgoing.open(call)
-        self._nursery.start_soon(self._carry, ticket, name=f"carry {call.method}")
+        scope = self._carriers[ticket.id] = trio.CancelScope()
+        self._nursery.start_soon(self._carry, ticket, scope, name=f"carry {call.method}")
         return await self._wait(ticket, notify)
 
     def end(self, reason: TransportError) -> None:
@@ -56,7 +55,7 @@ class CarriedCalls:
 
     async def reply(self, call: Call) -> None:
         """Answer what a parked call asked, and wait for it no more. Raises like `resume`."""
-        await self._end(await self._calls.resume(call))
+        self._end(await self._calls.resume(call))
 
     def abandon(self, state: str) -> bool:
         """The client of a parked call has gone; False when no call was parked with that state."""
@@ -65,15 +64,15 @@ class CarriedCalls:
             self._nursery.start_soon(self._give_up, ticket)
         return ticket is not None
 
-    async def _carry(self, ticket: Ticket) -> None:
-        with trio.CancelScope() as scope:
-            self._carriers[ticket.id] = scope
-            try:
-                ticket.settle(await self._perform(ticket))
-            except McpmuxError as error:
-                ticket.settle(error)
-            finally:
-                del self._carriers[ticket.id]
+    async def _carry(self, ticket: Ticket, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
+                if not scope.cancel_called:  # else it is taken back before its task has run
+                    ticket.settle(await self._perform(ticket))
+        except McpmuxError as error:
+            ticket.settle(error)
+        finally:
+            del self._carriers[ticket.id]
 
     async def _wait(self, ticket: Ticket, notify: Notify) -> Fields:
         try:
@@ -82,14 +81,12 @@ class CarriedCalls:
             if ticket.parked_until is not None:
                 self._nursery.start_soon(self._expire, name="parked call")
             else:
-                await self._end(ticket)
+                self._end(ticket)
 
-    async def _end(self, ticket: Ticket) -> None:
+    def _end(self, ticket: Ticket) -> None:
         """Nobody waits any more: a server that still works on it is told."""
-        if self._calls.outgoing.close(ticket):
-            if (carrier := self._carriers.get(ticket.id)) is not None:
-                carrier.cancel(reason="the client gave up")
-            await self._say_cancelled(ticket.id)
+        if self._calls.outgoing.close(ticket) and (carrier := self._carriers.get(ticket.id)) is not None:
+            carrier.cancel(reason="the client gave up")
 
     async def _expire(self) -> None:
         await trio.sleep(PARK_SECONDS)
@@ -98,4 +95,4 @@ class CarriedCalls:
 
     async def _give_up(self, ticket: Ticket) -> None:
         await self._calls.refuse_questions(ticket)
-        await self._end(ticket)
+        self._end(ticket)

@@ -112,7 +112,7 @@ class Channel(Protocol):
 
 
 class Connection:
-    """One upstream's open conversation. `facts` is what it said about itself."""
+    """One upstream's open conversation. `facts` is what it said about itself; `is_prompt`: see `post`."""
 
     def __init__(self, channel: Channel, facts: ServerFacts, client_info: Raw) -> None:
         self._channel = channel
@@ -121,6 +121,7 @@ class Connection:
         self.closed = channel.closed
         self._sure_until = -math.inf
         self._prompt = channel if isinstance(channel, PromptChannel) else None
+        self.is_prompt = self._prompt is not None
 
     def __repr__(self) -> str:
         return f"<Connection {self.facts.revision}{' closed' if self.closed.is_set() else ''}>"

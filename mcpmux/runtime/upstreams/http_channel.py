@@ -13,7 +13,6 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
-import msgspec
 import structlog
 import trio
 from msgspec import Raw
@@ -54,7 +53,9 @@ from mcpmux.runtime.upstreams.http_events import (
 from mcpmux.runtime.upstreams.http_intake import Intake, unheard
 from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream
 from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer, SessionExpired, nonsense
+from mcpmux.runtime.upstreams.http_waiting import Waiting, as_answer
 from mcpmux.transports.http.client import HttpPool, HttpResponse
+from mcpmux.transports.http.unsent import was_unsent
 from mcpmux.transports.sse import SseDecoder
 
 log = structlog.get_logger()
@@ -71,23 +72,8 @@ _NOT_STREAMABLE = (400, 404, 405)
 _MAY_BE_PARKED = frozenset({m.TOOLS_CALL, m.PROMPTS_GET, m.TASKS_RESULT})
 """Reading a resource is not among them: no legacy server asks for input there, and it is the hot path."""
 
-_ANSWERS = (Reply, ErrorReply)
-
 _TEACH = frozenset({m.TOOLS_LIST, m.TOOLS_CALL})
 """What tells which headers a tool's arguments need."""
-
-
-class _Waiting(msgspec.Struct):
-    """One request whose answer has not come, and how far its event stream has been read.
-
-    `ticket` is set when the answer is waited for elsewhere: then what comes before it goes there.
-    """
-
-    request_id: int
-    notify: Notify
-    ticket: Ticket | None = None
-    term: Term | None = None
-    decoder: SseDecoder | None = None
 
 
 class HttpChannel:
@@ -104,7 +90,7 @@ class HttpChannel:
         self._nursery = nursery
         self._calls = Calls(peer.tell, hear)
         self._intake = Intake(peer, self._calls, answer, hear, nursery)
-        self._carried = CarriedCalls(self._calls, nursery, self._perform, self._say_cancelled)
+        self._carried = CarriedCalls(self._calls, nursery, self._perform)
         self.closed = peer.closed
 
     def __repr__(self) -> str:
@@ -209,22 +195,27 @@ class HttpChannel:
             elif token is not None:
                 await notify(Event(event.method, {**event.params, PROGRESS_TOKEN: token}))
 
+        waiting = Waiting(request_id, pass_on, None, term)
         try:
-            answer = await self._answer_to(call, _Waiting(request_id, pass_on, None, term))
+            answer = await self._answer_to(call, waiting)
         except BaseException:
             if self._peer.legacy:
-                await self._say_cancelled(request_id)
+                await self._say_cancelled(waiting)
             raise
         return result_of(answer)
 
-    async def _answer_to(self, call: Call, waiting: _Waiting) -> Reply | ErrorReply:
+    async def _answer_to(self, call: Call, waiting: Waiting) -> Reply | ErrorReply:
         """Send a call and read until its answer, over as many connections as its stream takes."""
         meta = call.meta
         if PROGRESS_TOKEN in meta:
             meta = {**meta, PROGRESS_TOKEN: raw(waiting.request_id)}
         body = encode_request(waiting.request_id, call.method, with_meta(call.params, meta) or None)
         term = waiting.term
-        response = await self._peer.ask(call, body, math.inf if term is None else term.deadline)
+        try:
+            response = await self._peer.ask(call, body, math.inf if term is None else term.deadline)
+        except BaseException as error:
+            waiting.unsent = was_unsent(error)
+            raise
         try:
             if is_event_stream(response):
                 response.take_time()
@@ -232,7 +223,7 @@ class HttpChannel:
                     answer = await self._answer_in_stream(response, waiting)
             elif response.status == 200 and not self._peer.batches and (whole := response.read_nowait()):
                 self._peer.note(whole, 200)
-                answer = _as_answer(message_in(whole), waiting)
+                answer = as_answer(message_in(whole), waiting)
                 if answer is None:
                     raise nonsense(response, whole)
             else:
@@ -255,8 +246,13 @@ class HttpChannel:
         async def pass_on(event: Event) -> None:
             ticket.push(event)
 
-        waiting = _Waiting(ticket.id, pass_on, ticket)
-        return await self._answer_to(ticket.call, waiting)
+        waiting = Waiting(ticket.id, pass_on, ticket)
+        try:
+            return await self._answer_to(ticket.call, waiting)
+        except trio.Cancelled:
+            if ticket.answer is None:
+                await self._say_cancelled(waiting)
+            raise
 
     def fail_calls(self) -> None:
         """The channel is over: whoever still waits hears it."""
@@ -275,7 +271,7 @@ class HttpChannel:
         """The client of a parked call has gone; False when no call was parked with that state."""
         return self._carried.abandon(state)
 
-    async def _resume_stream(self, waiting: _Waiting, decoder: SseDecoder) -> Reply | ErrorReply | None:
+    async def _resume_stream(self, waiting: Waiting, decoder: SseDecoder) -> Reply | ErrorReply | None:
         """Go on reading a broken event stream where it broke off (2025-11-25 and earlier)."""
         await trio.sleep(retry_seconds(decoder))
         async with self._peer.stream(decoder.last_event_id) as response:
@@ -283,11 +279,11 @@ class HttpChannel:
                 raise TransportClosed("the response stream ended without an answer and is not resumed")
             return await self._answer_in_stream(response, waiting)
 
-    async def _say_cancelled(self, request_id: int) -> None:
+    async def _say_cancelled(self, waiting: Waiting) -> None:
         """Closing the stream says nothing to a legacy server: only a notification does."""
-        if self.closed.is_set():
+        if waiting.unsent or self.closed.is_set():
             return
-        params = {"requestId": request_id, "reason": "the client gave up"}
+        params = {"requestId": waiting.request_id, "reason": "the client gave up"}
         with trio.move_on_after(FAREWELL_SECONDS, shield=True), suppress(TransportError):
             await self._peer.tell(encode_notification(m.CANCELLED, params))
 
@@ -308,7 +304,7 @@ class HttpChannel:
         """Send a notification. Raises TransportError."""
         await self._peer.tell(encode_notification(method, params))
 
-    async def _answer_in(self, response: HttpResponse, waiting: _Waiting) -> Reply | ErrorReply:
+    async def _answer_in(self, response: HttpResponse, waiting: Waiting) -> Reply | ErrorReply:
         if response.status == 404 and self._peer.session is not None:
             raise SessionExpired("the server has forgotten the session")
         body = response.read_nowait()
@@ -324,7 +320,7 @@ class HttpChannel:
         if response.status >= 400:
             self._peer.note_refusal(response.status, message if isinstance(message, ErrorReply) else None)
             self._peer.check_overload(response, body)
-        answer = _as_answer(message, waiting)
+        answer = as_answer(message, waiting)
         if answer is not None:
             return answer
         if response.status != 200:
@@ -334,7 +330,7 @@ class HttpChannel:
     def _is_batch(self, body: bytes) -> bool:
         return self._peer.batches and is_batch(body)
 
-    async def _answer_in_batch(self, body: bytes, waiting: _Waiting) -> Message | None:
+    async def _answer_in_batch(self, body: bytes, waiting: Waiting) -> Message | None:
         """The answer among the messages of a batch; the others are taken as on a stream."""
         for message in batch_in(body):
             if isinstance(message, Reply | ErrorReply) and message.id == waiting.request_id:
@@ -342,7 +338,7 @@ class HttpChannel:
             await self._intake.take(message, waiting.notify, waiting.ticket)
         return None
 
-    async def _answer_in_stream(self, response: HttpResponse, waiting: _Waiting) -> Reply | ErrorReply | None:
+    async def _answer_in_stream(self, response: HttpResponse, waiting: Waiting) -> Reply | ErrorReply | None:
         """The answer in an event stream; None when it breaks off before that and can be resumed."""
         waiting.decoder = decoder = continued(waiting.decoder, self._peer.message_limit)
         try:
@@ -357,13 +353,6 @@ class HttpChannel:
         if decoder.last_event_id and self._peer.legacy:
             return None
         raise TransportClosed("the response stream ended without an answer")
-
-
-def _as_answer(message: Message | None, waiting: _Waiting) -> Reply | ErrorReply | None:
-    """The message, when it is the answer that is waited for."""
-    if isinstance(message, _ANSWERS) and (message.id == waiting.request_id or message.id is None):
-        return message
-    return None
 
 
 @asynccontextmanager

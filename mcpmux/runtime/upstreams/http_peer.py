@@ -35,6 +35,7 @@ from mcpmux.runtime.tap import TRACE_HEADERS, Watch
 from mcpmux.runtime.upstreams.http_events import EVENT_STREAM, messages_of
 from mcpmux.transports.http.client import HttpPool, HttpResponse
 from mcpmux.transports.http.redirect import MOVES, describe_move, target_after
+from mcpmux.transports.http.unsent import not_sent_yet
 from mcpmux.transports.sse import SseDecoder
 
 log = structlog.get_logger()
@@ -190,7 +191,8 @@ class HttpPeer:
         said = more
         for hop in _HOPS:
             if self._credential is not None:
-                said = (*more, *await shown_by(self._credential))
+                with not_sent_yet():
+                    said = (*more, *await shown_by(self._credential))
             try:
                 response = await self._pool.send(
                     "POST", self._target, headers, body, idempotent=idempotent, more=said, until=until

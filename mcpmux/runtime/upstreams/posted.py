@@ -33,19 +33,6 @@ class Posted:
     def __repr__(self) -> str:
         return f"<Posted {self.call.method} {self.ticket!r}>"
 
-    def take(self) -> Fields | None:
-        """The result, when that is all there is; the call is over then."""
-        return self.connection.take(self.call, self.ticket)
-
     def go_on(self, notify: Notify) -> Awaitable[Fields]:
         """Wait for the result. Raises RpcError (the server's answer), TransportError or Overdue."""
         return self.connection.go_on(self.call, self.ticket, notify, self.term)
-
-
-def post(connection: Connection, call: Call, term: Term) -> Posted | None:
-    """Send a call without waiting; None, and nothing is done, when something has to be waited for.
-
-    It must not go on with another call (`requestState`, `inputResponses`).
-    """
-    ticket = connection.post(call, term)
-    return None if ticket is None else Posted(call, term, ticket, connection)

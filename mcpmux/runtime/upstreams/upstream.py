@@ -1,10 +1,9 @@
 """One upstream: kept connected by one supervised task, used by any number of exchanges.
 
-Its states are those of `condition`.
-
 Promises: a crash, hang or garbage of this upstream stays here; an exchange gets its answer, or an RpcError
 that names the upstream and says what is wrong, within the upstream's deadline; an idempotent exchange is
 sent a second time when the first connection was lost under it, or when the server asks for a little patience.
+Its states are those of `condition`.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from mcpmux.runtime.upstreams.condition import Condition, OnChange, when_again
 from mcpmux.runtime.upstreams.connection import Channel, Connection, Eras, connect
 from mcpmux.runtime.upstreams.health import Health
 from mcpmux.runtime.upstreams.news import News
-from mcpmux.runtime.upstreams.posted import Posted, post
+from mcpmux.runtime.upstreams.posted import Posted
 from mcpmux.runtime.upstreams.repeating import may_repeat, pause_before_repeating
 from mcpmux.runtime.upstreams.subscriber import Subscriber
 
@@ -56,7 +55,6 @@ SOON_SECONDS = 1.0  # until the attempt after a loss: calls wait for that
 
 OpenChannel = Callable[[UpstreamConfig, Hear, Watch | None], AbstractAsyncContextManager[Channel]]
 """Opens a channel to a server; whoever watches its leg sees every message."""
-
 OnNotification = Callable[[str, Notification], None]
 
 
@@ -149,21 +147,25 @@ class Upstream(Condition):
 
     def post(self, call: Call) -> Posted | None:
         """Send a call, which `take` or `exchange` ends; None, and nothing is done, when that must wait."""
-        connection, seconds = self.connection, self.patience(call.method)
-        if connection is None or self.silent or self.held is not None or self.watch is not None:
+        connection = self.connection
+        if connection is None or not connection.is_prompt or self.silent or self.held is not None:
             return None
-        if seconds == math.inf or not self.turnstile.enter():
+        seconds = self.patience(call.method)
+        if self.watch is not None or seconds == math.inf or not self.turnstile.enter():
             return None
-        posted = post(connection, call, Term(seconds, 0.0, self.config.max_request_timeout))
-        if posted is None:
-            self.turnstile.leave()
-        else:
-            self.in_flight += 1
-        return posted
+        term = Term(seconds, 0.0, self.config.max_request_timeout)
+        ticket = None
+        self.in_flight += 1
+        try:
+            ticket = connection.post(call, term)
+        finally:
+            if ticket is None:
+                self.leave(entered=True)
+        return None if ticket is None else Posted(call, term, ticket, connection)
 
     def take(self, posted: Posted) -> Fields | None:
         """The result of a posted call, which is over then; None when there is more to it: `exchange`."""
-        result = posted.take()
+        result = posted.connection.take(posted.call, posted.ticket)
         if result is not None:
             self.leave(entered=True)
             if self.silent:
@@ -373,9 +375,7 @@ class Upstream(Condition):
         self.forget()
         self.announce()
         self.connects += 1
-        self.speaks_up = self.speaks_up or is_modern(
-            connection.facts.revision
-        )  # it answered `server/discover`
+        self.speaks_up |= is_modern(connection.facts.revision)  # it answered `server/discover`
         self.turned("ready")
         if self.watch is not None:
             self.watch.leg.revision = connection.facts.revision

@@ -21,6 +21,7 @@ from mcpmux.transports.http.connection import HttpConnection, HttpOrigin
 from mcpmux.transports.http.message import HEAD_FIELDS, Fields, encode_fields, encode_request_head
 from mcpmux.transports.http.proxy import Proxy
 from mcpmux.transports.http.route import Route, direct_route
+from mcpmux.transports.http.unsent import not_sent_yet
 from mcpmux.transports.punctuality import Punctuality, limit
 from mcpmux.transports.wire import RECEIVE_BYTES
 
@@ -206,7 +207,7 @@ class HttpPool:
         if self._running < self.limits.connections:
             self._running += 1
         else:
-            with limit(until):
+            with not_sent_yet(), limit(until):
                 await self._wait_for_turn()
         try:
             connection = self._take_idle(idempotent)
@@ -228,7 +229,7 @@ class HttpPool:
 
     async def _exchange_anew(self, head: bytes, body: bytes, until: float) -> HttpConnection:
         """Send on a new connection, and receive the head of the response."""
-        with limit(until):
+        with not_sent_yet(), limit(until):
             wire = await self.route.open()
         connection = HttpConnection(wire, self.punctuality, self.limits.head_bytes, self.limits.head_fields)
         await connection.exchange(head, body, until)

@@ -242,6 +242,7 @@ class RequestParser:
             self.requests.append(self._request)
             self._request = None
             self.phase = IDLE
+            self.wants_continue = False  # there was no body to wait for
 
     def _start_request(self, version: str) -> HttpRequest:
         target = self._target.decode("latin-1")

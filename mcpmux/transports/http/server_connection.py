@@ -3,6 +3,8 @@
 There is one task and one cancel scope for it, and neither for a request: a request that arrives in one
 receive and is answered by one send costs those two system calls and one turn of the scheduler. Somebody has
 to `sweep` it, for its deadlines and for noticing that the client left while its request is being handled.
+An answer that is put off needs none: the task waits for the next request, whoever has the answer sends it,
+and only what has to be waited for is left to the task.
 What is malformed or too large is refused here; what a request means is the handler's business.
 """
 
@@ -22,6 +24,7 @@ from mcpmux.errors import LocalProtocolError, TransportClosed
 from mcpmux.transports.handing import Handing, Note, ResumedWire
 from mcpmux.transports.http.hand_over import encode_requests, hand_over
 from mcpmux.transports.http.message import BODY_RATE, Fields, HttpLimits, HttpRequest, Refusal
+from mcpmux.transports.http.put_off import PutOff, give_up
 from mcpmux.transports.http.reply import HttpReply, ServerState
 from mcpmux.transports.http.request import BODY, IDLE, Phase, RequestParser
 from mcpmux.transports.tls.certificate import holder_of
@@ -77,6 +80,8 @@ class ServerConnection:
         self._scope = trio.CancelScope()
         self._unused = False  # we stop, and nothing of a request has come
         self._called_off = False  # the handler was cancelled, and the connection goes on
+        self._put_off: PutOff | None = None  # an answer that comes when its handler is over
+        self._wanted = False  # such an answer needs the task, whose wait was cancelled for it
 
     def __repr__(self) -> str:
         return f"ServerConnection({self.peer}, {self._parser.phase.name}, reply={self._reply})"
@@ -90,10 +95,13 @@ class ServerConnection:
                     return
                 if self.refusal is None:
                     await self._converse(IDLE)
-            while self._called_off:
+            while self._called_off or self._wanted:
                 await self._go_on()
         except* Exception as crash:
             self._note_crash(crash)
+        finally:
+            if self._put_off is not None:
+                await give_up(self._put_off)
         if self.refusal is not None and not self._handshaking:
             await self._refuse(self.refusal)
         elif self._unused:
@@ -103,7 +111,7 @@ class ServerConnection:
         """Give back the socket, and what was cut off: in circles it would wait long for the collector."""
         self.wire.close()
         self._parser.close()
-        self._reply = self._rest = None
+        self._reply = self._rest = self._put_off = None
 
     async def _secure(self, context: ssl.SSLContext) -> bool:
         """Put TLS on the wire. False when that is the end of the connection."""
@@ -137,13 +145,52 @@ class ServerConnection:
         self._called_off = True
         self._scope.cancel(reason=reason)
 
+    def put_off(self, answer: PutOff) -> None:
+        """The handler is about to return without an answer, which comes later."""
+        self._put_off = answer
+        answer.tell(self._take_answer)
+
+    def _take_answer(self) -> None:
+        """There is something for an answer that was put off. Called by any task."""
+        put_off, reply = self._put_off, self._reply
+        if put_off is None or reply is None:
+            return
+        put_off.tell(None)  # a circle of references would keep the answer until the collector comes
+        if not put_off.take() or self._rest is not None or not reply.request.keep_alive:
+            self._wanted = True
+            self._scope.cancel(reason="an answer has to be waited for")
+        else:
+            self._put_off = self._reply = None
+            self.deadline = self._state.now + self._limits.idle_seconds
+
+    async def _settle(self, put_off: PutOff) -> bool:
+        """Wait for the answer that was put off; whether the connection goes on after it."""
+        reply, self._put_off = self._reply, None
+        assert reply is not None
+        put_off.tell(None)
+        await put_off.carry_on()
+        if not reply.finished:
+            await self._finish(reply)
+        self._reply = None
+        if not reply.request.keep_alive:
+            self._called_off = False
+            return False
+        return not self._called_off
+
     async def _go_on(self) -> None:
-        """With the next request, after the end of one that was called off."""
-        self._called_off = False
+        """With the next request, after the end of one that was called off; or with an answer put off."""
+        called_off, put_off, reply = self._called_off, self._put_off, self._reply
+        self._called_off = self._wanted = False
+        if put_off is not None and (called_off or (reply is not None and reply.finished)):
+            self._put_off = None
+            if reply is not None and not reply.finished:
+                await give_up(put_off)
         self._scope = trio.CancelScope()
         with self._scope:
-            reply = self._reply
-            if reply is not None:
+            if put_off is not None and self._put_off is put_off:
+                if not await self._settle(put_off):
+                    return
+            elif reply is not None:
                 if not reply.started:
                     await reply.send(CALLED_OFF, ())
                 elif not reply.finished:
@@ -152,7 +199,7 @@ class ServerConnection:
                 self._reply = None
                 if not reply.request.keep_alive:
                     return
-                del reply
+            del reply, put_off
             await self._converse(None)
 
     async def _converse(self, phase: Phase | None) -> None:
@@ -169,7 +216,14 @@ class ServerConnection:
                 self._reply = reply = HttpReply(request, self.send, self._state, self)
                 await self._shared.handler(request, reply)
                 if not reply.finished:
-                    await self._finish(reply)
+                    if self._put_off is None:
+                        await self._finish(reply)
+                    elif parser.requests or parser.refusal is not None or parser.phase is not IDLE:
+                        if not await self._settle(self._put_off):
+                            return
+                    else:
+                        del request, reply
+                        break
                 self._reply = None
                 if not request.keep_alive:
                     self._called_off = False
@@ -177,24 +231,31 @@ class ServerConnection:
                 if self._called_off:
                     return  # too late for this one, and not meant for the next
                 del request, reply  # the next may be long in coming
-            if parser.refusal is not None:
-                self.refusal = parser.refusal
-                return
-            if phase is None and parser.phase is IDLE:
-                self.deadline = self._state.now + self._limits.idle_seconds
-            elif parser.phase is BODY or parser.phase is not phase:  # a longer head wins no time
-                self._renew_deadline(phase)
-            if parser.wants_continue:
-                parser.wants_continue = False
-                await self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            if self._put_off is None:
+                if parser.refusal is not None:
+                    self.refusal = parser.refusal
+                    return
+                if phase is None and parser.phase is IDLE:
+                    self.deadline = self._state.now + self._limits.idle_seconds
+                elif parser.phase is BODY or parser.phase is not phase:  # a longer head wins no time
+                    self._renew_deadline(phase)
+                if parser.wants_continue:
+                    parser.wants_continue = False
+                    await self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            phase = parser.phase
             try:
                 data = await self.wire.receive()
             except TransportClosed:
+                data = b""
+            if data:
+                parser.feed(data)
+            # What comes behind a request waits for its answer; so does the end, till the client is seen gone.
+            if (late := self._put_off) is not None and (
+                self._scope.cancel_called or not await self._settle(late)
+            ):
                 return
             if not data:
                 return
-            phase = parser.phase
-            parser.feed(data)
 
     async def _finish(self, reply: HttpReply) -> None:
         """End what a returning handler left open."""

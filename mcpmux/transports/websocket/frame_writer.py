@@ -32,6 +32,11 @@ class FrameWriter:
     def __repr__(self) -> str:
         return f"<FrameWriter {self._queued_bytes} bytes queued, done={self.done.is_set()}>"
 
+    @property
+    def has_room(self) -> bool:
+        """Whether not too much is queued."""
+        return self._queued_bytes < QUEUE_BYTES
+
     async def room(self) -> None:
         """Wait while too much is queued. A checkpoint only when it has to wait."""
         while self._queued_bytes >= QUEUE_BYTES:

@@ -43,7 +43,7 @@ def allowance(max_message_bytes: int) -> int:
 
 
 class WebSocketPipe:
-    """A MessagePipe over an open WebSocket. Made by `open_websocket_pipe`.
+    """A PromptPipe over an open WebSocket. Made by `open_websocket_pipe`.
 
     `close_code` is what it is closed with when this side closes it. `send` and `receive` are checkpoints only
     when they have to wait.
@@ -68,9 +68,18 @@ class WebSocketPipe:
     async def send(self, message: bytes) -> None:
         """See MessagePipe."""
         await self._writer.room()
-        if self._end is not None or self._writer.done.is_set():
+        if not self.offer(message):
             raise TransportClosed(self._end or LOST)
+
+    def offer(self, message: bytes) -> bool:
+        """See PromptPipe."""
+        if not self._writer.has_room or self._end is not None or self._writer.done.is_set():
+            return False
         self._writer.put(self._protocol.send(TextMessage(message.decode(errors="replace"))))
+        return True
+
+    def receive_nowait(self) -> None:
+        """See PromptPipe. Nothing: frames are left to `receive`, which gives other tasks their turn."""
 
     async def receive(self) -> bytes:
         """The next message. Raises TransportClosed at the end, every time from then on."""

@@ -1,0 +1,282 @@
+"""Plain calls over HTTP, which are sent on and answered without a task that waits for them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from mcpmux.protocol.large import LARGE_BYTES
+from mcpmux.runtime.downstreams.http_errand import HttpErrand
+from mcpmux.runtime.errand import Errand
+from mcpmux.runtime.link import Link
+from mcpmux.runtime.upstreams.memory import DOUBTS
+from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
+from tests.runtime.test_errands import NO_SLOT_IS_HELD, PLAIN, PROMPT, READ, TOOL, URI, Server, held
+from tests.runtime.test_http_endpoint import Answer, HttpClient, open_endpoint, request
+
+MODERN, LEGACY = "2026-07-28", "2025-11-25"
+PATIENCE = 30  # seconds, on a busy machine
+
+
+class Asking:
+    """A client, modern or of a session, in front of server `x`. `carried`: calls that a task went on with."""
+
+    def __init__(self, client: HttpClient, session: Json | None, carried: list[Errand]) -> None:
+        self.client = client
+        self.session = session
+        self.carried = carried
+
+    async def ask(self, method: str, params: Json, request_id: int = 1, **headers: Any) -> Answer:
+        if self.session is None:
+            return await self.client.modern(method, params, **headers)
+        # Without event streams a tool call of a session needs none that can be resumed.
+        accept = {"Accept": "application/json"} if method == "tools/call" else {}
+        message = request(method, params, request_id)
+        return await self.client.send(message, self.session | accept | headers)
+
+    async def cancel(self, request_id: int) -> None:
+        note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": request_id}}
+        assert (await self.client.send(note, self.session)).status == 202
+
+
+@asynccontextmanager
+async def asking(
+    server: Server, era: str, monkeypatch: pytest.MonkeyPatch, **settings: Any
+) -> AsyncIterator[Asking]:
+    """It has answered once; its gate is closed."""
+    carried: list[Errand] = []
+    carry_on = Errand.carry_on
+
+    async def note(errand: Errand, notify: Any) -> Any:
+        carried.append(errand)
+        return await carry_on(errand, notify)
+
+    monkeypatch.setattr(Errand, "carry_on", note)
+    async with open_endpoint({"x": server, "y": ScriptedServer()}, settings={"x": settings}) as client:
+        found = Asking(client, None if era == MODERN else await client.initialize(era), carried)
+        server.gate.set()
+        for method, params in [TOOL, *[READ] * DOUBTS]:  # then a read is not looked for in a memory first
+            await found.ask(method, params)
+        server.gate = trio.Event()
+        carried.clear()
+        yield found
+
+
+async def asked(server: Server, method: str, count: int) -> None:
+    with trio.fail_after(PATIENCE):
+        while len(server.asked(method)) < count:  # noqa: ASYNC110 - nobody tells
+            await trio.sleep(0.01)
+
+
+async def nothing_is_held(found: Asking) -> None:
+    with trio.fail_after(PATIENCE):
+        while held(found.client.world) != NO_SLOT_IS_HELD:  # noqa: ASYNC110 - nobody tells
+            await trio.sleep(0.01)
+
+
+@pytest.fixture(params=[MODERN, LEGACY])
+def server(request: pytest.FixtureRequest) -> Server:
+    return Server(request.param)
+
+
+ERAS = pytest.mark.parametrize("era", [MODERN, LEGACY, "2024-11-05"])
+
+
+@ERAS
+@pytest.mark.parametrize("call", PLAIN, ids=lambda call: call[0])
+async def test_a_plain_call_is_answered_in_its_clients_words_and_no_task_waits(
+    server, call, era, monkeypatch
+):
+    async with asking(server, era, monkeypatch) as found:
+        server.gate.set()
+        for number in range(5):
+            answer = await found.ask(*call, number)
+            assert answer.status == 200
+            assert answer.headers["content-type"] == "application/json"
+            text = str(answer.last["result"])
+            assert (f"x+{URI}" in text) is (call is not PROMPT)
+            assert ("resultType" in text) is (era == MODERN)
+            assert ("resource_link" in text) is (call is TOOL and era != "2024-11-05")
+        assert found.carried == []
+        assert held(found.client.world) == NO_SLOT_IS_HELD
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+async def test_progress_makes_the_answer_an_event_stream(server, era, monkeypatch):
+    async with asking(server, era, monkeypatch) as found:
+        server.notes = 3
+        server.gate.set()
+        method, params = READ
+        answer = None
+        meta = {"_meta": {"progressToken": "mine"}}
+        if era == LEGACY:
+            answer = await found.ask(method, params | meta)
+            told = [message["params"]["progressToken"] for message in answer.messages[:-1]]
+            assert told == ["mine"] * 3
+            assert "contents" in answer.last["result"]
+            assert len(found.carried) == 1
+        else:
+            answer = await found.ask(method, params)  # it did not ask for progress, so hears of none
+            assert len(answer.messages) == 1
+            assert "contents" in answer.last["result"]
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+async def test_an_error_is_told_in_the_clients_words(server, era, monkeypatch):
+    async with asking(server, era, monkeypatch) as found:
+        server.failure = RpcFailure(-32602, "no such thing", {"uri": URI})
+        server.gate.set()
+        answer = await found.ask(*TOOL)
+        assert answer.last["error"]["data"] == {"uri": f"x+{URI}"}
+        await nothing_is_held(found)
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+async def test_a_call_that_is_not_answered_in_time_ends_then_and_its_server_is_told(server, era, monkeypatch):
+    async with asking(server, era, monkeypatch, request_timeout=0.5) as found:
+        answer = await found.ask(*TOOL)
+        assert "did not answer tools/call within 0.5 s" in answer.last["error"]["message"]
+        await asked(server, "notifications/cancelled", 1)
+        await nothing_is_held(found)
+        server.gate.set()
+        assert "result" in (await found.ask(*TOOL)).last  # the session may use the id again
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+async def test_a_read_is_sent_again_when_the_server_is_lost(server, era, monkeypatch):
+    async with asking(server, era, monkeypatch) as found, trio.open_nursery() as nursery:
+
+        async def lose() -> None:
+            await asked(server, "resources/read", DOUBTS + 1)
+            server.gate.set()
+            await found.client.world.kill("x")
+
+        nursery.start_soon(lose)
+        answer = await found.ask(*READ)
+        assert "contents" in answer.last["result"]
+        await nothing_is_held(found)
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+@pytest.mark.parametrize("call", PLAIN, ids=lambda call: call[0])
+async def test_a_client_that_leaves_is_noticed_and_the_server_is_told_once(server, call, era, monkeypatch):
+    async with asking(server, era, monkeypatch) as found:
+        before = len(server.asked(call[0]))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(found.ask, *call)
+            await asked(server, call[0], before + 1)
+            nursery.cancel_scope.cancel()
+        await asked(server, "notifications/cancelled", 1)
+        await nothing_is_held(found)
+        server.gate.set()
+        assert "result" in (await found.ask(*call)).last
+        assert len(server.asked("notifications/cancelled")) == 1
+
+
+async def test_a_session_takes_a_call_back_and_its_connection_goes_on(server, monkeypatch):
+    async with asking(server, LEGACY, monkeypatch) as found:
+        got = []
+
+        async def ask() -> None:
+            got.append(await found.ask(*READ, 7))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await asked(server, "resources/read", DOUBTS + 1)
+            busy = await found.ask(*READ, 7)
+            assert "already in flight" in busy.last["error"]["message"]
+            for _ in range(2):
+                await found.cancel(7)
+        assert [answer.status for answer in got] == [202]
+        await asked(server, "notifications/cancelled", 1)
+        await nothing_is_held(found)
+        server.gate.set()
+        assert "contents" in (await found.ask(*READ, 7)).last["result"]
+        assert len(server.asked("notifications/cancelled")) == 1
+
+
+async def test_the_end_of_a_session_is_the_end_of_what_it_asked(server, monkeypatch):
+    async with asking(server, LEGACY, monkeypatch) as found:
+        got = []
+
+        async def ask() -> None:
+            got.append(await found.ask(*READ, 7))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await asked(server, "resources/read", DOUBTS + 1)
+            assert (await found.client.send(b"", found.session, "DELETE")).status == 204
+        assert [answer.status for answer in got] == [202]
+        await asked(server, "notifications/cancelled", 1)
+        await nothing_is_held(found)
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+@pytest.mark.parametrize("size", [LARGE_BYTES // 16, LARGE_BYTES * 3], ids=["joined", "in parts"])
+async def test_a_large_answer_is_whole(server, era, size, monkeypatch):
+    text = "é" * size
+
+    async def read(_server: Any, params: Json, _message: Json) -> Json:
+        result = {"contents": [{"uri": params["uri"], "text": text}]}
+        return result | (
+            {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if server.modern else {}
+        )
+
+    async with asking(server, era, monkeypatch) as found:
+        server.handlers["resources/read"] = read
+        for number in range(2):
+            answer = await found.ask(*READ, number)
+            assert answer.last["result"]["contents"] == [{"uri": f"x+{URI}", "text": text}]
+        assert found.carried == []
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+async def test_a_call_that_breaks_while_it_is_sent_is_answered_and_holds_nothing(server, era, monkeypatch):
+    async with asking(server, era, monkeypatch) as found:
+        server.gate.set()
+
+        def fail(_link: Link, *_: Any) -> None:
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as broken:
+            broken.setattr(Link, "post", fail)
+            answer = await found.ask(*TOOL)
+        assert answer.last["error"]["message"] == "Internal error"
+        await nothing_is_held(found)
+        assert "result" in (await found.ask(*TOOL)).last
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+async def test_an_answer_that_makes_no_sense_breaks_nothing(server, era, monkeypatch):
+    async with asking(server, era, monkeypatch) as found:
+        server.gate.set()
+
+        def fail(_errand: Errand) -> None:
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as broken:
+            broken.setattr(Errand, "take", fail)
+            answer = await found.ask(*PROMPT)
+        assert answer.last["error"]["message"] == "Internal error"
+        assert answer.status == (500 if era == MODERN else 200)
+        assert "result" in (await found.ask(*READ)).last
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+async def test_what_has_been_answered_is_gone_without_the_collector(server, era, monkeypatch):
+    async with asking(server, era, monkeypatch) as found:
+        server.gate.set()
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(5):
+                await found.ask(*READ, number)
+            left = [thing for thing in gc.get_objects() if isinstance(thing, Errand | HttpErrand)]
+        finally:
+            gc.enable()
+        assert left == []
