@@ -19,7 +19,7 @@ import trio
 from msgspec import Raw
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call
+from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call, Meta
 from mcpmux.protocol.envelope import Fields, Id, decode_fields, text_of
 from mcpmux.transports.pipe import MessagePipe
 
@@ -55,11 +55,12 @@ class Leg:
     `peer` tells it apart: the key of an upstream session (`docs`, `docs@legacy`, `docs#3`), or `c` and a
     number for a client. `upstream` is the configured name on an upstream's leg. `session` is an HTTP session
     id, `name` what a client calls itself. `notes`: what the tap keeps about it. `introduction`: what the name
-    and revision of a modern client were read from.
+    and revision of a modern client were read from, and `meta` that of its last call if calls share it.
     """
 
     __slots__ = (
         "introduction",
+        "meta",
         "name",
         "notes",
         "peer",
@@ -79,11 +80,12 @@ class Leg:
         self.session: str | None = None
         self.name: str | None = None
         self.introduction: Introduction | None = None
+        self.meta: Meta | None = None
         self.notes: Any = None
 
     def introduce(self, revision: str | None, name: str | None) -> None:
         """The client has said who it is."""
-        self.revision, self.name, self.introduction = revision, name, None
+        self.revision, self.name, self.introduction, self.meta = revision, name, None, None
 
     def __repr__(self) -> str:
         return f"<Leg {self.side} {self.peer} {self.transport} {self.revision}>"
@@ -193,12 +195,13 @@ class Watch(NamedTuple):
 
 def identify(call: Call) -> None:
     """What a modern call says about its client, for whoever watches the leg."""
-    if (origin := ORIGIN.get()) is not None:
+    if (origin := ORIGIN.get()) is not None and origin.leg.meta is not call.meta:
         leg, meta = origin.leg, call.meta
         said = meta.get(VERSION), meta.get(CLIENT_INFO)
         if said != leg.introduction:
             leg.introduce(text_of(said[0]), name_in(said[1]))
             leg.introduction = _kept(said)
+        leg.meta = meta if type(meta) is Meta else None
 
 
 def _kept(said: Introduction) -> Introduction | None:
