@@ -288,7 +288,7 @@ async def test_an_open_door_to_the_network_is_refused(host: str, kind: Any):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "LocalHost"])
 async def test_loopback_needs_nothing_said(host: str):
-    listeners = Listeners(http=(HttpListener(host=host, port=1),), tcp=(TcpListener(host=host, port=1),))
+    listeners = Listeners(http=(HttpListener(host=host, port=1),), tcp=(TcpListener(host=host, port=2),))
     assert await make_gate(Config(upstreams=(upstream("docs"),), listeners=listeners)) is None
 
 
