@@ -104,7 +104,7 @@ class Site:
         return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, result)
 
     def _contents_of(self, uri: str, size: int) -> bytes:
-        return self._finish({"contents": [{"uri": uri, "mimeType": "text/plain", "text": _text(size)}]})
+        return self._finish({"contents": [{"uri": uri, "mimeType": "text/plain", "text": _text(size, uri)}]})
 
     def _pages_of(self, items: int, page: int) -> dict[str, bytes]:
         """Cursor to page; the first page's cursor is ""."""
@@ -143,8 +143,9 @@ def _as_legacy(result: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode(result)
 
 
-def _text(size: int) -> str:
-    return (_WORDS * (size // len(_WORDS) + 1))[:size]
+def _text(size: int, begin: str = "") -> str:
+    """`begin` makes it one of its own: what is the same everywhere is looked at once by a capture."""
+    return (begin + _WORDS * (size // len(_WORDS) + 1))[:size]
 
 
 def _listed(number: int) -> dict[str, str]:
