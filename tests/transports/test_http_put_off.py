@@ -373,3 +373,100 @@ async def test_nothing_is_put_off_twice_nor_without_a_connection():
         await stream.send_all(GET)
         await receive_until(stream, b"\r\n\r\none")
         assert len(caught) == 1
+
+
+class SlowToLeave(Answer):
+    """Tells somebody else that it was given up, which takes until `told`."""
+
+    def __init__(self, reply):
+        super().__init__(reply)
+        self.told = trio.Event()
+
+    async def carry_on(self):
+        try:
+            await super().carry_on()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self.told.wait()
+
+
+class SlowDesk(Desk):
+    def handle(self, request, reply):
+        answer = SlowToLeave(reply)
+        over = reply.put_off(answer)
+        self.answers.append(answer)
+        self.arrival.set()
+        return over
+
+
+async def test_a_request_called_off_twice_takes_no_other_one_with_it():
+    desk = SlowDesk()
+    async with serving(desk.handle) as server, await server.connect() as stream:
+        await stream.send_all(GET)
+        first = await desk.answer()
+        await trio.testing.wait_all_tasks_blocked()
+        first.reply.call_off("taken back")
+        await settled(first.begun)
+        first.reply.call_off("taken back")
+        first.told.set()
+        assert (await receive_until(stream, b"\r\n\r\n")).startswith(b"HTTP/1.1 202 ")
+        await stream.send_all(GET)
+        second = await desk.answer()
+        await trio.testing.wait_all_tasks_blocked()
+        second.told.set()
+        second.go.set()
+        second.come(None)
+        await receive_until(stream, b"\r\n\r\ncarried on")
+
+
+@pytest.mark.parametrize("twice", [False, True])
+async def test_nothing_follows_an_answer_that_was_cut_in_the_middle(twice):
+    class Large(SlowToLeave):
+        async def carry_on(self):
+            try:
+                await self.reply.send_parts(200, TEXT, [b"x" * LARGE, b"y" * LARGE])
+            finally:
+                self.begun.set()
+                with trio.CancelScope(shield=True):
+                    await self.told.wait()
+
+    answers = []
+
+    def handle(request, reply):
+        if request.path != "/a":
+            return reply.send(200, TEXT, b"NEXT")
+        answers.append(Large(reply))
+        return reply.put_off(answers[-1])
+
+    async with serving(handle) as server, await server.connect() as stream:
+        await stream.send_all(GET)
+        await trio.testing.wait_all_tasks_blocked()
+        (answer,) = answers
+        answer.come(None)
+        answer.reply.call_off("taken back")
+        await settled(answer.begun)
+        if twice:
+            answer.reply.call_off("taken back")
+        answer.told.set()
+        received = b""
+        with trio.fail_after(PATIENCE), suppress(trio.BrokenResourceError):
+            await stream.send_all(NEXT)
+            async for part in stream:
+                received += part
+        assert len(received) < LARGE
+        assert b"NEXT" not in received
+
+
+async def test_what_comes_behind_and_is_no_request_wins_no_time():
+    """Tiny: a line end behind a request is none, as RFC 9112 (2.2) has it."""
+    desk = Desk()
+    async with serving(desk.handle, idle_seconds=0.2) as server, await server.connect() as stream:
+        await stream.send_all(GET)
+        answer = await desk.answer()
+        await trio.testing.wait_all_tasks_blocked()
+        await stream.send_all(b"\r\n")
+        await settled(answer.begun)
+        answer.go.set()
+        await receive_until(stream, b"\r\n\r\ncarried on")
+        with trio.fail_after(PATIENCE):
+            assert await stream.receive_some() == b""

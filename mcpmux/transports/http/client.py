@@ -203,7 +203,8 @@ class HttpPool:
         else:
             head += b"\r\n"
         if self._closed:
-            raise TransportClosed("the connection pool is closed")
+            with not_sent_yet():
+                raise TransportClosed("the connection pool is closed")
         if self._running < self.limits.connections:
             self._running += 1
         else:

@@ -80,6 +80,7 @@ class ServerConnection:
         self._scope = trio.CancelScope()
         self._unused = False  # we stop, and nothing of a request has come
         self._called_off = False  # the handler was cancelled, and the connection goes on
+        self._is_cut = False  # half an answer was sent, so that it cannot
         self._put_off: PutOff | None = None  # an answer that comes when its handler is over
         self._wanted = False  # such an answer needs the task, whose wait was cancelled for it
 
@@ -95,12 +96,12 @@ class ServerConnection:
                     return
                 if self.refusal is None:
                     await self._converse(IDLE)
-            while self._called_off or self._wanted:
+            while (self._called_off or self._wanted) and not self._is_cut:
                 await self._go_on()
         except* Exception as crash:
             self._note_crash(crash)
         finally:
-            if self._put_off is not None:
+            if self._put_off is not None and (self._reply is None or not self._reply.finished):
                 await give_up(self._put_off)
         if self.refusal is not None and not self._handshaking:
             await self._refuse(self.refusal)
@@ -184,7 +185,11 @@ class ServerConnection:
         if put_off is not None and (called_off or (reply is not None and reply.finished)):
             self._put_off = None
             if reply is not None and not reply.finished:
+                self._scope = scope = trio.CancelScope()  # not entered: it hears of a client that leaves
                 await give_up(put_off)
+                if self._is_cut or (scope.cancel_called and not self._called_off):
+                    return
+                self._called_off = self._wanted = False  # called off twice
         self._scope = trio.CancelScope()
         with self._scope:
             if put_off is not None and self._put_off is put_off:
@@ -250,10 +255,10 @@ class ServerConnection:
             if data:
                 parser.feed(data)
             # What comes behind a request waits for its answer; so does the end, till the client is seen gone.
-            if (late := self._put_off) is not None and (
-                self._scope.cancel_called or not await self._settle(late)
-            ):
-                return
+            if (late := self._put_off) is not None:
+                if self._scope.cancel_called or not await self._settle(late):
+                    return
+                phase = None
             if not data:
                 return
 
@@ -330,7 +335,7 @@ class ServerConnection:
                     await self.flush()
                 sent = max(0, sent - len(part))
         except BaseException:
-            self._called_off = False
+            self._is_cut = True
             self._scope.cancel(reason="half an answer was sent")
             raise
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import trio
-
-from mcpmux.errors import ConnectFailed, Overdue
+from mcpmux.errors import ConnectFailed
 
 _NOTE = "nothing of the request was sent"
 
 
 @contextmanager
 def not_sent_yet() -> Iterator[None]:
-    """A request that is cancelled in here, or whose time is over, is told from one that was sent."""
+    """A request that ends in here, whether it fails or is cancelled, is told from one that was sent."""
     try:
         yield
-    except (trio.Cancelled, Overdue) as end:
+    except BaseException as end:
         end.add_note(_NOTE)
         raise
 
