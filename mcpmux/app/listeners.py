@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -33,6 +32,7 @@ from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.stdio import open_stdio_pipe
 from mcpmux.transports.stream_server import cannot_listen, in_tls, open_tcp_listeners, serve_streams
+from mcpmux.transports.tls.context import CurrentContext
 from mcpmux.transports.tls.served import ServedCertificates
 from mcpmux.transports.unix_socket import open_unix_listener
 
@@ -184,7 +184,7 @@ async def open_streams(listener: StreamListener) -> AsyncIterator[tuple[str, lis
 
 async def tls_of(
     listener: StreamListener | HttpListener, certificates: ServedCertificates
-) -> ssl.SSLContext | None:
+) -> CurrentContext | None:
     """What a listener secures its connections with. Raises ConfigError for files that are of no use."""
     if isinstance(listener, UnixListener) or listener.tls is None:
         return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import socket
-import ssl
 from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
@@ -16,6 +15,7 @@ import trio
 from trio.abc import Listener, Stream
 
 from mcpmux.errors import TransportError
+from mcpmux.transports.tls.context import CurrentContext
 from mcpmux.transports.wire import reason_of
 
 log = structlog.get_logger()
@@ -51,12 +51,29 @@ def cannot_listen(host: str, port: int, error: OSError) -> TransportError:
 
 
 def in_tls(
-    listeners: Sequence[Listener[trio.SocketStream]], context: ssl.SSLContext | None
+    listeners: Sequence[Listener[trio.SocketStream]], context: CurrentContext | None
 ) -> list[Listener[Stream]]:
     """Their connections inside TLS, when a context is given."""
     if context is None:
         return list(listeners)
-    return [trio.SSLListener(plain, context, https_compatible=True) for plain in listeners]
+    return [_TlsListener(plain, context) for plain in listeners]
+
+
+class _TlsListener(Listener[Stream]):
+    """As trio's, but with whatever context is the current one."""
+
+    def __init__(self, plain: Listener[trio.SocketStream], context: CurrentContext) -> None:
+        self._plain = plain
+        self._context = context
+
+    async def accept(self) -> Stream:
+        """The next connection, before its handshake."""
+        stream = await self._plain.accept()
+        return trio.SSLStream(stream, self._context(), server_side=True, https_compatible=True)
+
+    async def aclose(self) -> None:
+        """Accept nothing any more."""
+        await self._plain.aclose()
 
 
 async def serve_streams(

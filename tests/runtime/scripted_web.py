@@ -67,7 +67,7 @@ async def open_web(
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     url = f"{'https' if tls else 'http'}://127.0.0.1:{listeners[0].socket.getsockname()[1]}/mcp"
     async with trio.open_nursery() as nursery:
-        serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), tls=tls)
+        serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), tls=tls and (lambda: tls))
         await nursery.start(serve, listeners, web.handle)
         config = Config(upstreams=(Upstream(name="web", target=make_target(url), prefix="", **settings),))
         with trio.fail_after(60):

@@ -43,7 +43,7 @@ async def serving(context, handler=echo, host="127.0.0.1", **limits):
             refuse=lambda status, sentence: ((), f"{status} {sentence}".encode()),
             stopping=trio.Event(),
             limits=HttpLimits(**limits),
-            tls=context,
+            tls=context and (lambda: context),
             task_status=task_status,
         )
 
@@ -313,9 +313,8 @@ async def test_draining_does_not_wait_for_a_handshake(certificates):
     stopping = trio.Event()
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            serve = partial(
-                serve_http, refuse=lambda *_: ((), b""), stopping=stopping, tls=server_tls(certificates)
-            )
+            context = server_tls(certificates)
+            serve = partial(serve_http, refuse=lambda *_: ((), b""), stopping=stopping, tls=lambda: context)
             await nursery.start(serve, listeners, echo)
             async with await trio.open_tcp_stream(*listeners[0].socket.getsockname()) as silent:
                 await silent.send_all(b"\x16")

@@ -10,6 +10,8 @@ import pytest
 
 from mcpmux.config import ServerTls
 from mcpmux.errors import ConfigError
+from mcpmux.transports.tls import served as served_module
+from mcpmux.transports.tls.context import CurrentContext, server_context
 from mcpmux.transports.tls.served import ServedCertificates
 from tests.transports.certificates import Certificates
 
@@ -24,14 +26,21 @@ def tls_in(folder: Path, certificates: Certificates, *, ask: bool = False) -> Se
     return ServerTls(**{name: str(folder / name) for name in copies})
 
 
-def shake_hands(context: ssl.SSLContext, certificates: Certificates, name: str, client: str = "") -> None:
+def shake_hands(current: CurrentContext, certificates: Certificates, name: str, client: str = "") -> None:
     """A client that expects `name` connects. Raises ssl.SSLError of whoever does not want the other."""
     trusting = ssl.create_default_context(cafile=certificates.ca)
     if client:
         trusting.load_cert_chain(getattr(certificates, client), getattr(certificates, f"{client}_key"))
+    meet(trusting, current, name, None)
+
+
+def meet(
+    trusting: ssl.SSLContext, current: CurrentContext, name: str, session: ssl.SSLSession | None
+) -> ssl.SSLObject:
+    """A client and a server that have understood each other: the client's end."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ours = trusting.wrap_bio(to_client, to_server, server_hostname=name)
-    theirs = context.wrap_bio(to_server, to_client, server_side=True)
+    ours = trusting.wrap_bio(to_client, to_server, server_hostname=name, session=session)
+    theirs = current().wrap_bio(to_server, to_client, server_side=True)
     waiting = {ours, theirs}
     while waiting:
         for end in (ours, theirs):
@@ -40,6 +49,9 @@ def shake_hands(context: ssl.SSLContext, certificates: Certificates, name: str, 
                 waiting.discard(end)
             except ssl.SSLWantReadError:
                 pass
+    theirs.write(b"x")  # and what a client needs to come again
+    ours.read(1)
+    return ours
 
 
 async def test_handshakes_use_the_files_as_they_were_read_last(certificates: Certificates, tmp_path: Path):
@@ -90,3 +102,38 @@ async def test_files_that_are_of_no_use_change_nothing_anywhere(certificates: Ce
 async def test_a_file_that_is_of_no_use_at_the_start_is_named(certificates: Certificates):
     with pytest.raises(ConfigError, match=r"listener a:1: tls\.certificate: .*missing\.pem"):
         await ServedCertificates().open("listener a:1", ServerTls(certificate=certificates.missing))
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_who_is_not_trusted_any_more_cannot_take_an_old_session_up_again(
+    certificates: Certificates, tmp_path: Path, version: ssl.TLSVersion
+):
+    served = ServedCertificates()
+    current = await served.open("listener a:1", tls_in(tmp_path, certificates, ask=True))
+    client = ssl.create_default_context(cafile=certificates.ca)
+    client.load_cert_chain(certificates.client, certificates.client_key)
+    client.maximum_version = version
+    session = meet(client, current, "localhost", None).session
+    assert meet(client, current, "localhost", session).session_reused
+    shutil.copy(certificates.strange_ca, tmp_path / "client_ca")
+    assert await served.renew() == ("listener a:1",)
+    with pytest.raises(ssl.SSLError):
+        meet(client, current, "localhost", session)
+
+
+async def test_what_is_replaced_while_it_is_read_is_read_the_next_time(
+    certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def slowly(tls: ServerTls) -> ssl.SSLContext:
+        context = server_context(tls)
+        shutil.copy(certificates.elsewhere, tmp_path / "certificate")
+        shutil.copy(certificates.elsewhere_key, tmp_path / "key")
+        return context
+
+    served = ServedCertificates()
+    with monkeypatch.context() as patched:
+        patched.setattr(served_module, "server_context", slowly)
+        current = await served.open("listener a:1", tls_in(tmp_path, certificates))
+    shake_hands(current, certificates, "localhost")
+    assert await served.renew() == ("listener a:1",)
+    shake_hands(current, certificates, "elsewhere.example")

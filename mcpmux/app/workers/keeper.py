@@ -203,8 +203,7 @@ class Whole:
     async def renew(self) -> tuple[str, ...]:
         """See Mux."""
         changed = await self.certificates.renew()
-        if changed:
-            self._say(lambda _: Renew())
+        self._say(lambda _: Renew())  # one of them may have failed where the others did not
         return changed
 
     async def settled(self) -> None:

@@ -7,7 +7,6 @@ handled.
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -20,6 +19,7 @@ from mcpmux.transports.http.date import http_date
 from mcpmux.transports.http.message import HttpLimits, Refusal
 from mcpmux.transports.http.reply import ServerState
 from mcpmux.transports.http.server_connection import Handler, Refuse, ServerConnection, Shared
+from mcpmux.transports.tls.context import CurrentContext
 
 SWEEP_SECONDS = 0.1  # resolution of every deadline, and how soon a client's leaving is noticed
 SWEEP_CONNECTIONS = 250  # at a time, as each costs a system call: a thousand take four sweeps
@@ -33,7 +33,7 @@ async def serve_http(
     refuse: Refuse,
     stopping: trio.Event,
     limits: HttpLimits | None = None,
-    tls: ssl.SSLContext | None = None,
+    tls: CurrentContext | None = None,
     handing: Handing | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:

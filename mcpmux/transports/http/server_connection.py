@@ -28,6 +28,7 @@ from mcpmux.transports.http.put_off import PutOff, give_up
 from mcpmux.transports.http.reply import HttpReply, ServerState
 from mcpmux.transports.http.request import BODY, IDLE, Phase, RequestParser
 from mcpmux.transports.tls.certificate import holder_of
+from mcpmux.transports.tls.context import CurrentContext
 from mcpmux.transports.tls.handshake import NotTls, accept_tls
 from mcpmux.transports.wire import Part, PlainWire, Wire
 
@@ -51,7 +52,7 @@ class Shared(msgspec.Struct):
     refuse: Refuse
     limits: HttpLimits
     state: ServerState
-    tls: ssl.SSLContext | None = None
+    tls: CurrentContext | None = None
     handing: Handing | None = None
 
 
@@ -92,7 +93,7 @@ class ServerConnection:
         try:
             with self._scope:
                 tls = self._shared.tls
-                if self._handshaking and tls is not None and not await self._secure(tls):
+                if self._handshaking and tls is not None and not await self._secure(tls()):
                     return
                 if self.refusal is None:
                     await self._converse(IDLE)

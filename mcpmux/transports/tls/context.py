@@ -7,10 +7,17 @@ passphrase is asked for on a terminal or shown. Building a context reads files: 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 from mcpmux.config import ClientTls, Secret, ServerTls
 from mcpmux.errors import ConfigError
+
+CurrentContext = Callable[[], ssl.SSLContext]
+"""What a connection that comes now is secured with.
+
+Each reading of the files has a context of its own: no session with an older one opens a door any more.
+"""
 
 HTTP_ALPN = ("http/1.1",)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import trio
 
 from mcpmux.config import ServerTls
 from mcpmux.errors import ConfigError
-from mcpmux.transports.tls.context import server_context
+from mcpmux.transports.tls.context import CurrentContext, server_context
 
 READ_SECONDS = 10.0  # for the files of all listeners, when they are read again
 
@@ -29,9 +30,9 @@ class _Served:
     now: ssl.SSLContext
     mark: bytes
 
-    def choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _: ssl.SSLContext) -> None:
-        """Called by OpenSSL at the beginning of each handshake."""
-        connection.context = self.now
+    def current(self) -> ssl.SSLContext:
+        """See CurrentContext."""
+        return self.now
 
 
 class ServedCertificates:
@@ -43,13 +44,12 @@ class ServedCertificates:
     def __repr__(self) -> str:
         return f"<ServedCertificates {[served.where for served in self._served]}>"
 
-    async def open(self, where: str, tls: ServerTls) -> ssl.SSLContext:
+    async def open(self, where: str, tls: ServerTls) -> CurrentContext:
         """What a listener secures its connections with. Raises ConfigError for files that are of no use."""
         mark, context = await trio.to_thread.run_sync(_read, where, tls)
         served = _Served(where, tls, context, mark)
-        context.sni_callback = served.choose
         self._served.append(served)
-        return context
+        return served.current
 
     async def renew(self) -> tuple[str, ...]:
         """Read all files again: the listeners that have other ones now.
@@ -80,12 +80,17 @@ class ServedCertificates:
 
 def _read(where: str, tls: ServerTls) -> tuple[bytes, ssl.SSLContext]:
     try:
-        context = server_context(tls)
-        mark = hashlib.sha256()
+        mark = hashlib.sha256()  # of the files before they are used: what comes between is read next time
         for path in (tls.certificate, tls.key, tls.client_ca):
-            mark.update(Path(path).read_bytes() if path is not None else b"")
+            mark.update(_bytes_of(path) if path is not None else b"")
+        context = server_context(tls)
     except ConfigError as error:
         raise ConfigError([f"{where}: {problem}" for problem in error.problems]) from None
-    except OSError as error:
-        raise ConfigError([f"{where}: {error.filename}: {error.strerror}"]) from None
     return mark.digest(), context
+
+
+def _bytes_of(path: str) -> bytes:
+    """Nothing for a file that cannot be read, of which `server_context` says why."""
+    with suppress(OSError):
+        return Path(path).read_bytes()
+    return b""
