@@ -141,7 +141,7 @@ class Relay:
 
     def move_interest(self, upstream: str, other: str) -> frozenset[str]:
         """The session with key `upstream` has gone and `other` takes over; the URIs that this is about."""
-        self._tell_all()
+        self._updates.move(upstream, other)
         for said_raw in self._raw.values():
             moved = {(owner, uri) for owner, uri in said_raw if owner == upstream}
             said_raw -= moved
@@ -150,7 +150,7 @@ class Relay:
 
     def forget(self, upstream: str) -> None:
         """Nothing has the URIs any more under which clients know those of an upstream."""
-        self._tell_all()
+        self._tell_all(upstream)
         self.subscriptions.forget(upstream)
         for said_raw in self._raw.values():
             said_raw -= {(owner, uri) for owner, uri in said_raw if owner == upstream}
@@ -231,9 +231,9 @@ class Relay:
         self._updates.known(until)
         self._known.set()
 
-    def _tell_all(self) -> None:
+    def _tell_all(self, of: str | None = None) -> None:
         """What is still to be told is told now, to those who listen now."""
-        for upstream, uri in self._updates.take_all():
+        for upstream, uri in self._updates.take_all(of):
             self._tell(upstream, uri)
 
     def _tell(self, upstream: str, uri: str) -> None:

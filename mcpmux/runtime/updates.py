@@ -52,8 +52,17 @@ class Updates:
             self._waiting[key] = (last, last)
         return key
 
-    def take_all(self) -> list[Key]:
-        """All, which are told now and not again."""
-        taken = list(self._waiting)
-        self._waiting.clear()
+    def take_all(self, upstream: str | None = None) -> list[Key]:
+        """All, or those of one session, which are told now and not again."""
+        taken = [key for key in self._waiting if upstream is None or key[0] == upstream]
+        for key in taken:
+            del self._waiting[key]
         return taken
+
+    def move(self, upstream: str, other: str) -> None:
+        """What is to be told of one session is told of another in its place."""
+        waiting, self._waiting = self._waiting, {}
+        for (owner, uri), (first, last) in waiting.items():
+            key = (other if owner == upstream else owner, uri)
+            found = self._waiting.get(key, (first, last))
+            self._waiting[key] = (min(first, found[0]), max(last, found[1]))

@@ -59,3 +59,26 @@ def test_all_can_be_told_at_once():
     updates.put(B, 1.0)
     updates.put(A, 2.0)
     assert (updates.take_all(), len(updates)) == ([A, B], 0)
+
+
+def test_what_one_session_says_can_be_told_by_itself():
+    updates = Updates()
+    for key in (A, ("notes", "memo:a"), B):
+        updates.put(key, 1.0)
+    assert updates.take_all("docs") == [A, B]
+    assert updates.take_all() == [("notes", "memo:a")]
+
+
+def test_what_waits_for_one_session_waits_on_for_the_one_that_takes_over():
+    updates = Updates()
+    updates.put(A, 2.0)
+    updates.put(B, 3.0)
+    updates.put(("docs#2", "memo:a"), 1.0)
+    updates.move("docs#2", "docs")
+    assert len(updates) == 2
+    updates.known(1.0)
+    assert (updates.due(PAUSE), updates.take()) == (-inf, A)
+    assert updates.due(PAUSE) == 13.0  # B
+    updates.known(3.0)
+    assert [updates.take() for _ in range(2)] == [B, A]
+    assert not updates

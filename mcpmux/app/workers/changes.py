@@ -54,6 +54,41 @@ class Changes:
         return taken, known
 
 
+class Rounds:
+    """What a worker has said of changes, by the numbers that it gave, until all others know. Pure."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, float] = {}  # when it was said, the oldest first
+        self._known: set[int] = set()  # those of them that all know of, behind one that they do not
+        self._last = 0
+
+    def __repr__(self) -> str:
+        return f"<Rounds {len(self._open)} open>"
+
+    def begin(self, now: float) -> int:
+        """The number of what is said now, about all that was heard of until now."""
+        self._last += 1
+        self._open[self._last] = now
+        return self._last
+
+    def known(self, number: int, now: float) -> float | None:
+        """All know of that one: until when all that was heard of is known; None when something before is not.
+
+        What nobody has answered for SPREAD_SECONDS is not waited for.
+        """
+        if number in self._open:
+            self._known.add(number)
+        until = None
+        while self._open:
+            oldest, said = next(iter(self._open.items()))
+            if oldest not in self._known and said + SPREAD_SECONDS > now:
+                break
+            del self._open[oldest]
+            self._known.discard(oldest)
+            until = said
+        return until
+
+
 def forget_changed(fleet: Fleet, resources: Iterable[Resource]) -> None:
     """Nothing that was said of these is used again."""
     for session in fleet.sessions():

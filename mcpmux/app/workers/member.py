@@ -38,7 +38,7 @@ Take = Callable[[int, Parcel], None]
 Spread = Callable[["Worker", Changed], None]
 """Takes what a worker has heard that all others have to know."""
 
-KNOWN_LIMIT = 16  # answers that wait for a worker to be told; it waits for one at a time
+KNOWN_LIMIT = 256  # answers that wait for a worker to be told; past that it waits its SPREAD_SECONDS
 
 
 class Worker:

@@ -12,7 +12,6 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import count
 from typing import Any
 
 import structlog
@@ -25,7 +24,7 @@ from mcpmux.app.mux import Mux
 from mcpmux.app.serving import DRAIN_SECONDS, settle_memory
 from mcpmux.app.watching import open_watching
 from mcpmux.app.workers.answers import Answers
-from mcpmux.app.workers.changes import SPREAD_SECONDS, Changes, forget_changed
+from mcpmux.app.workers.changes import SPREAD_SECONDS, Changes, Rounds, forget_changed
 from mcpmux.app.workers.courier import Courier, Parcel
 from mcpmux.app.workers.desk import (
     Act,
@@ -83,8 +82,7 @@ class _Work:
         self._hatch = hatch
         self._stopping = trio.Event()
         self._waiting = trio.CancelScope()  # for the next connection
-        self._spreading = 0  # number of what the other workers are being told
-        self._known = trio.Event()  # they know it
+        self._rounds = Rounds()
 
     async def run(self) -> None:
         config = self._begin.config
@@ -177,13 +175,9 @@ class _Work:
         changes = Changes()
         mux.relay.pause = SPREAD_SECONDS
         mux.relay.on_update = lambda upstream, uri: changes.add([(upstream, uri)])
-        for number in count(1):
+        while True:
             resources, _ = await changes.take()
-            heard, self._spreading, self._known = trio.current_time(), number, trio.Event()
-            await _say(self._desk, Changed(resources, number))
-            with trio.move_on_after(SPREAD_SECONDS):
-                await self._known.wait()
-                mux.relay.know(heard)
+            await _say(self._desk, Changed(resources, self._rounds.begin(trio.current_time())))
 
     async def _heed_signals(self) -> None:
         """SIGTERM to a worker alone drains it, as soon as the keeper knows; that starts another one."""
@@ -216,8 +210,9 @@ class _Work:
             mux.apply(saying.config)
         elif isinstance(saying, Changed):
             forget_changed(mux.upstreams, saying.resources)
-        elif isinstance(saying, Known) and saying.number == self._spreading:
-            self._known.set()
+        elif isinstance(saying, Known):
+            if (until := self._rounds.known(saying.number, trio.current_time())) is not None:
+                mux.relay.know(until)
         elif isinstance(saying, Act) and saying.upstream in mux.upstreams:
             act(mux, saying.action, saying.upstream)
 

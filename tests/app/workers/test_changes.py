@@ -7,7 +7,7 @@ import trio
 import trio.testing
 from trio.testing import wait_all_tasks_blocked
 
-from mcpmux.app.workers.changes import WAITING_LIMIT, Changes, forget_changed
+from mcpmux.app.workers.changes import SPREAD_SECONDS, WAITING_LIMIT, Changes, Rounds, forget_changed
 from tests.runtime.scripted import MODERN
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_caching import READ, URI, Library, read, ready
@@ -94,3 +94,21 @@ async def test_others_hear_of_an_update_before_clients_do(autojump_clock: trio.t
         await client.receive_method("notifications/resources/updated")  # others may have read in between
         assert trio.current_time() == began + 1.25
         assert await client.drain() == []
+
+
+def test_what_was_said_is_known_when_all_before_it_is():
+    rounds = Rounds()
+    first, second, third = (rounds.begin(now) for now in (1.0, 1.1, 1.2))
+    assert rounds.known(second, 1.3) is None
+    assert rounds.known(first, 1.3) == 1.1
+    assert rounds.known(first, 1.3) is None
+    assert rounds.known(third, 1.3) == 1.2
+
+
+def test_what_nobody_answers_is_not_waited_for():
+    rounds = Rounds()
+    rounds.begin(1.0)
+    second = rounds.begin(1.1)
+    assert rounds.known(second, 1.2) is None
+    third = rounds.begin(1.0 + SPREAD_SECONDS)
+    assert rounds.known(third, 1.0 + SPREAD_SECONDS) == 1.0 + SPREAD_SECONDS
