@@ -22,8 +22,8 @@ from tests.real.parts import program
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 AGREED = 0.1  # of wrk's number
-# Of the load that wrk makes in a second of CPU time. A quarter is aimed at (`benchmarks.generator` says what a
-# machine gives), and a CPython compiled without optimisation falls short of it by a tenth now and then.
+# Of the load that wrk makes in a second of CPU time. Aimed at is a quarter (see `benchmarks.generator`), and
+# a CPython compiled without optimisation falls short of it by a tenth now and then.
 LEAST_SHARE = 0.2
 PAIRS_AT_ONCE = 3
 ATTEMPTS = 4  # a machine that does other work disturbs some pairs; then more are measured

@@ -251,7 +251,7 @@ def cut(text: str, limit: int) -> str:
 def params_size(call: Call) -> int:
     """Bytes of a call's `params`, `_meta` included."""
     params, meta = call.params, call.meta
-    if not meta:
+    if not meta and type(meta) is not Meta:
         return size(params)
     inner = len(meta.encoded) if type(meta) is Meta else size(meta)
     return size(params) + inner + len(META) + 3 + bool(params)
