@@ -44,7 +44,12 @@ class Sink(Protocol):
 
 
 class Archive(Protocol):
-    """Told of every message, of many at a time."""
+    """Told of every message, of many at a time.
+
+    `patience`: how many messages of up to LONG bytes may wait to be told. It does not count them until then.
+    """
+
+    patience: int
 
     def expect(self, settle: Callable[[], None]) -> None:
         """A message has passed. `settle`, which has it told of all that have, is to be called before long."""
@@ -85,7 +90,7 @@ class Recorder:
         self._takes = [sink.take for sink in sinks]
         self._archive = archive
         self._is_told = bool(sinks) or archive is not None
-        self._most_waiting = BATCH if archive is not None and not sinks else 1
+        self._most_waiting = min(BATCH, archive.patience) if archive is not None and not sinks else 1
         self._waiting: list[Passed] = []
         self._exchanges: dict[int, Exchange] = {}
         self._clients = itertools.count(1)

@@ -328,6 +328,23 @@ async def test_with_wait_requests_wait_for_room_and_nothing_is_dropped(tmp_path:
     assert [record.seq for record in records] == list(range(301))
 
 
+async def test_with_wait_what_waits_to_be_looked_at_takes_no_room_that_is_not_there(tmp_path: Path):
+    text = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"text":"' + b"x" * 1000 + b'"}}'
+
+    async def use(capturing: Capturing) -> None:
+        assert capturing.sink is not None
+        recorder = Recorder((), capturing.keepers, lambda: 101.25, capturing.sink)
+        client = recorder.client("http")
+        for number in range(300):
+            with trio.fail_after(60):
+                await recorder.admit(client, number, Call("tools/call", {}, {}))
+            recorder.saw(client, "in", text % number)
+        assert capturing.sink.dropped == 0
+
+    records = await capture(attrs.evolve(FULL, queue_bytes=65536, on_full="wait"), tmp_path, use)
+    assert [record.seq for record in records] == list(range(301))
+
+
 async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(capture_sink, "RETRY_SECONDS", 0.01)
     client, correlator = Leg("client", "c1", "http"), Correlator()

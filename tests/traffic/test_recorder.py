@@ -23,6 +23,7 @@ class Shelf:
     """An archive that settles only when it is told to; and a sink."""
 
     def __init__(self) -> None:
+        self.patience = BATCH
         self.batches: list[list[Seen]] = []
         self.expected = 0
         self.told: list[Seen] = []

@@ -22,7 +22,7 @@ from mcpmux.traffic.capture.line import LineEncoder
 from mcpmux.traffic.capture.message import Run
 from mcpmux.traffic.capture.writer import CaptureWriter, behind
 from mcpmux.traffic.correlation import Seen
-from mcpmux.traffic.recorder import Exchange
+from mcpmux.traffic.recorder import LONG, Exchange
 from mcpmux.traffic.redaction.redactor import Redactor
 
 log = structlog.get_logger()
@@ -34,6 +34,7 @@ BATCH_BYTES = (
     2**20
 )  # of messages that are written together: what is written soon is soon room for more, and cached
 BREATH = 128  # messages that are encoded in one go, before others may do something
+SHARE = 8  # what waits to be looked at may be so large a part of the queue
 LARGE = 256 * 2**10  # bytes that are encoded in one go; a longer message is encoded in a thread
 
 
@@ -89,6 +90,7 @@ class CaptureSink:
         self.paused = False
         self.complete = trio.Event()
         self.finished = trio.Event()
+        self.patience = max(1, config.queue_bytes // (SHARE * (LONG + COST)))
         self._limit = config.queue_bytes
         self._enough = min(config.queue_bytes // 4, BATCH_BYTES)  # not to wait for more
         self._levels = levels
