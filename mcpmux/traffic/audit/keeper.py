@@ -209,7 +209,7 @@ class Audit:
 
     async def _hold(self, entry: _Entry | None, refusal: Callable[[], RpcError]) -> None:
         """Wait for an exchange's record. Raises what `refusal` makes if it should be written, and is not."""
-        if entry is not None and self._trouble is None:
+        if entry is not None and not entry.written and self._trouble is None:
             entry.waiter = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(entry.leave)
         if not self._goes_on and (entry is None or not entry.written):
