@@ -34,6 +34,7 @@ LOSING = ("kill", "restart", "refuse", "ids", "cut", "garbage")  # faults that m
 CONNECTIONS = 32  # idle or streams, to one server: no more than were ever in use at a time
 STREAMS = 2  # to one server that nobody asks anything: its own stream, and what carried the handshake
 OBJECTS_PER_EXCHANGE = 0.5  # that may stay; any leak leaves more
+DEADLINES_KEPT = 2 * 1000  # objects of deadlines that are over, which trio tidies away when there are more
 
 
 def make_victims(pids: Path, chance: random.Random) -> list[Victim]:
@@ -154,7 +155,7 @@ async def run_chaos(tmp_path: Path, seconds: float, losses: int, recovery: float
         )
         assert after.tasks == before.tasks
         assert after.descriptors == before.descriptors
-        assert after.objects - before.objects < OBJECTS_PER_EXCHANGE * exchanges
+        assert after.objects - before.objects < OBJECTS_PER_EXCHANGE * exchanges + DEADLINES_KEPT
 
 
 async def test_servers_harmed_at_random_leave_no_wrong_answer_and_no_trace(tmp_path: Path) -> None:

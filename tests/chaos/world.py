@@ -15,6 +15,7 @@ from mcpmux import app
 from mcpmux.app.listeners import Serving, serve_http_listener
 from mcpmux.config import Config, HttpListener, Upstream
 from mcpmux.protocol.inflight import Ticket
+from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.runtime.mailbox import Mailbox
@@ -89,10 +90,13 @@ class World:
                 found[session.key] = f"{session.state}: {session.trouble}"
             elif session.subscriber.asked != wanted:
                 found[session.key] = f"subscribed to {session.subscriber.asked}, wanted are {wanted}"
+            elif (connection := session.connection) is not None and not connection.hearing:
+                if not is_modern(connection.facts.revision):
+                    found[session.key] = "its own stream is not open (yet: it may be asked for in 5 s again)"
         return found
 
     async def is_well(self, seconds: float) -> None:
-        """Wait until everything is connected and subscribed."""
+        """Wait until everything is connected, subscribed and heard."""
         await until(lambda: not self.faults(), seconds)
         assert not self.faults()
 

@@ -35,6 +35,7 @@ from tests.runtime.scripted_http import HttpFace, open_http_face
 from tests.runtime.test_http_endpoint import HttpClient
 from tests.runtime.world import World, open_world
 
+OVER_HTTP = Http(url="http://unused.invalid/")  # as far as attributes say; the channels are in memory
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLER = "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{CALLER}-01"
@@ -103,6 +104,7 @@ async def open_traced(
     servers: dict[str, ScriptedServer | None], *, propagate: bool = True, **settings: Any
 ) -> AsyncIterator[Traced]:
     """Scripted servers and clients in memory."""
+    settings.setdefault("settings", {name: {"target": OVER_HTTP} for name in servers})
     memory = Memory()
     spans = make_spans(memory, propagate=propagate)
     async with open_world(servers, tap=recorder_of(spans), trace=spans.trace, **settings) as world:

@@ -73,7 +73,7 @@ async def test_tls_wraps_what_tcp_opens(tmp_path: Path):
     authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
     context = server_context(ServerTls(certificate=str(tmp_path / "server.pem")))
     port, listeners = await open_tcp_listeners("127.0.0.1", 0)
-    async with serving(in_tls(listeners, context), echo):
+    async with serving(in_tls(listeners, lambda: context), echo):
         tls = ClientTls(ca=str(tmp_path / "ca.pem"), server_name="localhost")
         await check_echo(await open_tcp("127.0.0.1", port, tls))
         with pytest.raises(ConnectFailed, match=r"TLS: the server's certificate is not trusted.*`tls.ca`"):

@@ -16,7 +16,8 @@ def not_sent_yet() -> Iterator[None]:
     try:
         yield
     except BaseException as end:
-        end.add_note(_NOTE)
+        if not isinstance(end, ConnectFailed):  # which says so itself
+            end.add_note(_NOTE)
         raise
 
 
