@@ -19,6 +19,7 @@ from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.runtime.mailbox import Mailbox
+from mcpmux.runtime.upstreams.connection import Connection
 from mcpmux.transports.pipe import open_line_pipe
 from tests.chaos.clients import LEGACY, MODERN, HttpClient, LineClient, LoadClient
 from tests.chaos.waiting import count_descriptors, until
@@ -51,6 +52,11 @@ def _tasks() -> list[str]:
             names.append(task.name)
             waiting += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
     return names
+
+
+def _is_deaf(connection: Connection | None) -> bool:
+    """Whether what a legacy server says of its own accord is not heard."""
+    return connection is not None and not (is_modern(connection.facts.revision) or connection.hearing)
 
 
 class World:
@@ -90,9 +96,8 @@ class World:
                 found[session.key] = f"{session.state}: {session.trouble}"
             elif session.subscriber.asked != wanted:
                 found[session.key] = f"subscribed to {session.subscriber.asked}, wanted are {wanted}"
-            elif (connection := session.connection) is not None and not connection.hearing:
-                if not is_modern(connection.facts.revision):
-                    found[session.key] = "its own stream is not open (yet: it may be asked for in 5 s again)"
+            elif _is_deaf(session.connection):
+                found[session.key] = "its own stream is not open (yet: it may be asked for in 5 s again)"
         return found
 
     async def is_well(self, seconds: float) -> None:
