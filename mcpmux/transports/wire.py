@@ -251,3 +251,12 @@ def reason_of(error: BaseException) -> str:
     else:
         words = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return (words or type(error).__name__).lower().replace("_", " ")
+
+
+def address_of(stream: trio.SocketStream) -> str:
+    """The peer's address and port, as they are written."""
+    try:
+        host, port, *_ = stream.socket.getpeername()
+    except (OSError, ValueError):
+        return "unknown"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -84,6 +84,14 @@ class Desk:
         return self.answers[-1]
 
 
+async def ask(stream, desk):
+    """The answer to a request that has been put off, the connection's task waiting for the next one."""
+    await stream.send_all(GET)
+    answer = await desk.answer()
+    await trio.testing.wait_all_tasks_blocked()
+    return answer
+
+
 async def settled(event):
     with trio.fail_after(PATIENCE):
         await event.wait()
@@ -93,9 +101,7 @@ async def test_an_answer_is_sent_when_it_comes_and_the_connection_goes_on():
     desk = Desk()
     async with serving(desk.handle) as server, await server.connect() as stream:
         for number in range(3):
-            await stream.send_all(GET)
-            answer = await desk.answer()
-            await trio.testing.wait_all_tasks_blocked()
+            answer = await ask(stream, desk)
             answer.come(b"text %d" % number)
             assert answer.hear is None
             data = await receive_until(stream, b"\r\n\r\ntext %d" % number)
@@ -122,9 +128,7 @@ async def test_what_has_to_be_waited_for_goes_on_in_the_connections_task():
     desk = Desk()
     async with serving(desk.handle) as server, await server.connect() as stream:
         for _ in range(2):
-            await stream.send_all(GET)
-            answer = await desk.answer()
-            await trio.testing.wait_all_tasks_blocked()
+            answer = await ask(stream, desk)
             answer.come(None)
             await settled(answer.begun)
             answer.go.set()
@@ -195,9 +199,7 @@ async def test_what_is_left_when_the_server_is_cut_off_is_given_up():
     desk = Desk()
     async with serving(desk.handle) as server:
         stream = await server.connect()
-        await stream.send_all(GET)
-        answer = await desk.answer()
-        await trio.testing.wait_all_tasks_blocked()
+        answer = await ask(stream, desk)
     assert answer.carried == "cut off"
     await stream.aclose()
 
@@ -207,9 +209,7 @@ async def test_called_off_it_is_given_up_and_the_connection_goes_on(waits):
     desk = Desk()
     async with serving(desk.handle) as server, await server.connect() as stream:
         for _ in range(2):
-            await stream.send_all(GET)
-            answer = await desk.answer()
-            await trio.testing.wait_all_tasks_blocked()
+            answer = await ask(stream, desk)
             if waits:
                 answer.come(None)
                 await settled(answer.begun)
@@ -225,9 +225,7 @@ async def test_called_off_it_is_given_up_and_the_connection_goes_on(waits):
 async def test_called_off_in_the_moment_in_which_it_has_to_be_waited_for_it_is_given_up():
     desk = Desk()
     async with serving(desk.handle) as server, await server.connect() as stream:
-        await stream.send_all(GET)
-        answer = await desk.answer()
-        await trio.testing.wait_all_tasks_blocked()
+        answer = await ask(stream, desk)
         answer.come(None)
         answer.reply.call_off("taken back")
         assert (await receive_until(stream, b"\r\n\r\n")).startswith(b"HTTP/1.1 202 ")
@@ -240,9 +238,7 @@ async def test_called_off_in_the_moment_in_which_it_has_to_be_waited_for_it_is_g
 async def test_the_connection_ends_after_the_answer_when_the_server_stops(comes):
     desk = Desk()
     async with serving(desk.handle) as server, await server.connect() as stream:
-        await stream.send_all(GET)
-        answer = await desk.answer()
-        await trio.testing.wait_all_tasks_blocked()
+        answer = await ask(stream, desk)
         server.stopping.set()
         await trio.sleep(0.3)  # more than a sweep: nobody is cut off
         answer.come(b"the end" if comes else None)
@@ -271,9 +267,7 @@ async def test_a_connection_is_idle_from_its_answer_on():
 async def test_a_server_that_stops_does_not_wait_for_a_connection_that_was_answered():
     desk = Desk()
     async with serving(desk.handle) as server, await server.connect() as stream:
-        await stream.send_all(GET)
-        answer = await desk.answer()
-        await trio.testing.wait_all_tasks_blocked()
+        answer = await ask(stream, desk)
         answer.come(b"text")
         await receive_until(stream, b"\r\n\r\ntext")
         server.stopping.set()
@@ -283,9 +277,7 @@ async def test_a_server_that_stops_does_not_wait_for_a_connection_that_was_answe
 async def test_nothing_is_answered_after_the_answer_that_says_it_is_the_last():
     desk = Desk()
     async with serving(desk.handle) as server, await server.connect() as stream:
-        await stream.send_all(GET)
-        answer = await desk.answer()
-        await trio.testing.wait_all_tasks_blocked()
+        answer = await ask(stream, desk)
         server.stopping.set()
         await trio.sleep(0.3)  # more than a sweep
         answer.come(b"the end")
@@ -318,9 +310,7 @@ async def test_an_answer_that_does_not_go_at_once_is_sent_whole():
     desk = Desk()
     async with serving(desk.handle) as server, await server.connect() as stream:
         for text in (b"x" * LARGE + b"1", b"x" * LARGE + b"2"):
-            await stream.send_all(GET)
-            answer = await desk.answer()
-            await trio.testing.wait_all_tasks_blocked()
+            answer = await ask(stream, desk)
             answer.come(text)
             data = await receive_until(stream, text[-1:])
             assert len(data.partition(b"\r\n\r\n")[2]) == len(text)
@@ -331,9 +321,7 @@ async def test_an_answer_that_does_not_go_at_once_is_sent_before_the_next():
     desk = Desk()
     text = b"x" * LARGE
     async with serving(desk.handle) as server, await server.connect() as stream:
-        await stream.send_all(GET)
-        answer = await desk.answer()
-        await trio.testing.wait_all_tasks_blocked()
+        answer = await ask(stream, desk)
         answer.come(text)
         await stream.send_all(LAST)
         data = await receive_all(stream)
@@ -347,9 +335,7 @@ async def test_the_answer_to_a_client_that_resets_the_connection_is_no_trouble()
     desk = Desk()
     async with serving(desk.handle) as server:
         stream = await server.connect()
-        await stream.send_all(GET)
-        answer = await desk.answer()
-        await trio.testing.wait_all_tasks_blocked()
+        answer = await ask(stream, desk)
         trio.lowlevel.notify_closing(stream.socket)
         stream.socket.close()
         answer.come(b"too late")
@@ -402,17 +388,13 @@ class SlowDesk(Desk):
 async def test_a_request_called_off_twice_takes_no_other_one_with_it():
     desk = SlowDesk()
     async with serving(desk.handle) as server, await server.connect() as stream:
-        await stream.send_all(GET)
-        first = await desk.answer()
-        await trio.testing.wait_all_tasks_blocked()
+        first = await ask(stream, desk)
         first.reply.call_off("taken back")
         await settled(first.begun)
         first.reply.call_off("taken back")
         first.told.set()
         assert (await receive_until(stream, b"\r\n\r\n")).startswith(b"HTTP/1.1 202 ")
-        await stream.send_all(GET)
-        second = await desk.answer()
-        await trio.testing.wait_all_tasks_blocked()
+        second = await ask(stream, desk)
         second.told.set()
         second.go.set()
         second.come(None)
@@ -461,9 +443,7 @@ async def test_what_comes_behind_and_is_no_request_wins_no_time():
     """Tiny: a line end behind a request is none, as RFC 9112 (2.2) has it."""
     desk = Desk()
     async with serving(desk.handle, idle_seconds=0.2) as server, await server.connect() as stream:
-        await stream.send_all(GET)
-        answer = await desk.answer()
-        await trio.testing.wait_all_tasks_blocked()
+        answer = await ask(stream, desk)
         await stream.send_all(b"\r\n")
         await settled(answer.begun)
         answer.go.set()

@@ -6,7 +6,6 @@ writer's task. Files are touched in threads, and long messages are encoded there
 
 from __future__ import annotations
 
-import operator
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,7 +17,7 @@ import trio
 from mcpmux.config.capture import Capture
 from mcpmux.protocol.envelope import Fields
 from mcpmux.traffic.capture.level import OFF, Levels
-from mcpmux.traffic.capture.line import LineEncoder
+from mcpmux.traffic.capture.line import LineEncoder, data_of
 from mcpmux.traffic.capture.message import Run
 from mcpmux.traffic.capture.writer import CaptureWriter, behind
 from mcpmux.traffic.correlation import Seen
@@ -30,15 +29,10 @@ log = structlog.get_logger()
 FLUSH_SECONDS = 0.25  # for how long a message may be in the queue alone
 RETRY_SECONDS = 5.0  # between attempts to write while it does not work
 COST = 300  # bytes that a message takes in the queue besides its own
-BATCH_BYTES = (
-    2**20
-)  # of messages that are written together: what is written soon is soon room for more, and cached
+BATCH_BYTES = 2**20  # of messages that are written together; soon, so that their memory is used again
 BREATH = 128  # messages that are encoded in one go, before others may do something
 SHARE = 8  # what waits to be looked at may be so large a part of the queue
 LARGE = 256 * 2**10  # bytes that are encoded in one go; a longer message is encoded in a thread
-
-
-_data_of = operator.attrgetter("data")
 
 
 def reason_of(error: OSError) -> str:
@@ -123,7 +117,7 @@ class CaptureSink:
     def take_all(self, batch: Sequence[Seen]) -> None:
         """See Archive."""
         level = self._levels.only
-        size = sum(map(len, map(_data_of, batch))) + COST * len(batch)
+        size = sum(map(len, map(data_of, batch))) + COST * len(batch)
         if level is None or size > LARGE or self._bytes + size > self._limit:
             for seen in batch:
                 self.take(seen)

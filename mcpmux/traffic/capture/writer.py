@@ -88,18 +88,17 @@ class CaptureWriter:
     def _spread(self, lines: bytes, now: float) -> int:
         """The same for lines that may not all belong into the open file."""
         done = 0
-        with memoryview(lines) as view:
-            while done < len(lines):
-                try:
-                    end = self._end_of_file(lines, done, now)
-                    self._append([bytes(view[done:end])])
-                except OSError:
-                    if not done:
-                        raise
-                    break
-                done = end
-                if self._size >= self._size_limit:
-                    self.close()
+        while done < len(lines):
+            try:
+                end = self._end_of_file(lines, done, now)
+                self._append([lines[done:end]])
+            except OSError:
+                if not done:
+                    raise
+                break
+            done = end
+            if self._size >= self._size_limit:
+                self.close()
         return done
 
     def _end_of_file(self, lines: bytes, start: int, now: float) -> int:

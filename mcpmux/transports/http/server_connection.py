@@ -30,7 +30,7 @@ from mcpmux.transports.http.request import BODY, IDLE, Phase, RequestParser
 from mcpmux.transports.tls.certificate import holder_of
 from mcpmux.transports.tls.context import CurrentContext
 from mcpmux.transports.tls.handshake import NotTls, accept_tls
-from mcpmux.transports.wire import Part, PlainWire, Wire
+from mcpmux.transports.wire import Part, PlainWire, Wire, address_of
 
 Handler = Callable[[HttpRequest, HttpReply], Awaitable[None]]
 Refuse = Callable[[int, str], tuple[Fields, bytes]]
@@ -64,7 +64,7 @@ class ServerConnection:
     """
 
     def __init__(self, shared: Shared, stream: trio.SocketStream, note: Note | None) -> None:
-        self.peer = note.peer if note is not None else _address(stream)
+        self.peer = note.peer if note is not None else address_of(stream)
         self.wire: Wire = PlainWire(stream) if note is None else ResumedWire(stream, note.data)
         self._handshaking = shared.tls is not None and note is None
         self.refusal: Refusal | None = None
@@ -392,11 +392,3 @@ class ServerConnection:
                         return
             except TransportClosed:
                 return
-
-
-def _address(stream: trio.SocketStream) -> str:
-    try:
-        host, port, *_ = stream.socket.getpeername()
-    except (OSError, ValueError):
-        return "unknown"
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
