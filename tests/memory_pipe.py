@@ -29,6 +29,10 @@ class MemoryPipe:
         except (trio.EndOfChannel, trio.ClosedResourceError):
             raise TransportClosed("the stream has ended") from None
 
+    def stop_reading(self) -> None:
+        """What the other end sends from now on is lost; it can still be told something."""
+        self._receiver.close()
+
     async def aclose(self) -> None:
         self._sender.close()
         self._receiver.close()

@@ -25,6 +25,7 @@ from mcpmux.transports.punctuality import Punctuality
 
 EXPIRE_SECONDS = 10.0  # how often parked calls are looked after
 FAREWELL_SECONDS = 2.0  # for telling a peer that an exchange is cancelled
+LAST_WORDS_SECONDS = 1.0  # for the answers of a peer that takes nothing more
 
 
 class Posting:
@@ -109,12 +110,28 @@ class Posting:
         ticket = self.calls.outgoing.open(call)
         try:
             with limited(term):
-                await self._pipe.send(_request_of(ticket))
+                await self._send_or_end(_request_of(ticket))
         except BaseException:
             await self._leave(ticket)
             raise
         self._limit(ticket, term)
         return await self.go_on(ticket, notify, term)
+
+    async def _send_or_end(self, message: bytes) -> None:
+        """Send. Raises TransportClosed, and the link is closed by then, so that nobody repeats on it."""
+        try:
+            await self._pipe.send(message)
+        except TransportClosed as error:
+            with trio.move_on_after(LAST_WORDS_SECONDS):
+                await self.closed.wait()
+            if not self.closed.is_set():
+                self.give_up(error.with_traceback(None))
+                await self.closed.wait()
+            raise
+
+    def give_up(self, reason: TransportError) -> None:
+        """Read nothing more; `closed` follows, unless it is set."""
+        raise NotImplementedError
 
     def _limit(self, ticket: Ticket, term: Term | None) -> None:
         if term is not None:

@@ -10,8 +10,11 @@ import trio.testing
 
 from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event
-from mcpmux.protocol.envelope import raw
-from tests.runtime.test_link_deadlines import Peer, open_world
+from mcpmux.protocol.envelope import Fields, raw
+from mcpmux.runtime.link import Link, open_link
+from mcpmux.runtime.posting import LAST_WORDS_SECONDS
+from tests.memory_pipe import open_memory_pipes
+from tests.runtime.test_link_deadlines import Peer, open_world, refuse
 
 CALL = Call("tools/call", {"name": raw("slow")}, {PROGRESS_TOKEN: raw("mine")})
 RESULT = {"content": raw([])}
@@ -107,6 +110,47 @@ async def test_nothing_is_posted_where_sending_has_to_wait(autojump_clock):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.exchange, CALL, _unheard)
             await peer.say(id=(await peer.next())["id"], result={"content": []})
+
+
+async def test_a_peer_that_takes_nothing_more_has_a_moment_for_last_words(autojump_clock):
+    ours, theirs = open_memory_pipes()
+    results: list[Fields] = []
+
+    async def ask(link: Link) -> None:
+        results.append(await link.exchange(CALL, _unheard))
+
+    async with open_link(ours, refuse, lambda _: None, objects=False) as link, trio.open_nursery() as nursery:
+        peer = Peer(theirs)
+        nursery.start_soon(ask, link)
+        asked = await peer.next()
+        theirs.stop_reading()
+        began = trio.current_time()
+        nursery.start_soon(failing_exchange, link)
+        await quiet()
+        assert not link.closed.is_set()
+        await peer.say(id=asked["id"], result={"content": []})
+        await quiet()
+        assert results == [RESULT]
+        await link.closed.wait()
+        assert trio.current_time() - began == pytest.approx(LAST_WORDS_SECONDS)
+
+
+async def failing_exchange(link: Link) -> None:
+    """After it no other exchange is tried on the link: who repeats it looks for a new one."""
+    with pytest.raises(TransportClosed, match="the pipe is closed"):
+        await link.exchange(CALL, _unheard)
+    assert link.closed.is_set()
+
+
+async def test_a_call_that_meets_a_closed_stream_before_its_reader_does_ends_the_link(autojump_clock):
+    ours, theirs = open_memory_pipes()
+    async with open_link(ours, refuse, lambda _: None, objects=False) as link:
+        await quiet()
+        await theirs.aclose()
+        assert not link.closed.is_set()
+        began = trio.current_time()
+        await failing_exchange(link)
+        assert trio.current_time() == began
 
 
 async def _unheard(_event: Event) -> None:
