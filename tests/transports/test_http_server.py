@@ -467,16 +467,24 @@ async def test_drain_lets_handlers_finish_and_closes_the_rest():
 
 
 async def test_cancelling_closes_everything():
-    async with serving(wait_forever) as server:
+    begun = trio.Event()
+
+    async def wait(_request, _reply):
+        begun.set()
+        await trio.sleep_forever()
+
+    async with serving(wait) as server:
         stream = await server.connect()
         await stream.send_all(GET)
+        await begun.wait()
     assert await receive_all(stream) == b""
     await stream.aclose()
 
 
 async def test_connection_above_the_limit_is_refused_quickly():
-    async with serving(wait_forever, connections=1) as server, await server.connect():
-        await trio.testing.wait_all_tasks_blocked()
+    async with serving(echo, connections=1) as server, await server.connect() as stream:
+        await stream.send_all(GET)
+        await stream.receive_some()
         answer = await server.ask(b"")
         assert answer.startswith(b"HTTP/1.1 503 ")
 
