@@ -62,8 +62,10 @@ def _is_deaf(connection: Connection | None) -> bool:
 class World:
     """A running mcpmux with one HTTP listener at `port`."""
 
-    def __init__(self, mux: app.Mux, port: int, nursery: trio.Nursery) -> None:
+    def __init__(self, mux: app.Mux, port: int, nursery: trio.Nursery, others: dict[type, int]) -> None:
+        """`others`: how many objects of a kind other tests have left behind."""
         self.mux, self._port, self._nursery = mux, port, nursery
+        self._others = others
 
     @asynccontextmanager
     async def clients(self) -> AsyncIterator[list[LoadClient]]:
@@ -113,8 +115,8 @@ class World:
             "listeners": mux.relay.listening,
             "private sessions": len(mux.upstreams._private),
             "questions": len(mux.relay.questions),
-            "mailboxes": _alive(Mailbox),
-            "tickets": _alive(Ticket),
+            "mailboxes": self._left(Mailbox),
+            "tickets": self._left(Ticket),
             "http sessions": sum(len(each.sessions) for each in _found(HttpEndpoint)),
         }
         for session in mux.upstreams.sessions():
@@ -124,6 +126,9 @@ class World:
             counts[f"{session.key} running"] = session.running
             counts[f"{session.key} waiting"] = session.turnstile.waiting
         return {what: count for what, count in counts.items() if count}
+
+    def _left(self, kind: type) -> int:
+        return max(0, _alive(kind) - self._others[kind])
 
     async def is_empty(self, seconds: float) -> None:
         """Wait until nothing of any client is left."""
@@ -151,11 +156,12 @@ async def open_world(upstreams: list[Upstream]) -> AsyncIterator[World]:
     config = Config(upstreams=tuple(upstreams))
     urls: list[str] = []
     stopping = trio.Event()
+    others = {kind: _alive(kind) for kind in (Mailbox, Ticket)}
     async with app.open_mux(config) as mux, trio.open_nursery() as nursery:
         serving = Serving(config.limits, mux.front, stopping, urls.append)
         await nursery.start(serve_http_listener, HttpListener(host="127.0.0.1", port=0), serving)
         for upstream in mux.upstreams.values():
             await upstream.settled()
-        yield World(mux, int(urls[0].rpartition(":")[2].partition("/")[0]), nursery)
+        yield World(mux, int(urls[0].rpartition(":")[2].partition("/")[0]), nursery, others)
         stopping.set()
         nursery.cancel_scope.cancel()
