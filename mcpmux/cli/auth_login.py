@@ -17,6 +17,7 @@ from mcpmux.auth.tokens import Login
 from mcpmux.auth.upstream_auth import default_store, make_login
 from mcpmux.cli.console import make_table, show_json, show_table, tell
 from mcpmux.cli.options import quiet_option
+from mcpmux.cli.running import run
 from mcpmux.cli.source import load_config
 from mcpmux.config import Config, Http, WebSocket
 from mcpmux.config.oauth import CLIENT_CREDENTIALS
@@ -66,7 +67,7 @@ def login(upstream: str, config: str, scopes: tuple[str, ...], no_browser: bool,
         if not no_browser and has_screen():
             await trio.to_thread.run_sync(webbrowser.open, url, abandon_on_cancel=True)
 
-    done = trio.run(flow.run, show, scopes, timeout)
+    done = run(flow.run, show, scopes, timeout)
     tell(f"Logged in at {printable(done.issuer)}{_until(done)}.")
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import trio
 from click.core import ParameterSource
 
 from mcpmux.bench.assertion import Assertion, BadAssertion, check_parts, check_together, parse_assertion
@@ -22,6 +21,7 @@ from mcpmux.cli.bench_report import Outputs, measure_watched, read_old, report
 from mcpmux.cli.bench_run import Bench
 from mcpmux.cli.bench_target import check_files, check_targets, find_targets
 from mcpmux.cli.options import quiet_option, upstream_option
+from mcpmux.cli.running import run
 from mcpmux.cli.wall import Mistake
 from mcpmux.config.report import Unfit
 from mcpmux.config.scalars import Duration
@@ -154,7 +154,7 @@ def bench(
         assertions=assertions,
     )
     outputs.check()
-    outcome = trio.run(measure_watched, Bench(found, plan, limits), plan)
+    outcome = run(measure_watched, Bench(found, plan, limits), plan)
     raise click.exceptions.Exit(report(outcome, outputs))
 
 

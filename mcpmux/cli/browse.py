@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import BinaryIO
 
 import click
-import trio
 
 from mcpmux.cli.console import (
     is_screen,
@@ -23,6 +22,7 @@ from mcpmux.cli.console import (
 from mcpmux.cli.content import Content, decode_contents, describe_bytes
 from mcpmux.cli.listing import KINDS, fill_table
 from mcpmux.cli.options import quiet_option
+from mcpmux.cli.running import run
 from mcpmux.cli.source import load_config
 from mcpmux.cli.visit import Listing, absent, ask, ignore, open_visit, walk
 from mcpmux.config import Config
@@ -50,7 +50,7 @@ def ls(target: str, kinds: tuple[str, ...], as_json: bool) -> None:
       mcpmux ls "uvx mcp-server-time" --json | jq .name
     """
     kinds = kinds or tuple(KINDS)
-    listings = trio.run(fetch_listings, load_config(target), kinds)
+    listings = run(fetch_listings, load_config(target), kinds)
     for kind, listing in listings.items():
         if as_json:
             show_items(listing)
@@ -107,7 +107,7 @@ def read(target: str, uri: str, output: BinaryIO | None, as_json: bool) -> None:
       mcpmux read mcpmux.toml 'library+book:///cover' -o cover.png
       mcpmux read mcpmux.toml 'library+book:///all' --json | jq '.contents[].uri'
     """
-    result = trio.run(fetch_resource, load_config(target), target, uri)
+    result = run(fetch_resource, load_config(target), target, uri)
     if as_json:
         show_json(raw(result))
         return

@@ -6,12 +6,12 @@ import shlex
 from typing import Any
 
 import click
-import trio
 
 from mcpmux.cli.arguments import parse_arguments
 from mcpmux.cli.console import Activity, show_activity, show_json, show_text
 from mcpmux.cli.content import render_block
 from mcpmux.cli.options import quiet_option
+from mcpmux.cli.running import run
 from mcpmux.cli.source import load_config
 from mcpmux.cli.visit import ask, open_visit
 from mcpmux.config import Config
@@ -45,7 +45,7 @@ def call(target: str, tool: str, pairs: tuple[str, ...], whole: str | None, as_j
       mcpmux call "uvx mcp-server-time" get_current_time --args '{"timezone": "UTC"}' --json
     """
     arguments = parse_arguments(pairs, whole)
-    result = trio.run(fetch_answer, load_config(target), target, tool, arguments)
+    result = run(fetch_answer, load_config(target), target, tool, arguments)
     failed = decode_any(result.get("isError", b"false")) is True
     if as_json:
         show_json(raw(result))

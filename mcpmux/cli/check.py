@@ -17,6 +17,7 @@ from mcpmux.app.gates import check_doors
 from mcpmux.cli.console import make_table, show_activity, show_json, show_table
 from mcpmux.cli.listing import KINDS
 from mcpmux.cli.options import quiet_option, upstream_option
+from mcpmux.cli.running import run
 from mcpmux.cli.source import load_config
 from mcpmux.config import Config
 from mcpmux.config import Upstream as UpstreamConfig
@@ -95,7 +96,7 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
       mcpmux check mcpmux.toml --json | jq -r 'select(.error) | .name'
     """
     loaded = load_config(config, upstreams)
-    findings = trio.run(examine_all, loaded)
+    findings = run(examine_all, loaded)
     if as_json:
         for finding in findings:
             show_json(raw(finding.as_json()))

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import click
-import trio
 
 from mcpmux.cli.console import show_json, show_table, tell
 from mcpmux.cli.ctl_remote import Remote, find_remote
 from mcpmux.cli.ctl_status import fill_table
 from mcpmux.cli.lazy import Commands
 from mcpmux.cli.options import quiet_option
+from mcpmux.cli.running import run
 from mcpmux.errors import ConfigError
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import raw
@@ -61,7 +61,7 @@ def ctl() -> None:
 @remote_options
 def status(remote: Remote, as_json: bool) -> None:
     """Say how every upstream is. Exit code 0 also when some are down."""
-    upstreams, pending = trio.run(_status, remote)
+    upstreams, pending = run(_status, remote)
     if as_json:
         for each in upstreams:
             show_json(raw(each))
@@ -82,7 +82,7 @@ async def _status(remote: Remote) -> tuple[list[dict[str, Any]], list[str]]:
 @remote_options
 def reload(remote: Remote) -> None:
     """Read the configuration file again; only what changed is restarted."""
-    answer = trio.run(_ask, remote, "/api/reload")
+    answer = run(_ask, remote, "/api/reload")
     if "problems" in answer:
         raise ConfigError(answer["problems"])
     for part, names in answer["changed"].items():
@@ -103,7 +103,7 @@ def add_action(action: str, done: str, about: str) -> None:
     """The command for something that is done to one upstream."""
 
     def act(remote: Remote, upstream: str) -> None:
-        trio.run(_ask, remote, remote.path("api", "upstreams", upstream, action))
+        run(_ask, remote, remote.path("api", "upstreams", upstream, action))
         click.echo(f"{printable(upstream)}: {done}")
 
     with_upstream = click.argument("upstream", metavar="UPSTREAM")(remote_options(act))

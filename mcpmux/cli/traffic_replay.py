@@ -11,11 +11,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import click
-import trio
 
 from mcpmux.app.assembly import STOP_LADDER
 from mcpmux.cli.console import tell
 from mcpmux.cli.options import quiet_option
+from mcpmux.cli.running import run
 from mcpmux.cli.traffic_dialogue import files_argument, read_capture, read_redactor, redact_option
 from mcpmux.cli.traffic_differences import show_report
 from mcpmux.cli.wall import Mistake
@@ -132,7 +132,7 @@ def replay(
     _check_replayable(dialogues, with_tools)
     _tell_duration(dialogues, speed)
     report = Report(reading.left_out, redactor)
-    trio.run(_replay, dialogues, target, settings, report)
+    run(_replay, dialogues, target, settings, report)
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:

@@ -15,6 +15,7 @@ import trio
 
 from mcpmux.cli.console import tell, wants_colour
 from mcpmux.cli.options import quiet_option
+from mcpmux.cli.running import run
 from mcpmux.cli.traffic_lines import Painter, message_line, summary_line
 from mcpmux.cli.traffic_live import open_stream
 from mcpmux.cli.traffic_output import json_line, show_lines
@@ -66,7 +67,7 @@ def tail(
     try:
         if url is not None:
             wanted = read_filter(" ".join(where))
-            trio.run(_follow_url, url, token, Lines(wanted, by, as_json=as_json))
+            run(_follow_url, url, token, Lines(wanted, by, as_json=as_json))
         else:
             _tail_files(Where(where), lines, by, once, as_json)
     except KeyboardInterrupt:
@@ -130,7 +131,7 @@ def _tail_files(where: Where, count: int, by: str, once: bool, as_json: bool) ->
         else:
             follower.skip()
         if not once:
-            trio.run(_follow, follower, lines)
+            run(_follow, follower, lines)
 
 
 def _tell_nothing(where: Where, *, once: bool) -> None:
