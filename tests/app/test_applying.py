@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from mcpmux.config import Config, Http, Merging, Secret, Stdio, Upstream
 from mcpmux.runtime.upstreams.fleet import RETIRE_SECONDS
@@ -95,7 +96,7 @@ async def test_what_is_in_flight_is_finished_by_the_session_that_began_it(change
         answer = await client.receive()
         assert answer["id"] == asked
         assert answer["result"]["content"][0]["text"] == "done"
-        await trio.sleep(1)
+        await trio.sleep(1)  # of the virtual clock, in which the old session comes to its end
         assert len(world.mux.upstreams.sessions()) == len(world.mux.upstreams)
 
 
@@ -143,7 +144,7 @@ async def test_a_program_comes_up_again_only_when_the_one_before_has_ended(autoj
         become(world, attrs.evolve(program, target=Stdio(command="second")))
         second = world.client()
         waiting = await second.start("tools/call", {"name": "slow__wait"})
-        await trio.sleep(5)
+        await trio.sleep(5)  # of the virtual clock: however long it takes
         assert world.connects["slow"] == connects
         gate.open.set()
         assert "result" in await client.receive()
@@ -234,7 +235,7 @@ async def test_a_subscription_comes_back_with_its_upstream_and_is_caught_up(up, 
             await client.receive_method("notifications/subscriptions/acknowledged")
         assert world.servers["x"].subscribed == {"memo:1"}
         become(world, upstream("docs"))
-        await trio.sleep(1)
+        await wait_all_tasks_blocked()
         back = world.servers["x"] = Subscribable(up)
         become(world, upstream("docs"), upstream("x"))
         told = await client.receive_method("notifications/resources/updated")
@@ -247,7 +248,7 @@ async def test_under_another_prefix_nobody_is_subscribed(autojump_clock):
         client = await legacy_client(world)
         await client.request("resources/subscribe", {"uri": "x+memo:1"})
         become(world, upstream("docs"), upstream("x", prefix="y"))
-        await trio.sleep(1)
+        await trio.sleep(1)  # of the virtual clock, in which the old session comes to its end
         assert world.servers["x"].subscribed == set()
         assert "'x'" not in repr(world.mux.relay.subscriptions)
 
@@ -259,7 +260,7 @@ async def test_a_private_session_ends_with_its_upstream_and_a_new_one_serves(aut
         await client.request("resources/read", {"uri": "x+memo:1"})
         assert world.connects["x"] == 2
         become(world, upstream("docs"), upstream("x", session="per-client", era="legacy"))
-        await trio.sleep(1)
+        await trio.sleep(1)  # of the virtual clock, in which the old session comes to its end
         world.servers["x"] = docs(LEGACY)
         assert len(world.mux.upstreams.sessions()) == 2
         await client.drain()

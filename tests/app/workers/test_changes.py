@@ -85,7 +85,7 @@ async def test_others_hear_of_an_update_before_clients_do(autojump_clock: trio.t
 
         began = trio.current_time()
         await docs.update("memo:1")
-        await trio.sleep(0.25)
+        await trio.sleep(0.25)  # of the virtual clock: the second update is later
         await docs.update("memo:1")
         await wait_all_tasks_blocked()
         world.mux.relay.know(began)
