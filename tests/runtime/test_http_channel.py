@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.errors import RpcError
+from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import decode_any
 from mcpmux.runtime.upstreams import http_own_stream
@@ -65,6 +65,33 @@ async def test_a_forgotten_session_is_opened_again_and_the_request_repeated():
         result = await exchange(mux, "tools/call", {"name": "t"})
         assert result["content"][0]["text"] == "s2"
         assert web.methods().count("tools/call") == 2
+
+
+async def test_a_read_that_ends_with_its_session_is_asked_again_in_the_next():
+    """And not in the old one, where nobody keeps its time any more."""
+    waits = trio.Event()
+
+    async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
+        if await initialize(web, request, message, reply) or message["method"] != "resources/read":
+            return
+        if web.methods().count("initialize") < 2 and message["params"]["uri"] == "a:1":
+            waits.set()
+            await trio.sleep_forever()
+        await web.answer(reply, message, {"contents": []})
+
+    async with open_web(script) as (web, mux), trio.open_nursery() as nursery:
+        await exchange(mux, "resources/read", {"uri": "warm:1"})  # a connection is idle now
+
+        async def lose() -> None:
+            await waits.wait()
+            connection = mux.upstreams["web"].connection
+            assert connection is not None
+            connection._channel._peer.lose(TransportClosed("for a test"))
+
+        nursery.start_soon(lose)
+        assert (await exchange(mux, "resources/read", {"uri": "a:1"}))["contents"] == []
+        reads = [message for _, message in web.seen if message.get("params", {}).get("uri") == "a:1"]
+        assert len(reads) == 2
 
 
 async def test_a_question_in_a_calls_stream_parks_it_and_the_answer_is_posted():

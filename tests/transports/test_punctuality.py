@@ -13,7 +13,7 @@ from mcpmux.errors import Overdue, TransportClosed
 from mcpmux.transports.http.client import HttpPool, PoolLimits
 from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.punctuality import SWEEP_SECONDS, Punctuality
-from tests.transports.test_http_client import SHORT, Connection
+from tests.transports.test_http_client import SHORT, Connection, read
 
 PATIENCE = 30.0
 LARGE = b"x" * 32 * 1024 * 1024  # more than any socket takes
@@ -143,6 +143,54 @@ async def test_when_nobody_keeps_time_any_more_whoever_waits_hears_it(autojump_c
         pool.interrupt()
         await trio.testing.wait_all_tasks_blocked()
         assert trio.current_time() < PATIENCE
+
+
+async def test_nothing_that_has_an_end_in_time_is_sent_when_nobody_keeps_time_any_more(autojump_clock):
+    async with served_by(silent) as pool:
+        pool.interrupt()
+        with pytest.raises(TransportClosed, match="about to be closed"):
+            await ask(pool)
+        assert trio.current_time() < PATIENCE
+
+
+async def test_who_is_interrupted_is_not_sent_again_though_it_may_be(autojump_clock):
+    connections = []
+
+    async def answers_once(connection):
+        connections.append(connection)
+        await connection.receive_request()
+        await connection.send(SHORT)
+        await connection.receive_request()
+
+    async with served_by(answers_once) as pool, trio.open_nursery() as nursery:
+        await read(pool)
+
+        async def wait():
+            with pytest.raises(TransportClosed):
+                await ask(pool)
+
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        pool.interrupt()
+        await trio.testing.wait_all_tasks_blocked()
+        assert trio.current_time() < PATIENCE
+        assert len(connections) == 1
+
+
+async def test_a_connection_that_is_made_when_nobody_keeps_time_any_more_is_closed(autojump_clock):
+    async with served_by(silent) as pool:
+        route, wires = pool.route, []
+
+        class Late:
+            async def open(self):
+                wires.append(await route.open())
+                pool.interrupt()
+                return wires[-1]
+
+        pool.route = Late()
+        with pytest.raises(TransportClosed, match="about to be closed"):
+            await ask(pool)
+        assert wires[0].socket.fileno() < 0
 
 
 async def test_it_rests_while_nothing_is_watched(autojump_clock):

@@ -141,6 +141,7 @@ class HttpPool:
         self._idle: list[HttpConnection] = []  # the longest idle first
         self._fresh_seconds = min(FRESH_SECONDS, self.limits.idle_seconds)
         self._closed = False
+        self._interrupted = False
 
     def __repr__(self) -> str:
         return f"HttpPool({self.origin.authority}, running={self._running}, idle={len(self._idle)})"
@@ -157,7 +158,8 @@ class HttpPool:
         self.close()
 
     def interrupt(self) -> None:
-        """Nobody runs `punctuality` any more: requests that have an end in time raise TransportClosed now."""
+        """Requests that have an end in time raise TransportClosed from now on: nobody runs `punctuality`."""
+        self._interrupted = True
         for connection in self.punctuality.watched:
             if isinstance(connection, HttpConnection):
                 connection.wire.interrupt()
@@ -202,9 +204,9 @@ class HttpPool:
             head = b"%bContent-Length: %d\r\n\r\n" % (head, len(body))
         else:
             head += b"\r\n"
-        if self._closed:
+        if self._closed or self._interrupted:
             with not_sent_yet():
-                raise TransportClosed("the connection pool is closed")
+                self._check_open(until)
         if self._running < self.limits.connections:
             self._running += 1
         else:
@@ -218,6 +220,7 @@ class HttpPool:
                 except TransportClosed:
                     if connection.parser.wire_bytes or not idempotent:
                         raise
+                    self._check_time(until)
                     connection = None
             if connection is None:
                 connection = await self._exchange_anew(head, body, until)
@@ -232,9 +235,24 @@ class HttpPool:
         """Send on a new connection, and receive the head of the response."""
         with not_sent_yet(), limit(until):
             wire = await self.route.open()
+            try:
+                self._check_time(until)
+            except TransportClosed:
+                wire.close()
+                raise
         connection = HttpConnection(wire, self.punctuality, self.limits.head_bytes, self.limits.head_fields)
         await connection.exchange(head, body, until)
         return connection
+
+    def _check_open(self, until: float) -> None:
+        if self._closed:
+            raise TransportClosed("the connection pool is closed")
+        self._check_time(until)
+
+    def _check_time(self, until: float) -> None:
+        """Raises TransportClosed when nobody would see to it that a request ends in time."""
+        if self._interrupted and until < math.inf:
+            raise TransportClosed("the connection pool is about to be closed")
 
     def _check(self, connection: HttpConnection, proxy: Proxy) -> None:
         try:
