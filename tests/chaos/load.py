@@ -123,13 +123,13 @@ class Load:
         self._note("error", clear and name not in self._calm, f"{what}: {error}")
 
     def _judge_list(self, what: str, result: Json) -> None:
-        left_out = result.get("_meta", {}).get(LEFT_OUT, {}).keys()
+        reasons = result.get("_meta", {}).get(LEFT_OUT, {})
+        left_out = reasons.keys()
         listed = Counter(item["uri"].partition("+")[0] for item in result["resources"])
         fits = all(listed[name] == (0 if name in left_out else NOTES) for name in self._names)
         fits = fits and not left_out & self._calm
-        self._note(
-            "list, some left out" if left_out else "list", fits, f"{what}: {listed} without {left_out}"
-        )
+        otherwise = f"{what}: {listed} without {reasons}; at most {self.clock.late:.2f} s late so far"
+        self._note("list, some left out" if left_out else "list", fits, otherwise)
 
     def _note(self, outcome: str, fits: bool, otherwise: str) -> None:
         if fits:
