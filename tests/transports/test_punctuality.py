@@ -131,18 +131,23 @@ async def test_a_stream_takes_its_time(autojump_clock):
         response.release()
 
 
-async def test_when_nobody_keeps_time_any_more_whoever_waits_hears_it(autojump_clock):
-    async with served_by(silent) as pool, trio.open_nursery() as nursery:
+async def ask_until_interrupted(pool):
+    """Ask what is not answered, and have the pool be interrupted meanwhile."""
 
-        async def wait():
-            with pytest.raises(TransportClosed):
-                await ask(pool)
+    async def wait():
+        with pytest.raises(TransportClosed):
+            await ask(pool)
 
+    async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
         pool.interrupt()
-        await trio.testing.wait_all_tasks_blocked()
-        assert trio.current_time() < PATIENCE
+    assert trio.current_time() < PATIENCE
+
+
+async def test_when_nobody_keeps_time_any_more_whoever_waits_hears_it(autojump_clock):
+    async with served_by(silent) as pool:
+        await ask_until_interrupted(pool)
 
 
 async def test_nothing_that_has_an_end_in_time_is_sent_when_nobody_keeps_time_any_more(autojump_clock):
@@ -162,19 +167,35 @@ async def test_who_is_interrupted_is_not_sent_again_though_it_may_be(autojump_cl
         await connection.send(SHORT)
         await connection.receive_request()
 
-    async with served_by(answers_once) as pool, trio.open_nursery() as nursery:
+    async with served_by(answers_once) as pool:
         await read(pool)
+        await ask_until_interrupted(pool)
+        assert len(connections) == 1
+
+
+async def test_who_is_interrupted_before_its_turn_is_not_sent_at_all(autojump_clock):
+    asked = []
+    go = trio.Event()
+
+    async def answers_late(connection):
+        while True:
+            asked.append(await connection.receive_request())
+            await go.wait()
+            await connection.send(SHORT)
+
+    async with served_by(answers_late, connections=1) as pool, trio.open_nursery() as nursery:
+        nursery.start_soon(read, pool)  # has no end in time, and leaves its connection
+        await trio.testing.wait_all_tasks_blocked()
 
         async def wait():
-            with pytest.raises(TransportClosed):
+            with pytest.raises(TransportClosed, match="about to be closed"):
                 await ask(pool)
 
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
         pool.interrupt()
-        await trio.testing.wait_all_tasks_blocked()
-        assert trio.current_time() < PATIENCE
-        assert len(connections) == 1
+        go.set()
+    assert len(asked) == 1
 
 
 async def test_a_connection_that_is_made_when_nobody_keeps_time_any_more_is_closed(autojump_clock):

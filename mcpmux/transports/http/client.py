@@ -204,15 +204,18 @@ class HttpPool:
             head = b"%bContent-Length: %d\r\n\r\n" % (head, len(body))
         else:
             head += b"\r\n"
-        if self._closed or self._interrupted:
+        if self._closed:
             with not_sent_yet():
-                self._check_open(until)
+                raise TransportClosed("the connection pool is closed")
         if self._running < self.limits.connections:
             self._running += 1
         else:
             with not_sent_yet(), limit(until):
                 await self._wait_for_turn()
         try:
+            if self._interrupted:  # perhaps while this waited for its turn
+                with not_sent_yet():
+                    self._check_time(until)
             connection = self._take_idle(idempotent)
             if connection is not None:
                 try:
@@ -243,11 +246,6 @@ class HttpPool:
         connection = HttpConnection(wire, self.punctuality, self.limits.head_bytes, self.limits.head_fields)
         await connection.exchange(head, body, until)
         return connection
-
-    def _check_open(self, until: float) -> None:
-        if self._closed:
-            raise TransportClosed("the connection pool is closed")
-        self._check_time(until)
 
     def _check_time(self, until: float) -> None:
         """Raises TransportClosed when nobody would see to it that a request ends in time."""
