@@ -364,6 +364,20 @@ async def test_streams_end_when_mcpmux_stops():
                 pass
 
 
+@pytest.mark.parametrize("path", ["/api/exchanges/stream", "/api/traffic/stream"])
+async def test_what_passes_just_before_mcpmux_stops_is_told(path):
+    traffic = Traffic()
+    async with listening(traffic) as here, connection(here, path, token=here.token) as stream:
+        await stream.receive_some()
+        traffic.exchange()
+        here.stopping.set()
+        data = b""
+        with trio.fail_after(WAIT_SECONDS):
+            async for part in stream:
+                data += part
+    assert b"tools/call" in data
+
+
 async def test_health_is_told_to_everybody_and_tells_nothing_else():
     servers = {"docs": ScriptedServer(tools=[]), "search": None}
     async with listening(servers=servers) as here:

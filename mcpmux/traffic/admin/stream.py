@@ -35,8 +35,10 @@ async def stream_rows(
     ring = view.ring
     position, quiet = ring.seq, 0.0
     await reply.open(200, (*STREAM_HEADERS, *fields), _rows_event(view, [], [], 0))
-    while not stopping.is_set():
+    over = False
+    while not over:
         await trio.sleep(TICK_SECONDS)
+        over = stopping.is_set()  # what has passed by now is told
         if ring.seq == position:
             quiet += TICK_SECONDS
             if quiet >= QUIET_SECONDS:
@@ -79,7 +81,8 @@ async def stream_records(
     ring = view.ring
     position, quiet = ring.seq, 0.0
     await reply.open(200, (*STREAM_HEADERS, *fields), COMMENT)
-    while not stopping.is_set():
+    while True:
+        over = stopping.is_set()  # what has passed by now is told
         found, position, missed = ring.messages_since(position, RECORDS_AT_ONCE)
         data = encode_event(b'{"missed":%d}' % missed, event="missed") if missed else b""
         parts = [data]
@@ -97,6 +100,8 @@ async def stream_records(
             quiet = 0.0
             await reply.write(COMMENT)
         if position == ring.seq:
+            if over:
+                return
             quiet += TICK_SECONDS
             await trio.sleep(TICK_SECONDS)
 
