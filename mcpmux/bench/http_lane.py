@@ -19,7 +19,6 @@ from mcpmux.bench.answer import size_of
 from mcpmux.bench.chain import Chain
 from mcpmux.bench.http_line import HttpLine, Lines
 from mcpmux.bench.operation import Ask
-from mcpmux.bench.reception import available, open_reception
 from mcpmux.config import Http, Limits, Upstream
 from mcpmux.errors import RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol import method as m
@@ -35,6 +34,7 @@ from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.http.message import encode_request_head
 from mcpmux.transports.http.proxy import choose_proxy
 from mcpmux.transports.http.response import ResponseParser
+from mcpmux.transports.reception import available, open_reception
 from mcpmux.transports.sse import SseDecoder
 
 FIRST_ID = 1_000_000  # ids of one width keep the Content-Length; those of the channel are far below

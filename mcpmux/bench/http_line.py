@@ -17,11 +17,11 @@ from collections.abc import Callable
 
 import trio
 
-from mcpmux.bench.reception import Reception
 from mcpmux.config import Limits
 from mcpmux.errors import ConnectFailed, McpmuxError, MessageTooLarge, TransportClosed
 from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.http.response import ResponseParser
+from mcpmux.transports.reception import Reception
 
 RECEIVE_BYTES = 64 * 1024
 MOST_HEADS = 64  # remembered; a Date makes a new one each second
@@ -151,7 +151,7 @@ class HttpLine:
         self._limits = limits
         self._busy = self._done = False
         self._known: bytes | None = None
-        self._failure: McpmuxError | None = None
+        self._failure: Exception | None = None
         self._unsent = b""
         self._then: Then = _nothing
         self._task: trio.lowlevel.Task | None = None
@@ -243,7 +243,11 @@ class HttpLine:
 
     def _go_on(self, body: bytes) -> None:
         """A known response is there: send what follows, or wake whoever waits."""
-        data = self._then(body)
+        try:
+            data = self._then(body)
+        except Exception as mistake:  # of ours: whoever waits is to fail of it
+            self._end(mistake)
+            return
         if data is None:
             self._end(None)
             return
@@ -271,7 +275,7 @@ class HttpLine:
                 self._heads.learn(data, parser)
             self._end(None)
 
-    def _end(self, failure: McpmuxError | None) -> None:
+    def _end(self, failure: Exception | None) -> None:
         """The exchange is over; whoever waits goes on."""
         if failure is not None and not self._busy:
             self.close()

@@ -16,7 +16,6 @@ from mcpmux.bench.chain import Chain
 from mcpmux.bench.http_lane import CLIENT_INFO, HttpLane
 from mcpmux.bench.http_line import Lines
 from mcpmux.bench.operation import Ask, Kind
-from mcpmux.bench.reception import open_reception
 from mcpmux.config import Http, Limits, Upstream
 from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol.call import Call
@@ -25,6 +24,7 @@ from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
 from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.process import StopLadder
+from mcpmux.transports.reception import open_reception
 
 Answer = Callable[[dict[str, Any]], bytes | None]
 """The bytes that answer a request; None closes the connection instead."""

@@ -1,0 +1,220 @@
+"""One wait for many sockets: who is told, when, and that others are not held up. Linux only."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing, contextmanager
+from itertools import pairwise
+from threading import Thread
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from mcpmux.transports import reception as module
+from mcpmux.transports.reception import FEW, MOST_AT_ONCE, MOST_LINGERED, Reception, available, open_reception
+
+pytestmark = pytest.mark.skipif(not available, reason="Linux only")
+PATIENCE = 30
+
+
+class Bell:
+    """A descriptor that is readable when it has been rung."""
+
+    def __init__(self):
+        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK)
+        self.heard = 0
+        self.event = trio.Event()
+
+    def ring(self):
+        os.eventfd_write(self.descriptor, 1)
+
+    def hear(self):
+        os.eventfd_read(self.descriptor)
+        self.heard += 1
+        self.event.set()
+
+    def close(self):
+        os.close(self.descriptor)
+
+
+@contextmanager
+def bells(reception, number):
+    """As many that are watched."""
+    made = [Bell() for _ in range(number)]
+    try:
+        for bell in made:
+            reception.watch(bell.descriptor, bell.hear)
+        yield made
+    finally:
+        for bell in made:
+            reception.forget(bell.descriptor)
+            bell.close()
+
+
+async def heard(bell):
+    with trio.fail_after(PATIENCE):
+        await bell.event.wait()
+    bell.event = trio.Event()
+
+
+async def test_who_is_watched_is_told_each_time():
+    async with open_reception() as reception:
+        with bells(reception, 3) as (first, second, silent):
+            for _ in range(3):
+                first.ring()
+                second.ring()
+                await heard(first)
+                await heard(second)
+        assert (first.heard, second.heard, silent.heard) == (3, 3, 0)
+
+
+async def test_who_was_forgotten_is_not_told_even_when_both_were_ready():
+    async with open_reception() as reception:
+        with bells(reception, 2) as (first, second):
+            for bell, other in ((first, second), (second, first)):
+
+                def hear(bell=bell, other=other):
+                    bell.hear()
+                    reception.forget(other.descriptor)
+
+                reception.forget(bell.descriptor)
+                reception.watch(bell.descriptor, hear)
+            first.ring()
+            second.ring()
+            with trio.move_on_after(PATIENCE):
+                while not first.heard + second.heard:
+                    await trio.lowlevel.checkpoint()
+            for _ in range(10):
+                await trio.lowlevel.checkpoint()
+        assert first.heard + second.heard == 1
+
+
+async def test_a_mistake_of_one_does_not_touch_the_others():
+    async with open_reception() as reception:
+        with bells(reception, 2) as (good, bad), capture_logs() as logs:
+            reception.forget(bad.descriptor)
+            reception.watch(bad.descriptor, lambda: 1 // 0)
+            bad.ring()
+            good.ring()
+            await heard(good)
+            good.ring()
+            await heard(good)
+    assert [entry["event"] for entry in logs] == ["what was received could not be taken"]
+
+
+@pytest.mark.parametrize("number", [1, 200])
+async def test_other_tasks_have_their_turn_however_much_there_is_to_tell(number):
+    """Whoever is told makes itself ready again."""
+    told, turns, over = 0, [], False
+    async with open_reception() as reception, trio.open_nursery() as nursery:
+        with bells(reception, number) as rung:
+
+            def hear_of(bell):
+                def hear():
+                    nonlocal told
+                    told += 1
+                    bell.hear()
+                    if not over:
+                        bell.ring()
+
+                return hear
+
+            for bell in rung:
+                reception.forget(bell.descriptor)
+                reception.watch(bell.descriptor, hear_of(bell))
+                bell.ring()
+            for _ in range(20):
+                await trio.lowlevel.checkpoint()
+                turns.append(told)
+            over = True
+            nursery.cancel_scope.cancel()
+    steps = [after - before for before, after in pairwise(turns)]
+    assert max(steps) > 0
+    assert max(steps) <= 2 * (MOST_AT_ONCE + MOST_LINGERED)  # trio may give it two turns in a row
+
+
+async def test_where_lingering_brings_nothing_it_is_tried_less_and_less(monkeypatch):
+    looks = 0
+
+    def clock():
+        nonlocal looks
+        looks += 1
+        return float(looks)
+
+    monkeypatch.setattr(module, "LINGER_SECONDS", 0.5)  # looks at the clock twice each time
+    monkeypatch.setattr(module, "perf_counter", clock)
+    async with open_reception() as reception:
+        with bells(reception, 1) as (bell,):
+            for _ in range(300):
+                bell.ring()
+                await heard(bell)
+    assert looks / 2 in range(7, 12)  # of 300 waits: after 1, 3, 7, 15, 31, 63 more, then every 65th
+
+
+async def test_with_many_busy_connections_it_does_not_linger(monkeypatch):
+    monkeypatch.setattr(module, "LINGER_SECONDS", PATIENCE)
+    async with open_reception() as reception:
+        with bells(reception, FEW + 1) as rung, trio.fail_after(PATIENCE / 2):
+            for bell in rung:
+                bell.ring()
+            for bell in rung:
+                await heard(bell)
+
+
+async def test_who_was_woken_is_not_kept_waiting_by_lingering(monkeypatch):
+    monkeypatch.setattr(module, "LINGER_SECONDS", PATIENCE)  # nobody would get beyond that
+    async with open_reception() as reception:
+        with bells(reception, 1) as (bell,):
+            reception.forget(bell.descriptor)
+
+            def hear():
+                bell.hear()
+                reception.give_way()
+
+            reception.watch(bell.descriptor, hear)
+            with trio.fail_after(PATIENCE / 2):
+                for _ in range(3):
+                    bell.ring()
+                    await heard(bell)
+
+
+async def test_something_that_comes_while_it_lingers_is_told_at_once(monkeypatch):
+    monkeypatch.setattr(module, "LINGER_SECONDS", PATIENCE)
+    order = []
+    async with open_reception() as reception:
+        with bells(reception, 2) as (first, second):
+            for bell in (first, second):
+                reception.forget(bell.descriptor)
+
+            other = Thread(target=second.ring)
+
+            def hear_first():
+                first.hear()
+                order.append("first")
+                other.start()
+
+            def hear_second():
+                second.hear()
+                order.append("second")
+                reception.give_way()
+
+            reception.watch(first.descriptor, hear_first)
+            reception.watch(second.descriptor, hear_second)
+            first.ring()
+            await trio.lowlevel.checkpoint()
+            with trio.fail_after(PATIENCE):
+                while len(order) < 2:
+                    await trio.lowlevel.checkpoint()
+                    order.append("others") if len(order) == 1 else None
+            other.join()
+    assert order == ["first", "second"]
+
+
+def test_it_is_of_no_use_once_closed():
+    reception = Reception()
+    with closing(Bell()) as bell:
+        reception.watch(bell.descriptor, bell.hear)
+        reception.close()
+        reception.forget(bell.descriptor)
+        assert repr(reception) == "<Reception of 0>"
