@@ -184,6 +184,11 @@ class ResumedWire(PlainWire):
         await trio.lowlevel.checkpoint()
         return early
 
+    @property
+    def is_early(self) -> bool:
+        """See PlainWire."""
+        return bool(self._early)
+
     def is_readable(self) -> bool:
         """See Wire."""
         return bool(self._early) or super().is_readable()

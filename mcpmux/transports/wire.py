@@ -102,6 +102,16 @@ class PlainWire:
         return f"PlainWire(fd={self._socket.fileno()})"
 
     @property
+    def descriptor(self) -> int:
+        """Of the open socket, for whoever watches it."""
+        return self._fd
+
+    @property
+    def is_early(self) -> bool:
+        """Whether there is something to receive that the socket does not know of."""
+        return False
+
+    @property
     def socket(self) -> socket.socket:
         """The socket itself, for whoever hands it to another process."""
         return self._socket

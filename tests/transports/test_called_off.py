@@ -7,6 +7,8 @@ import trio
 
 from tests.transports.test_http_server import GET, TEXT, receive_all, receive_until, serving, without_date
 
+pytestmark = pytest.mark.usefixtures("received")
+
 NEXT = b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n"
 NOTHING = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
 LARGE = 8 * 2**20  # more than two sockets hold

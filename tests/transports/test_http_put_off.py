@@ -12,6 +12,8 @@ import trio.testing
 from mcpmux.errors import LocalProtocolError
 from tests.transports.test_http_server import GET, GET_AND_CLOSE, TEXT, receive_all, receive_until, serving
 
+pytestmark = pytest.mark.usefixtures("received")
+
 NEXT = b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = b"GET /next HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 PATIENCE = 20  # seconds, on a busy machine

@@ -13,10 +13,15 @@ from structlog.testing import capture_logs
 from mcpmux.errors import LocalProtocolError
 from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.server import REFUSED_CONNECTIONS, serve_http
+from mcpmux.transports.reception import open_reception
+from tests.transports import ways
 
 GET = b"GET /a?b HTTP/1.1\r\nHost: x\r\n\r\n"
 GET_AND_CLOSE = b"GET /a?b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 TEXT = (("Content-Type", "text/plain"),)
+
+
+pytestmark = pytest.mark.usefixtures("received")
 
 
 class Running:
@@ -49,6 +54,7 @@ async def serving(handler, **limits):
             refuse=refuse,
             stopping=running.stopping,
             limits=HttpLimits(**limits),
+            reception=reception if ways.received == ways.TOGETHER else None,
             task_status=task_status,
         )
         running.stopped.set()
@@ -56,7 +62,7 @@ async def serving(handler, **limits):
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     running = Running(listeners[0].socket.getsockname()[1])
     with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
+        async with open_reception() as reception, trio.open_nursery() as nursery:
             await nursery.start(partial(serve, running))
             yield running
             nursery.cancel_scope.cancel()

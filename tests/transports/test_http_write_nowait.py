@@ -11,6 +11,8 @@ from mcpmux.errors import LocalProtocolError
 from mcpmux.transports.http import server as http_server
 from tests.transports.test_http_server import GET, TEXT, receive_all, receive_until, serving
 
+pytestmark = pytest.mark.usefixtures("received")
+
 PART = b"x" * 1_000_000  # more than a socket takes at once when nobody reads
 PATIENCE = 20  # seconds, on a busy machine
 

@@ -15,6 +15,8 @@ import trio
 from mcpmux.transports.http.request import RequestParser
 from tests.transports.test_http_server import GET, TEXT, receive_until, serving
 
+pytestmark = pytest.mark.usefixtures("received")
+
 SIZE = 8 * 2**20  # more than the kernel takes
 RESET = struct.pack("ii", 1, 0)
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"

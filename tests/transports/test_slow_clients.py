@@ -7,6 +7,8 @@ import trio
 
 from tests.transports.test_http_server import GET, echo, receive_all, receive_until, serving
 
+pytestmark = pytest.mark.usefixtures("received")
+
 SLOW_CLIENTS = 30
 PAUSE = 0.05  # seconds between two bytes of a slow client
 ASKED = 50  # requests of the other client meanwhile

@@ -58,9 +58,11 @@ class HttpErrand:
         except Exception as error:  # the wall around one request
             status, data = failure(request, error)
         status = 200 if self._legacy else status  # as `respond` has it
-        self._reply.send_nowait(status, headers_of(status), data)
-        if self._on_over is not None:
-            self._on_over()
+        try:
+            self._reply.send_nowait(status, headers_of(status), data)
+        finally:
+            if self._on_over is not None:
+                self._on_over()
         return True
 
     async def carry_on(self) -> None:

@@ -13,7 +13,7 @@ from mcpmux.protocol.headers import SESSION_HEADER
 from mcpmux.runtime.downstreams.sse_endpoint import SESSION_KEY
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.server_connection import Handler
+from mcpmux.transports.http.shared import Handler
 
 
 class HttpOwner:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 
 import trio
 
@@ -48,6 +49,13 @@ async def hand_over(handing: Handing, worker: int, wire: Wire, data: bytes, peer
             stream.socket.close()
             raise
     await _carry(wire, PlainWire(stream), data)
+
+
+async def give_back(handing: Handing | None, wire: Wire, peer: str, holder: str) -> None:
+    """We stop while others go on: a client that is about to ask something shall not notice."""
+    if handing is not None and isinstance(wire, PlainWire):
+        with suppress(TransportClosed):
+            await handing.pass_on(0, wire.socket, b"", peer, holder)
 
 
 async def _carry(client: Wire, other: PlainWire, data: bytes) -> None:

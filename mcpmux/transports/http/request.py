@@ -93,7 +93,8 @@ class RequestParser:
 
     def feed(self, data: bytes) -> None:
         """Take what was received. Never raises: see `refusal`."""
-        if self._known is not None and self.phase is IDLE and self._take_known(self._known, data):
+        if (request := self.read_whole(data)) is not None:
+            self.requests.append(request)
             return
         complete, phase, body_bytes = len(self.requests), self.phase, self.body_bytes
         self._wire_bytes += len(data)
@@ -111,20 +112,18 @@ class RequestParser:
         else:
             self._check_growth()
 
-    def _take_known(self, known: KnownHead, data: bytes) -> bool:
-        """Take one whole request, when its head is the known one. False when `data` is for the parser."""
-        found = known.read(data)
-        if found is None:
-            return False
+    def read_whole(self, data: bytes) -> HttpRequest | None:
+        """The one request that `data` is, when its head is known; None, and nothing is done, for all else."""
+        known = self._known
+        if known is None or self.phase is not IDLE or (found := known.read(data)) is None:
+            return None
         headers, position = found
         limits = self._limits
         if position > limits.head_bytes or len(data) - position > limits.body_bytes:
-            return False
+            return None
         method, path, query = self._known_line
-        self.requests.append(
-            HttpRequest(method, path, query, headers, data[position:], self._peer, False, True, self.holder)
-        )
-        return True
+        body = data[position:]
+        return HttpRequest(method, path, query, headers, body, self._peer, False, True, self.holder)
 
     def _learn(self, data: bytes) -> None:
         """Have the next request compared with the one that `data` was, if it was one and had its length."""

@@ -18,7 +18,9 @@ from mcpmux.transports.handing import Handing, Note
 from mcpmux.transports.http.date import http_date
 from mcpmux.transports.http.message import HttpLimits, Refusal
 from mcpmux.transports.http.reply import ServerState
-from mcpmux.transports.http.server_connection import Handler, Refuse, ServerConnection, Shared
+from mcpmux.transports.http.server_connection import ServerConnection
+from mcpmux.transports.http.shared import Handler, Refuse, Shared
+from mcpmux.transports.reception import Reception
 from mcpmux.transports.tls.context import CurrentContext
 
 SWEEP_SECONDS = 0.1  # resolution of every deadline, and how soon a client's leaving is noticed
@@ -35,6 +37,7 @@ async def serve_http(
     limits: HttpLimits | None = None,
     tls: CurrentContext | None = None,
     handing: Handing | None = None,
+    reception: Reception | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stopping` is set, then finish what runs and return. Closes the listeners.
@@ -42,10 +45,11 @@ async def serve_http(
     `handler` gets each request with its reply; it is cancelled when its client leaves, and a crash of
     it is logged and answered by 500. `refuse(status, sentence)` gives fields and body of the errors
     that are answered here. With `tls` it is https that is served. `handing`: to and from other workers.
+    `reception` runs as long as this does, and spares the connections' tasks what they need not see.
     Cancelling is the hard stop: all connections are closed at once.
     """
     state = ServerState(trio.current_time(), _date_field())
-    server = _Server(Shared(handler, refuse, limits or HttpLimits(), state, tls, handing))
+    server = _Server(Shared(handler, refuse, limits or HttpLimits(), state, tls, handing, reception))
     async with trio.open_nursery() as background:
         background.start_soon(server.sweep_forever, name="http sweeper")
         async with trio.open_nursery() as connections, trio.open_nursery() as accepting:

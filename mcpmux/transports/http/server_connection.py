@@ -4,7 +4,8 @@ There is one task and one cancel scope for it, and neither for a request: a requ
 receive and is answered by one send costs those two system calls and one turn of the scheduler. Somebody has
 to `sweep` it, for its deadlines and for noticing that the client left while its request is being handled.
 An answer that is put off needs none: the task waits for the next request, whoever has the answer sends it,
-and only what has to be waited for is left to the task.
+and only what has to be waited for is left to the task. With a `reception` not even that: a request whose head
+is known is given to the handler where it is received, and the task sleeps on when the answer is put off.
 What is malformed or too large is refused here; what a request means is the handler's business.
 """
 
@@ -12,48 +13,31 @@ from __future__ import annotations
 
 import math
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Sequence
 from contextvars import ContextVar
 
-import msgspec
 import structlog
 import trio
 
 from mcpmux.errors import LocalProtocolError, TransportClosed
-from mcpmux.transports.handing import Handing, Note, ResumedWire
-from mcpmux.transports.http.hand_over import encode_requests, hand_over
-from mcpmux.transports.http.message import BODY_RATE, Fields, HttpLimits, HttpRequest, Refusal
-from mcpmux.transports.http.put_off import PutOff, give_up
-from mcpmux.transports.http.reply import HttpReply, ServerState
+from mcpmux.transports.handing import Note, ResumedWire
+from mcpmux.transports.http.attention import Attention
+from mcpmux.transports.http.hand_over import encode_requests, give_back, hand_over
+from mcpmux.transports.http.message import BODY_RATE, HttpRequest, Refusal
+from mcpmux.transports.http.put_off import OVER, PutOff, give_up
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.request import BODY, IDLE, Phase, RequestParser
+from mcpmux.transports.http.shared import Shared, refuse_client
 from mcpmux.transports.tls.certificate import holder_of
-from mcpmux.transports.tls.context import CurrentContext
 from mcpmux.transports.tls.handshake import NotTls, accept_tls
 from mcpmux.transports.wire import Part, PlainWire, Wire, address_of
 
-Handler = Callable[[HttpRequest, HttpReply], Awaitable[None]]
-Refuse = Callable[[int, str], tuple[Fields, bytes]]
-
-LINGER_SECONDS = 2.0  # how long a refused client may go on sending before it is cut off
 CALLED_OFF = 202  # the status of an answer that is none, to a request that was taken back
-LINGER_RECEIVES = 1024  # and how much (64 MiB at most), so that it reads our answer, not a reset
 
 log = structlog.get_logger()
 
 CONNECTION: ContextVar[str] = ContextVar("CONNECTION", default="")
 """The peer's address and port, in everything that one of its requests causes; "" elsewhere."""
-
-
-class Shared(msgspec.Struct):
-    """What all connections of a server have in common; see `serve_http`."""
-
-    handler: Handler
-    refuse: Refuse
-    limits: HttpLimits
-    state: ServerState
-    tls: CurrentContext | None = None
-    handing: Handing | None = None
 
 
 class ServerConnection:
@@ -84,12 +68,15 @@ class ServerConnection:
         self._is_cut = False  # half an answer was sent, so that it cannot
         self._put_off: PutOff | None = None  # an answer that comes when its handler is over
         self._wanted = False  # such an answer needs the task, whose wait was cancelled for it
+        self._attention: Attention | None = None
+        self._begun: tuple[HttpReply, Awaitable[None]] | None = None  # while the task slept
 
     def __repr__(self) -> str:
         return f"ServerConnection({self.peer}, {self._parser.phase.name}, reply={self._reply})"
 
     async def run(self) -> None:
         CONNECTION.set(self.peer)
+        self._context = trio.lowlevel.current_task().context  # handlers and answers find what they have set
         try:
             with self._scope:
                 tls = self._shared.tls
@@ -105,15 +92,19 @@ class ServerConnection:
             if self._put_off is not None and (self._reply is None or not self._reply.finished):
                 await give_up(self._put_off)
         if self.refusal is not None and not self._handshaking:
-            await self._refuse(self.refusal)
+            self._reply = None
+            self.deadline = math.inf
+            await refuse_client(self.wire, self.refusal, self._shared, self.peer)
         elif self._unused:
-            await self._give_back()
+            await give_back(self._shared.handing, self.wire, self.peer, self._parser.holder)
 
     def close(self) -> None:
         """Give back the socket, and what was cut off: in circles it would wait long for the collector."""
+        if self._attention is not None:
+            self._attention.close()
         self.wire.close()
         self._parser.close()
-        self._reply = self._rest = self._put_off = None
+        self._reply = self._rest = self._put_off = self._attention = None
 
     async def _secure(self, context: ssl.SSLContext) -> bool:
         """Put TLS on the wire. False when that is the end of the connection."""
@@ -138,9 +129,13 @@ class ServerConnection:
             if overdue:
                 self.refusal = Refusal(408, "the request did not arrive in time")
                 self._scope.cancel(reason="the request did not arrive in time")
-        elif (overdue or self._state.draining) and (self._handshaking or not self.wire.is_readable()):
+        elif (overdue or self._state.draining) and (self._handshaking or not self._has_come()):
             self._unused = not overdue and not self._handshaking
             self._scope.cancel(reason="idle")
+
+    def _has_come(self) -> bool:
+        """Whether there is something of a request, which its task has not seen yet."""
+        return (self._attention is not None and self._attention.has_data) or self.wire.is_readable()
 
     def call_off(self, reason: str) -> None:
         """Cancel the handler that works now; a client that has heard nothing yet gets CALLED_OFF."""
@@ -158,9 +153,18 @@ class ServerConnection:
         if put_off is None or reply is None:
             return
         put_off.tell(None)  # a circle of references would keep the answer until the collector comes
-        if not put_off.take() or self._rest is not None or not reply.request.keep_alive:
+        try:
+            taken = self._context.copy().run(put_off.take)
+        except Exception as mistake:  # of ours: nothing more can be said here
+            log.error("an answer could not be sent", peer=self.peer, exc_info=mistake)
+            self._put_off, self._is_cut = None, True
+            self._scope.cancel(reason="an answer could not be sent")
+            return
+        if not taken or self._rest is not None or not reply.request.keep_alive:
             self._wanted = True
             self._scope.cancel(reason="an answer has to be waited for")
+            if self._shared.reception is not None:
+                self._shared.reception.give_way()
         else:
             self._put_off = self._reply = None
             self.deadline = self._state.now + self._limits.idle_seconds
@@ -215,12 +219,11 @@ class ServerConnection:
         """
         parser = self._parser
         while True:
-            while parser.requests:
+            while self._begun is not None or parser.requests:
                 phase = None
-                request = parser.requests.popleft()
-                self.deadline = math.inf
-                self._reply = reply = HttpReply(request, self.send, self._state, self)
-                await self._shared.handler(request, reply)
+                reply, work = self._begun or self._begin(parser.requests.popleft())
+                self._begun = None
+                await work
                 if not reply.finished:
                     if self._put_off is None:
                         await self._finish(reply)
@@ -228,15 +231,15 @@ class ServerConnection:
                         if not await self._settle(self._put_off):
                             return
                     else:
-                        del request, reply
+                        del work, reply
                         break
                 self._reply = None
-                if not request.keep_alive:
+                if not reply.request.keep_alive:
                     self._called_off = False
                     return
                 if self._called_off:
                     return  # too late for this one, and not meant for the next
-                del request, reply  # the next may be long in coming
+                del work, reply  # the next may be long in coming
             if self._put_off is None:
                 if parser.refusal is not None:
                     self.refusal = parser.refusal
@@ -249,10 +252,9 @@ class ServerConnection:
                     parser.wants_continue = False
                     await self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
             phase = parser.phase
-            try:
-                data = await self.wire.receive()
-            except TransportClosed:
-                data = b""
+            data = await self._receive()
+            if self._begun is not None:
+                continue
             if data:
                 parser.feed(data)
             # What comes behind a request waits for its answer; so does the end, till the client is seen gone.
@@ -262,6 +264,37 @@ class ServerConnection:
                 phase = None
             if not data:
                 return
+
+    def _begin(self, request: HttpRequest) -> tuple[HttpReply, Awaitable[None]]:
+        """Give the handler a request: its reply, and what is still to be awaited of it."""
+        self.deadline = math.inf
+        self._reply = reply = HttpReply(request, self.send, self._state, self)
+        try:
+            return reply, self._shared.handler(request, reply)
+        except Exception as crash:
+            return reply, _crash(crash)
+
+    def _take(self, data: bytes) -> bool:
+        """Received while the task sleeps: whether it may sleep on."""
+        if self._put_off is not None or (request := self._parser.read_whole(data)) is None:
+            return False
+        begun = self._context.run(self._begin, request)
+        if begun[1] is OVER:
+            return True
+        self._begun = begun
+        return False
+
+    async def _receive(self) -> bytes:
+        """What has come that was not taken; b"" is the end, or stands for what has `_begun`."""
+        if self._attention is None:
+            reception, wire = self._shared.reception, self.wire
+            if reception is None or not isinstance(wire, PlainWire):
+                try:
+                    return await wire.receive()
+                except TransportClosed:
+                    return b""
+            self._attention = Attention(reception, wire, self._take)
+        return await self._attention.receive()
 
     async def _finish(self, reply: HttpReply) -> None:
         """End what a returning handler left open."""
@@ -284,13 +317,6 @@ class ServerConnection:
             await hand_over(handing, worker, self.wire, data, self.peer, parser.holder)
         except TransportClosed as error:
             self.refusal = Refusal(503, f"the process that has this session cannot be reached: {error}")
-
-    async def _give_back(self) -> None:
-        """We stop while others go on: a client that is about to ask something shall not notice."""
-        handing = self._shared.handing
-        if handing is not None and isinstance(self.wire, PlainWire):
-            with suppress(TransportClosed):
-                await handing.pass_on(0, self.wire.socket, b"", self.peer, self._parser.holder)
 
     def _renew_deadline(self, before: Phase | None) -> None:
         phase, limits = self._parser.phase, self._limits
@@ -377,18 +403,6 @@ class ServerConnection:
         if self._reply is None or not self._reply.started:
             self.refusal = Refusal(500, "internal error")
 
-    async def _refuse(self, refusal: Refusal) -> None:
-        """Answer, then receive a bounded rest: closing on unread bytes would reset the answer away."""
-        self._reply = None
-        self.deadline = math.inf
-        request = HttpRequest("", "", "", {}, b"", self.peer, http_1_0=False, keep_alive=False)
-        fields, body = self._shared.refuse(refusal.status, refusal.sentence)
-        with trio.move_on_after(LINGER_SECONDS):
-            try:
-                await HttpReply(request, self.wire.send, self._state).send(refusal.status, fields, body)
-                self.wire.send_eof()
-                for _ in range(LINGER_RECEIVES):
-                    if not await self.wire.receive():
-                        return
-            except TransportClosed:
-                return
+
+async def _crash(crash: Exception) -> None:
+    raise crash
