@@ -7,7 +7,7 @@ bounded.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 
@@ -26,6 +26,7 @@ from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.runtime.upstreams.memory import Store
 from mcpmux.runtime.upstreams.upstream import OpenChannel
 from mcpmux.transports.process import StopLadder
+from mcpmux.transports.reception import Reception, available, open_reception
 
 STOP_LADDER = StopLadder(close_seconds=2.0, terminate_seconds=2.0)
 
@@ -46,9 +47,27 @@ async def open_mux(
 
     Leaving ends sessions and stops child processes, each step bounded.
     """
+    async with AsyncExitStack() as stack:
+        reception = await stack.enter_async_context(open_reception()) if available else None
+        yield await stack.enter_async_context(_open_mux(config, reception, open_channel, tap, trace, mark))
+
+
+@asynccontextmanager
+async def _open_mux(
+    config: Config,
+    reception: Reception | None,
+    open_channel: OpenChannel | None,
+    tap: Tap | None,
+    trace: Trace | None,
+    mark: str,
+) -> AsyncIterator[Mux]:
     limits = config.limits
     opener = ChannelOpener(
-        limits.max_message_bytes, limits.max_head_bytes, STOP_LADDER, head_fields=limits.max_header_fields
+        limits.max_message_bytes,
+        limits.max_head_bytes,
+        STOP_LADDER,
+        head_fields=limits.max_header_fields,
+        reception=reception,
     )
     server_info = implementation(config.identity)
     guard = Guard(policy_of(config.access))
@@ -71,5 +90,5 @@ async def open_mux(
         nursery.start_soon(relay.run, name="relay")
         await nursery.start(tasks.waits.run)
         await nursery.start(fleet.run, name="fleet")
-        yield Mux(config, router, front, relay, fleet, merger, sessions)
+        yield Mux(config, router, front, relay, fleet, merger, sessions, reception)
         nursery.cancel_scope.cancel()

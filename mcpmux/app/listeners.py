@@ -30,6 +30,7 @@ from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.transports.handing import HandedListener, Handing
 from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.server import serve_http
+from mcpmux.transports.reception import Reception
 from mcpmux.transports.stdio import open_stdio_pipe
 from mcpmux.transports.stream_server import cannot_listen, in_tls, open_tcp_listeners, serve_streams
 from mcpmux.transports.tls.context import CurrentContext
@@ -52,6 +53,7 @@ class Serving(msgspec.Struct, frozen=True):
     announce: Announce
     gate: Gate | None = None
     certificates: ServedCertificates = msgspec.field(default_factory=ServedCertificates)
+    reception: Reception | None = None
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -126,7 +128,13 @@ async def serve_http_listener(
         async with trio.open_nursery() as connections:
             handing = share.handing if share is not None else None
             serve_listener = partial(
-                serve_http, refuse=refuse, stopping=stopping, limits=limits, tls=tls, handing=handing
+                serve_http,
+                refuse=refuse,
+                stopping=stopping,
+                limits=limits,
+                tls=tls,
+                handing=handing,
+                reception=serving.reception,
             )
             await connections.start(serve_listener, accepting, handle, name=url or "http share")
             if share is None:

@@ -30,6 +30,7 @@ from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.transports.reception import Reception
 from mcpmux.transports.tls.served import ServedCertificates
 
 log = structlog.get_logger()
@@ -52,6 +53,7 @@ class Mux:
     upstreams: Fleet
     merger: Merger
     sessions: Sessions
+    reception: Reception | None = None
     followers: list[Follower] = field(default_factory=list)
     certificates: ServedCertificates = field(default_factory=ServedCertificates)
 

@@ -63,7 +63,9 @@ async def serve(
                 mux.followers.append(partial(adopt, gate))
             if file is not None:
                 await clients.start(keep_reloading, control, file if watch else None, stopping, reloading)
-            serving = Serving(config.limits, mux.front, stopping, announce, gate, mux.certificates)
+            serving = Serving(
+                config.limits, mux.front, stopping, announce, gate, mux.certificates, mux.reception
+            )
             for listener in config.listeners.http:
                 await clients.start(serve_http_listener, listener, serving)
             for each in config.listeners.streams:

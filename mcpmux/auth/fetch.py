@@ -9,7 +9,8 @@ import trio
 
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConfigError, RemoteProtocolError, TransportError
-from mcpmux.transports.http.client import HttpPool, PoolLimits
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.client_response import PoolLimits
 from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.http.route import Route
 from mcpmux.transports.http.sse_endpoint import target_of

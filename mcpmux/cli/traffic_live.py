@@ -12,7 +12,8 @@ from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import decode_fields, value_of
 from mcpmux.traffic.record import BadRecord, Record, decode_record
-from mcpmux.transports.http.client import HttpPool, HttpResponse
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.sse import SseDecoder, SseEvent
 

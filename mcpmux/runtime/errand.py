@@ -40,6 +40,9 @@ _GOES_ON = frozenset({STATE, RESPONSES, TASK})
 Narrow = Callable[[Call, Notify], Notify]
 """What a call hears of all that its server says on the way."""
 
+Seal = Callable[[Fields], Fields]
+"""Makes a result good for one client alone."""
+
 
 class Errand:
     """One call on its way, in its upstream's words. Either `take` or `carry_on` must follow.
@@ -48,7 +51,7 @@ class Errand:
     rewritten for the upstream, the only one.
     """
 
-    __slots__ = ("_asker", "_narrow", "_posted", "_signature", "_upstream", "bare", "call", "posted")
+    __slots__ = ("_asker", "_narrow", "_posted", "_seal", "_signature", "_upstream", "bare", "call", "posted")
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class Errand:
         narrow: Narrow,
         asker: Asker,
         signature: Signature,
+        seal: Seal | None,
         *,
         bare: bool,
     ) -> None:
@@ -69,6 +73,7 @@ class Errand:
         self._narrow = narrow
         self._asker = asker
         self._signature = signature
+        self._seal = seal
 
     def __repr__(self) -> str:
         return f"<Errand to {self._upstream.key}: {self._posted!r}>"
@@ -84,12 +89,17 @@ class Errand:
         if result is None:
             return None
         acted(self._upstream, self.call)
-        if self.bare:
-            return result
-        return self._signature.put_on(rewrite.expose_result(self.call.method, result, self._upstream.space))
+        if not self.bare:
+            space = self._upstream.space
+            result = self._signature.put_on(rewrite.expose_result(self.call.method, result, space))
+        return result if self._seal is None else self._seal(result)
 
     async def carry_on(self, notify: Notify) -> Fields:
         """Wait for whatever comes of it. Raises RpcError."""
+        result = await self._carry_on(notify)
+        return result if self._seal is None else self._seal(result)
+
+    async def _carry_on(self, notify: Notify) -> Fields:
         upstream, call, notify = self._upstream, self.call, self._narrow(self.call, notify)
         if not self.bare:
             return self._signature.put_on(await self._asker.ask(upstream, call, notify, self._posted))
@@ -112,7 +122,9 @@ class Errands:
     def __repr__(self) -> str:
         return f"<Errands to {self._fleet!r}>"
 
-    def post(self, call: Call, namespace: Namespace, narrow: Narrow) -> Errand | None:
+    def post(
+        self, call: Call, namespace: Namespace, narrow: Narrow, seal: Seal | None = None
+    ) -> Errand | None:
         """Send a plain call on, or say to whom it has to be sent; None for a call that is not plain.
 
         Raises RpcError when its owner was removed.
@@ -129,7 +141,7 @@ class Errands:
             return None
         bare = only is not None
         posted = upstream.post(own)
-        return Errand(own, upstream, posted, narrow, self._asker, self._signature, bare=bare)
+        return Errand(own, upstream, posted, narrow, self._asker, self._signature, seal, bare=bare)
 
 
 def _in_own_words(call: Call, namespace: Namespace) -> tuple[str, Call] | None:

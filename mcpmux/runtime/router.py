@@ -31,7 +31,7 @@ from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.asker import Asker
 from mcpmux.runtime.calls import Client
 from mcpmux.runtime.catalog import Catalog
-from mcpmux.runtime.errand import Errand, Errands, Narrow
+from mcpmux.runtime.errand import Errand, Errands, Narrow, Seal
 from mcpmux.runtime.guard import Guard, as_refused, confined, no_item, no_method, no_resource, no_task, one_of
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.merger import Merger
@@ -118,16 +118,16 @@ class Router:
     @property
     def may_post(self) -> bool:
         """Whether `post` is worth a try."""
-        return self._fleet.has_streams and self.guard.policy is None
+        return self.guard.policy is None
 
-    def post(self, call: Call, narrow: Narrow) -> Errand | None:
+    def post(self, call: Call, narrow: Narrow, seal: Seal | None = None) -> Errand | None:
         """Send a plain call on without waiting for anything; None for any other, see `Errands`.
 
-        `narrow`: what it hears on the way. Raises RpcError.
+        `narrow`: what it hears on the way; `seal`: what is done to its result in the end. Raises RpcError.
         """
-        if not self._fleet.has_streams or self.guard.policy is not None:
+        if self.guard.policy is not None:
             return None
-        return self._errands.post(call, self.namespace, narrow)
+        return self._errands.post(call, self.namespace, narrow, seal)
 
     def _judge(self, only: str, call: Call) -> Fields | None:
         """The answer to a call that the only upstream there is need not see, None for any other.

@@ -97,6 +97,11 @@ class Tap(Protocol):
     keeps: bool
     """Whether `admit` and `ended` have anything to do."""
 
+    @property
+    def passes(self) -> bool:
+        """Whether an exchange that begins now may go without `admit` and `ended`."""
+        ...
+
     def client(self, transport: str) -> Leg:
         """A leg for a client that has come."""
         ...
@@ -179,6 +184,10 @@ class Watch(NamedTuple):
         """From now on this task works for a client's request, which the tap has seen. See `exchange_of`."""
         EXCHANGE.set(self.tap.exchange_of(self.leg, request_id, message))
         ORIGIN.set(Origin(self.leg, headers))
+
+    def routed(self, upstream: str) -> None:
+        """What this task works for asks an upstream (its configured name) something."""
+        self.tap.routed(EXCHANGE.get(), upstream)
 
     def rest(self) -> None:
         """This task works for no exchange any more."""

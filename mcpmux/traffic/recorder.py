@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 import trio
@@ -72,6 +72,16 @@ class Keeper(Protocol):
         ...
 
 
+@runtime_checkable
+class Doorkeeper(Keeper, Protocol):
+    """Only holds exchanges back; how they end is nothing to it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `admit` would not wait."""
+        ...
+
+
 class Recorder:
     """See `runtime.tap.Tap`. `clock` gives seconds. `archive` is told of messages after the sinks."""
 
@@ -84,6 +94,7 @@ class Recorder:
     ) -> None:
         self._keepers = tuple(keepers)
         self._only_keeper = keepers[0] if len(keepers) == 1 else None
+        self._doorkeeper = self._only_keeper if isinstance(self._only_keeper, Doorkeeper) else None
         self.keeps = bool(keepers)
         self._clock = clock
         self._correlator = Correlator()
@@ -97,6 +108,11 @@ class Recorder:
 
     def __repr__(self) -> str:
         return f"<Recorder {self._correlator!r} {len(self._exchanges)} open>"
+
+    @property
+    def passes(self) -> bool:
+        """See Tap."""
+        return not self.keeps or (self._doorkeeper is not None and self._doorkeeper.is_open)
 
     def client(self, transport: str) -> Leg:
         """See Tap."""

@@ -352,7 +352,7 @@ async def open_http_world(workers: dict[str, Worker]) -> AsyncIterator[tuple[app
         endpoint = HttpEndpoint(mux.front, "/mcp", OriginPolicy("127.0.0.1", (), ()), sessions)
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         await nursery.start(endpoint.run)
-        serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
+        serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), reception=mux.reception)
         await nursery.start(serve, listeners, endpoint.handle)
         yield mux, endpoint, listeners[0].socket.getsockname()[1]
         nursery.cancel_scope.cancel()

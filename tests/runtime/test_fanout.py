@@ -19,7 +19,8 @@ import trio.testing
 
 from mcpmux.errors import TransportClosed
 from mcpmux.mux.outbox import DETAIL_LIMIT
-from mcpmux.transports.http.client import HttpPool, PoolLimits
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.client_response import PoolLimits
 from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.sse import SseDecoder
 from tests.memory_pipe import CAPACITY

@@ -135,7 +135,13 @@ async def open_endpoint(
         endpoint = HttpEndpoint(world.mux.front, "/mcp", OriginPolicy("127.0.0.1", (), ()), sessions)
         await world.nursery.start(endpoint.run)
         limits = HttpLimits(body_bytes=body_bytes)
-        serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), limits=limits)
+        serve = partial(
+            serve_http,
+            refuse=refuse,
+            stopping=trio.Event(),
+            limits=limits,
+            reception=world.mux.reception,
+        )
         await world.nursery.start(serve, listeners, endpoint.handle)
         with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool:
             yield HttpClient(pool, world)

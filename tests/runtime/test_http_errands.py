@@ -14,12 +14,18 @@ from mcpmux.protocol.large import LARGE_BYTES
 from mcpmux.runtime.downstreams.http_errand import HttpErrand
 from mcpmux.runtime.errand import Errand
 from mcpmux.runtime.link import Link
+from mcpmux.runtime.upstreams import http_posting
+from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.memory import DOUBTS
+from mcpmux.transports.reception import available
+from tests.runtime.http_world import HttpWorld
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.runtime.test_errands import NO_SLOT_IS_HELD, PLAIN, PROMPT, READ, TOOL, URI, Server, held
 from tests.runtime.test_http_endpoint import Answer, HttpClient, open_endpoint, request
+from tests.runtime.world import World
 
 MODERN, LEGACY = "2026-07-28", "2025-11-25"
+STREAM, HTTP = "stream", "http"
 PATIENCE = 30  # seconds, on a busy machine
 
 
@@ -46,7 +52,7 @@ class Asking:
 
 @asynccontextmanager
 async def asking(
-    server: Server, era: str, monkeypatch: pytest.MonkeyPatch, **settings: Any
+    server: Placed, era: str, monkeypatch: pytest.MonkeyPatch, **settings: Any
 ) -> AsyncIterator[Asking]:
     """It has answered once; its gate is closed."""
     carried: list[Errand] = []
@@ -57,7 +63,9 @@ async def asking(
         return await carry_on(errand, notify)
 
     monkeypatch.setattr(Errand, "carry_on", note)
-    async with open_endpoint({"x": server, "y": ScriptedServer()}, settings={"x": settings}) as client:
+    servers = {"x": server, "y": ScriptedServer()}
+    worlds = HttpWorld if server.over == HTTP else World
+    async with open_endpoint(servers, settings={"x": settings}, world_class=worlds) as client:
         found = Asking(client, None if era == MODERN else await client.initialize(era), carried)
         server.gate.set()
         for method, params in [TOOL, *[READ] * DOUBTS]:  # then a read is not looked for in a memory first
@@ -79,9 +87,45 @@ async def nothing_is_held(found: Asking) -> None:
             await trio.sleep(0.01)
 
 
+class Placed(Server):
+    """A server and how it is reached. `left`: calls that it has stopped to work on."""
+
+    def __init__(self, revision: str, over: str) -> None:
+        super().__init__(revision)
+        self.over = over
+        self.left = 0
+
+    async def pass_gate(self, params: Json) -> None:
+        try:
+            await super().pass_gate(params)
+        except trio.Cancelled:
+            self.left += 1
+            raise
+
+    def carries(self, call: tuple[str, Json]) -> bool:
+        """Whether a task waits for the answer to a call, because the server may ask something meanwhile."""
+        return self.over == HTTP and not self.modern and call is not READ
+
+    async def heard_of_the_end(self, count: int) -> None:
+        """Of as many calls, each told once: by a notification, or by closing the connection."""
+        with trio.fail_after(PATIENCE):
+            while self.left < count:  # noqa: ASYNC110 - nobody tells
+                await trio.sleep(0.01)
+        told = 0 if self.over == HTTP and self.modern else count
+        assert (self.left, len(self.asked("notifications/cancelled"))) == (count, told)
+
+
 @pytest.fixture(params=[MODERN, LEGACY])
-def server(request: pytest.FixtureRequest) -> Server:
-    return Server(request.param)
+def revision(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+LINUX = pytest.mark.skipif(not available, reason="Linux only")
+
+
+@pytest.fixture(params=[STREAM, pytest.param(HTTP, marks=LINUX)])
+def server(request: pytest.FixtureRequest, revision: str) -> Placed:
+    return Placed(revision, request.param)
 
 
 ERAS = pytest.mark.parametrize("era", [MODERN, LEGACY, "2024-11-05"])
@@ -102,14 +146,14 @@ async def test_a_plain_call_is_answered_in_its_clients_words_and_no_task_waits(
             assert (f"x+{URI}" in text) is (call is not PROMPT)
             assert ("resultType" in text) is (era == MODERN)
             assert ("resource_link" in text) is (call is TOOL and era != "2024-11-05")
-        assert found.carried == []
+        assert bool(found.carried) is server.carries(call)
         assert held(found.client.world) == NO_SLOT_IS_HELD
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 async def test_progress_makes_the_answer_an_event_stream(server, era, monkeypatch):
     async with asking(server, era, monkeypatch) as found:
-        server.notes = 3
+        server.notes = 0 if server.over == HTTP and era == MODERN else 3  # with no token it is nobody's there
         server.gate.set()
         method, params = READ
         answer = None
@@ -141,7 +185,7 @@ async def test_a_call_that_is_not_answered_in_time_ends_then_and_its_server_is_t
     async with asking(server, era, monkeypatch, request_timeout=0.5) as found:
         answer = await found.ask(*TOOL)
         assert "did not answer tools/call within 0.5 s" in answer.last["error"]["message"]
-        await asked(server, "notifications/cancelled", 1)
+        await server.heard_of_the_end(1)
         await nothing_is_held(found)
         server.gate.set()
         assert "result" in (await found.ask(*TOOL)).last  # the session may use the id again
@@ -171,11 +215,11 @@ async def test_a_client_that_leaves_is_noticed_and_the_server_is_told_once(serve
             nursery.start_soon(found.ask, *call)
             await asked(server, call[0], before + 1)
             nursery.cancel_scope.cancel()
-        await asked(server, "notifications/cancelled", 1)
+        await server.heard_of_the_end(1)
         await nothing_is_held(found)
         server.gate.set()
         assert "result" in (await found.ask(*call)).last
-        assert len(server.asked("notifications/cancelled")) == 1
+        await server.heard_of_the_end(1)
 
 
 async def test_a_session_takes_a_call_back_and_its_connection_goes_on(server, monkeypatch):
@@ -193,11 +237,11 @@ async def test_a_session_takes_a_call_back_and_its_connection_goes_on(server, mo
             for _ in range(2):
                 await found.cancel(7)
         assert [answer.status for answer in got] == [202]
-        await asked(server, "notifications/cancelled", 1)
+        await server.heard_of_the_end(1)
         await nothing_is_held(found)
         server.gate.set()
         assert "contents" in (await found.ask(*READ, 7)).last["result"]
-        assert len(server.asked("notifications/cancelled")) == 1
+        await server.heard_of_the_end(1)
 
 
 async def test_the_end_of_a_session_is_the_end_of_what_it_asked(server, monkeypatch):
@@ -212,7 +256,7 @@ async def test_the_end_of_a_session_is_the_end_of_what_it_asked(server, monkeypa
             await asked(server, "resources/read", DOUBTS + 1)
             assert (await found.client.send(b"", found.session, "DELETE")).status == 204
         assert [answer.status for answer in got] == [202]
-        await asked(server, "notifications/cancelled", 1)
+        await server.heard_of_the_end(1)
         await nothing_is_held(found)
 
 
@@ -232,7 +276,8 @@ async def test_a_large_answer_is_whole(server, era, size, monkeypatch):
         for number in range(2):
             answer = await found.ask(*READ, number)
             assert answer.last["result"]["contents"] == [{"uri": f"x+{URI}", "text": text}]
-        assert found.carried == []
+        in_parts = server.over == HTTP and size > LARGE_BYTES  # a task reads these where they stay
+        assert bool(found.carried) is in_parts
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
@@ -240,11 +285,12 @@ async def test_a_call_that_breaks_while_it_is_sent_is_answered_and_holds_nothing
     async with asking(server, era, monkeypatch) as found:
         server.gate.set()
 
-        def fail(_link: Link, *_: Any) -> None:
+        def fail(_link: Link | HttpChannel, *_: Any) -> None:
             raise ZeroDivisionError
 
         with monkeypatch.context() as broken:
             broken.setattr(Link, "post", fail)
+            broken.setattr(HttpChannel, "post", fail)
             answer = await found.ask(*TOOL)
         assert answer.last["error"]["message"] == "Internal error"
         await nothing_is_held(found)
@@ -252,7 +298,8 @@ async def test_a_call_that_breaks_while_it_is_sent_is_answered_and_holds_nothing
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
-async def test_an_answer_that_makes_no_sense_breaks_nothing(server, era, monkeypatch):
+async def test_an_answer_that_makes_no_sense_breaks_nothing(revision, era, monkeypatch):
+    server = Placed(revision, STREAM)
     async with asking(server, era, monkeypatch) as found:
         server.gate.set()
 
@@ -261,10 +308,29 @@ async def test_an_answer_that_makes_no_sense_breaks_nothing(server, era, monkeyp
 
         with monkeypatch.context() as broken:
             broken.setattr(Errand, "take", fail)
-            answer = await found.ask(*PROMPT)
+            answer = await found.ask(*READ)
         assert answer.last["error"]["message"] == "Internal error"
         assert answer.status == (500 if era == MODERN else 200)
         assert "result" in (await found.ask(*READ)).last
+
+
+@LINUX
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+async def test_an_answer_over_http_that_cannot_be_taken_holds_nothing(revision, era, monkeypatch):
+    server = Placed(revision, HTTP)
+    async with asking(server, era, monkeypatch) as found:
+        server.gate.set()
+
+        def fail(_body: bytes) -> None:
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as broken:
+            broken.setattr(http_posting, "message_in", fail)
+            answer = await found.ask(*READ)
+        assert answer.last["error"]["message"] == "Internal error"
+        await nothing_is_held(found)
+        assert "result" in (await found.ask(*READ)).last
+        assert found.carried == []
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])

@@ -13,14 +13,16 @@ import trio.testing
 
 from mcpmux import app
 from mcpmux.config import Config, Http, Merging, Upstream
-from mcpmux.traffic.recorder import Recorder
-from tests.runtime.scripted import MODERN, ScriptedServer
+from mcpmux.traffic.recorder import Exchange, Recorder
+from mcpmux.transports.reception import available
+from tests.runtime.http_world import HttpWorld
+from tests.runtime.scripted import MODERN, Json, ScriptedServer
 from tests.runtime.scripted_http import HttpFace, open_http_face
-from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer
+from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer, client_of
 from tests.runtime.test_flows import docs
-from tests.runtime.test_http_endpoint import LEGACY, open_endpoint, request
+from tests.runtime.test_http_endpoint import LEGACY, HttpClient, open_endpoint, request
 from tests.runtime.test_tap import Witness
-from tests.runtime.world import World
+from tests.runtime.world import World, upstream
 
 WINDOW = Merging(change_window=0.001)
 
@@ -124,3 +126,97 @@ async def test_each_message_of_an_upstream_is_seen_once_as_it_was(down: str, up:
             assert {seen.exchange for seen in asked} <= set(calls)
             session = {s.leg.session for s in witness.seen if s.leg.side == "upstream"}
             assert session == {face._session}
+
+
+class Keeping(Witness):
+    """Wants to know how each exchange ends."""
+
+
+class Open(Witness):
+    """Would hold exchanges back, and never does."""
+
+    is_open = True
+
+
+class Shut(Witness):
+    """The same, and it holds all of them back for a moment."""
+
+    is_open = False
+
+    async def admit(self, exchange: Exchange) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+WITNESSES = pytest.mark.parametrize("kind", [Witness, Keeping, Open, Shut])
+"""Only the first and the third let a call go on without a task."""
+
+
+def recorder_of(witness: Witness) -> Recorder:
+    return Recorder([witness], [] if type(witness) is Witness else [witness], trio.current_time)
+
+
+def check_apart(witness: Witness, count: int) -> None:
+    """As many reads were seen, each once on both legs, under a number of its own."""
+    reads = [seen for seen in witness.seen if seen.method == "resources/read"]
+    exchanges = {seen.exchange for seen in reads if seen.leg.side == "client"}
+    assert len(exchanges) == count
+    for exchange in exchanges:
+        theirs = [seen for seen in reads if seen.exchange == exchange]
+        assert [(seen.leg.side, seen.direction, seen.kind) for seen in theirs] == [
+            ("client", "in", "request"),
+            ("upstream", "out", "request"),
+            ("upstream", "in", "result"),
+            ("client", "out", "result"),
+        ]
+        assert (theirs[0].target or "").startswith(f"{theirs[1].leg.upstream}+")
+
+
+@pytest.mark.skipif(not available, reason="Linux only")
+@WITNESSES
+@pytest.mark.parametrize("up", [LEGACY, MODERN])
+@pytest.mark.parametrize("down", [LEGACY, MODERN])
+async def test_calls_of_many_http_clients_are_told_apart(down: str, up: str, kind: type[Witness]):
+    witness = kind()
+    servers: dict[str, Any] = {"x": docs(up), "y": docs(up)}
+
+    async def ask_often(client: HttpClient, session: Json | None, name: str) -> None:
+        for number in range(8):
+            uri = f"{'xy'[number % 2]}+memo:1"
+            if session is None:
+                answer = await client.modern("resources/read", {"uri": uri})
+            else:
+                message = request("resources/read", {"uri": uri}, f"{name}-{number}")
+                answer = await client.send(message, session)
+            assert answer.last["result"]["contents"][0]["uri"] == uri
+
+    settings = {"caching": False}
+    async with (
+        open_endpoint(
+            servers,
+            tap=recorder_of(witness),
+            world_class=HttpWorld,
+            settings={"x": settings, "y": settings},
+        ) as client,
+        trio.open_nursery() as nursery,
+    ):
+        for name in "abcd":
+            session = await client.initialize(down) if down != MODERN else None
+            nursery.start_soon(ask_often, client, session, name)
+    check_apart(witness, 32)
+
+
+@WITNESSES
+@pytest.mark.parametrize("down", [LEGACY, MODERN])
+async def test_calls_of_a_stream_client_are_told_apart(down: str, kind: type[Witness]):
+    world, witness = World({"x": docs(LEGACY), "y": docs(LEGACY)}), kind()
+    config = Config(upstreams=tuple(upstream(name, era="newest") for name in "xy"))
+    async with (
+        app.open_mux(config, world.open_channel, recorder_of(witness)) as world.mux,
+        trio.open_nursery() as world.nursery,
+    ):
+        client = await client_of(world, down)
+        for name in "xyxyxy":
+            await client.request("resources/read", {"uri": f"{name}+memo:1"})
+        await trio.testing.wait_all_tasks_blocked()
+        world.nursery.cancel_scope.cancel()
+    check_apart(witness, 6)

@@ -16,7 +16,8 @@ from mcpmux.errors import (
     TransportClosed,
     TransportError,
 )
-from mcpmux.transports.http.client import HttpPool, PoolLimits
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.client_response import PoolLimits
 from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.http.route import Route
 

@@ -10,7 +10,8 @@ import trio
 import trio.testing
 
 from mcpmux.errors import Overdue, TransportClosed
-from mcpmux.transports.http.client import HttpPool, PoolLimits
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.client_response import PoolLimits
 from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.punctuality import SWEEP_SECONDS, Punctuality
 from tests.transports.test_http_client import SHORT, Connection, read

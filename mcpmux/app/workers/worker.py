@@ -107,7 +107,13 @@ class _Work:
                 if self._workers > 1:
                     everything.start_soon(self._spread, mux, name="changes")
                 serving = Serving(
-                    config.limits, mux.front, self._stopping, _announced, gate, mux.certificates
+                    config.limits,
+                    mux.front,
+                    self._stopping,
+                    _announced,
+                    gate,
+                    mux.certificates,
+                    mux.reception,
                 )
                 await self._open_listeners(config, serving, clients)
                 await _say(self._desk, Ready())

@@ -75,9 +75,13 @@ class Front:
 
     def post(self, call: Call) -> Errand | None:
         """See PromptService."""
-        if self.tap is not None or call.principal.name or self._mark:
-            return None
-        return self._router.post(call, _wanted)
+        if self.tap is not None:
+            if not self.tap.passes:
+                return None
+            identify(call)
+        principal = call.principal.name
+        seal = partial(self._sealed, principal=principal) if principal or self._mark else None
+        return self._router.post(call, _wanted, seal)
 
     async def _exchange_sealed(self, call: Call, notify: Notify) -> Fields:
         return self._sealed(await self._router.exchange(self._opened(call), notify), call.principal.name)

@@ -11,6 +11,7 @@ from contextvars import Context, copy_context
 
 from mcpmux.runtime.tap import Tap, Watch
 from mcpmux.transports.http.message import Fields
+from mcpmux.transports.http.put_off import PutOff
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import SseDecoder
 from mcpmux.transports.wire import Part
@@ -71,8 +72,17 @@ class TappedReply(HttpReply):
 
     @property
     def may_put_off(self) -> bool:
-        """See HttpReply. What the tap is told belongs to the exchange of the task that works for it."""
-        return False
+        """See HttpReply."""
+        return self._reply.may_put_off
+
+    def put_off(self, answer: PutOff) -> Awaitable[None]:
+        """See HttpReply."""
+        return self._reply.put_off(answer)
+
+    def send_nowait(self, status: int, fields: Fields, body: bytes) -> None:
+        """See HttpReply."""
+        self.watch.tap.saw(self.watch.leg, "out", body, status)
+        self._reply.send_nowait(status, fields, body)
 
     def send(self, status: int, fields: Fields, body: bytes = b"") -> Awaitable[None]:
         """See HttpReply."""

@@ -145,7 +145,7 @@ class LegacySession:
 
     def post(self, request: Request, ask: Ask) -> LegacyErrand | None:
         """See PromptSession."""
-        if self._tap is not None or not self._router.may_post:
+        if (self._tap is not None and not self._tap.passes) or not self._router.may_post:
             return None
         call = self._read(request)
         errand = self._router.post(call, self._narrow)

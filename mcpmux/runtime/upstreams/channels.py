@@ -24,13 +24,15 @@ from mcpmux.runtime.link import open_link
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.runtime.upstreams.connection import Channel
 from mcpmux.runtime.upstreams.sse_channel import HttpPlace, open_either, open_sse, open_streamable
-from mcpmux.transports.http.client import HttpPool, PoolLimits
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.client_response import PoolLimits
 from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.http.message import HEAD_FIELDS
 from mcpmux.transports.http.proxy import choose_proxy
 from mcpmux.transports.http.route import Route
 from mcpmux.transports.orphans import OrphanGuard
 from mcpmux.transports.process import StopLadder, open_process
+from mcpmux.transports.reception import Reception
 from mcpmux.transports.tls.context import client_context
 
 log = structlog.get_logger()
@@ -56,8 +58,13 @@ class ChannelOpener:
         stop: StopLadder,
         connections: int | None = None,
         head_fields: int = HEAD_FIELDS,
+        reception: Reception | None = None,
     ) -> None:
-        """`connections`: that an HTTP channel may open, and keeps open; None for the pool's own limits."""
+        """`connections`: that an HTTP channel may open, and keeps open; None for the pool's own limits.
+
+        `reception` runs as long as any channel is open; without one no HTTP channel sends without waiting.
+        """
+        self._reception = reception
         self._connections = connections
         self._message_limit = message_limit
         self._head_limit = head_limit
@@ -149,7 +156,7 @@ class ChannelOpener:
             limits = replace(limits, connections=self._connections, idle=self._connections)
         headers = tuple((key, secret.reveal()) for key, secret in target.headers.items())
         route = await self._find_route(target)
-        with HttpPool(route.origin, limits=limits, route=route) as pool:
+        with HttpPool(route.origin, limits=limits, route=route, reception=self._reception) as pool:
             limit, patience = self._message_limit, upstream.connect_timeout
             credential = self._credential_of(upstream)
             place = HttpPlace(

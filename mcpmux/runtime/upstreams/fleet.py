@@ -19,7 +19,7 @@ import structlog
 import trio
 from msgspec import Raw
 
-from mcpmux.config import Http, Stdio
+from mcpmux.config import Stdio
 from mcpmux.errors import RpcError
 from mcpmux.mux.namespace import Space
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
@@ -48,14 +48,10 @@ class Run(NamedTuple):
 
 
 class Fleet(Mapping[str, Upstream]):
-    """The shared upstreams by name, in configuration order. `run` has to run.
-
-    `has_streams`: one of them at least is not reached over HTTP, and may be asked without waiting.
-    """
+    """The shared upstreams by name, in configuration order. `run` has to run."""
 
     def __init__(self, make_private: MakePrivate, make_lane: MakeLane, move_interest: MoveInterest) -> None:
         self._shared: Mapping[str, Upstream] = {}
-        self.has_streams = False
         self._runs: dict[str, Run] = {}
         self._make_private = make_private
         self._move_interest = move_interest
@@ -90,7 +86,6 @@ class Fleet(Mapping[str, Upstream]):
     def become(self, shared: Mapping[str, Upstream]) -> None:
         """These are the shared upstreams from now on, in this order; those that stay are not touched."""
         before, self._shared = self._shared, dict(shared)
-        self.has_streams = _has_streams(shared)
         for name, upstream in before.items():
             if shared.get(name) is not upstream:
                 self._retire(name)
@@ -259,10 +254,6 @@ async def _end_when_idle(upstream: Upstream, scope: trio.CancelScope) -> None:
             "exchanges are cut off, their upstream has gone", upstream=upstream.key, number=upstream.in_flight
         )
     scope.cancel(reason="it was removed or restarted")
-
-
-def _has_streams(shared: Mapping[str, Upstream]) -> bool:
-    return any(not isinstance(upstream.config.target, Http) for upstream in shared.values())
 
 
 def _removed(name: str) -> RpcError:

@@ -20,7 +20,7 @@ from msgspec import Raw
 from mcpmux.auth.credential import Credential
 from mcpmux.errors import LocalProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import PROGRESS_TOKEN, VERSION, Call, Event, Notify, with_meta
+from mcpmux.protocol.call import PROGRESS_TOKEN, VERSION, Call, Event, Notify
 from mcpmux.protocol.codes import HEADER_MISMATCH
 from mcpmux.protocol.envelope import (
     ErrorReply,
@@ -28,10 +28,8 @@ from mcpmux.protocol.envelope import (
     Message,
     Reply,
     encode_notification,
-    encode_request,
     first_byte,
     is_batch,
-    raw,
 )
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import Headers
@@ -53,8 +51,10 @@ from mcpmux.runtime.upstreams.http_events import (
 from mcpmux.runtime.upstreams.http_intake import Intake, unheard
 from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream
 from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer, SessionExpired, nonsense
+from mcpmux.runtime.upstreams.http_posting import SentTicket, encode_call, is_plain, post, take
 from mcpmux.runtime.upstreams.http_waiting import Waiting, as_answer
-from mcpmux.transports.http.client import HttpPool, HttpResponse
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.http.unsent import was_unsent
 from mcpmux.transports.sse import SseDecoder
 
@@ -153,16 +153,36 @@ class HttpChannel:
             return self._within(term, exchange(call, notify, term))
         return exchange(call, notify, term)
 
+    def post(self, call: Call, term: Term | None = None) -> Ticket | None:
+        """See PromptChannel."""
+        if term is None or not self._peer.may_post or self.closed.is_set():
+            return None
+        if self._peer.legacy and call.method in _MAY_BE_PARKED:
+            return None
+        ticket = SentTicket(self._calls.outgoing.next_id(), call, term)
+        return ticket if post(self._peer, ticket, term) else None
+
+    def take(self, ticket: Ticket) -> Fields | None:
+        """See PromptChannel."""
+        return take(self._peer, ticket) if isinstance(ticket, SentTicket) else None
+
+    def go_on(self, ticket: Ticket, notify: Notify, term: Term | None = None) -> Awaitable[Fields]:
+        """See PromptChannel. Raises as `exchange` does."""
+        exchange = self._exchange_or_learn if ticket.call.method in _TEACH else self._exchange
+        return exchange(ticket.call, notify, term, ticket if isinstance(ticket, SentTicket) else None)
+
     async def _within(self, term: Term | None, exchange: Awaitable[Fields]) -> Fields:
         with limited(term):
             return await exchange
 
-    async def _exchange_or_learn(self, call: Call, notify: Notify, term: Term | None) -> Fields:
+    async def _exchange_or_learn(
+        self, call: Call, notify: Notify, term: Term | None, posted: SentTicket | None = None
+    ) -> Fields:
         if call.method == m.TOOLS_LIST:
             result = await self._exchange(call, notify, term)
             return self._without_invalid(result) if VERSION in call.meta else result
         try:
-            return await self._exchange(call, notify, term)
+            return await self._exchange(call, notify, term, posted)
         except RpcError as error:
             if error.code != HEADER_MISMATCH:
                 raise
@@ -185,8 +205,11 @@ class HttpChannel:
             if cursor is None or first_byte(cursor) != b'"':
                 return
 
-    async def _exchange(self, call: Call, notify: Notify, term: Term | None) -> Fields:
-        request_id = self._calls.outgoing.next_id()
+    async def _exchange(
+        self, call: Call, notify: Notify, term: Term | None, posted: SentTicket | None = None
+    ) -> Fields:
+        """`posted`: what `post` gave for the call."""
+        request_id = self._calls.outgoing.next_id() if posted is None else posted.id
         token = call.meta.get(PROGRESS_TOKEN)
 
         async def pass_on(event: Event) -> None:
@@ -197,22 +220,22 @@ class HttpChannel:
 
         waiting = Waiting(request_id, pass_on, None, term)
         try:
-            answer = await self._answer_to(call, waiting)
+            answer = await self._answer_to(call, waiting, posted)
         except BaseException:
             if self._peer.legacy:
                 await self._say_cancelled(waiting)
             raise
         return result_of(answer)
 
-    async def _answer_to(self, call: Call, waiting: Waiting) -> Reply | ErrorReply:
+    async def _answer_to(
+        self, call: Call, waiting: Waiting, posted: SentTicket | None = None
+    ) -> Reply | ErrorReply:
         """Send a call and read until its answer, over as many connections as its stream takes."""
-        meta = call.meta
-        if PROGRESS_TOKEN in meta:
-            meta = {**meta, PROGRESS_TOKEN: raw(waiting.request_id)}
-        body = encode_request(waiting.request_id, call.method, with_meta(call.params, meta) or None)
-        term = waiting.term
+        body, term = encode_call(waiting.request_id, call), waiting.term
+        until = math.inf if term is None else term.deadline
+        noted = posted.whole if posted is not None else None
         try:
-            response = await self._peer.ask(call, body, math.inf if term is None else term.deadline)
+            response = await self._peer.ask(call, body, until, posted.sent if posted is not None else None)
         except BaseException as error:
             waiting.unsent = was_unsent(error)
             raise
@@ -221,8 +244,9 @@ class HttpChannel:
                 response.take_time()
                 with limited(term):
                     answer = await self._answer_in_stream(response, waiting)
-            elif response.status == 200 and not self._peer.batches and (whole := response.read_nowait()):
-                self._peer.note(whole, 200)
+            elif is_plain(self._peer, response) and (whole := noted or response.read_nowait()):
+                if noted is None:
+                    self._peer.note(whole, 200)
                 answer = as_answer(message_in(whole), waiting)
                 if answer is None:
                     raise nonsense(response, whole)
@@ -316,7 +340,8 @@ class HttpChannel:
                     return reply
             body = bytes(received)
         self._peer.note(body, response.status)
-        message = await self._answer_in_batch(body, waiting) if self._is_batch(body) else message_in(body)
+        in_batch = self._peer.batches and is_batch(body)
+        message = await self._answer_in_batch(body, waiting) if in_batch else message_in(body)
         if response.status >= 400:
             self._peer.note_refusal(response.status, message if isinstance(message, ErrorReply) else None)
             self._peer.check_overload(response, body)
@@ -326,9 +351,6 @@ class HttpChannel:
         if response.status != 200:
             raise self._peer.status_error(response, body)
         raise nonsense(response, body)
-
-    def _is_batch(self, body: bytes) -> bool:
-        return self._peer.batches and is_batch(body)
 
     async def _answer_in_batch(self, body: bytes, waiting: Waiting) -> Message | None:
         """The answer among the messages of a batch; the others are taken as on a stream."""

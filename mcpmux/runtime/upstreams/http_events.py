@@ -19,7 +19,7 @@ from mcpmux.protocol.envelope import (
     is_batch,
 )
 from mcpmux.protocol.large import LARGE_BYTES, read_large_reply
-from mcpmux.transports.http.client import HttpResponse
+from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.sse import SseDecoder
 
 JSON_TYPE = "application/json"

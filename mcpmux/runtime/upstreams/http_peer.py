@@ -8,7 +8,7 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
@@ -33,7 +33,8 @@ from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, allows_batch, is_mod
 from mcpmux.protocol.tool_headers import ToolHeaders
 from mcpmux.runtime.tap import TRACE_HEADERS, Watch
 from mcpmux.runtime.upstreams.http_events import EVENT_STREAM, messages_of
-from mcpmux.transports.http.client import HttpPool, HttpResponse
+from mcpmux.transports.http.client import HttpPool, SentRequest
+from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.http.redirect import MOVES, describe_move, target_after
 from mcpmux.transports.http.unsent import not_sent_yet
 from mcpmux.transports.sse import SseDecoder
@@ -177,15 +178,36 @@ class HttpPeer:
         common, more = self._headers(call)
         return self._target, common + more
 
-    async def ask(self, call: Call, body: bytes, until: float) -> HttpResponse:
-        """POST a call that was encoded as `body`; releasing the response early is how HTTP says "cancelled".
+    @property
+    def may_post(self) -> bool:
+        """Whether `post` is worth a try: it has no token to wait for, and a connection."""
+        return self._credential is None and self._pool.may_post
 
-        `until`: see `HttpPool.send`; getting a token is not counted. Raises ConnectFailed and other
-        TransportErrors, Overdue.
+    def post(self, call: Call, body: bytes, until: float, hear: Callable[[], None]) -> SentRequest | None:
+        """POST a call as `ask` does, without waiting, if it `may_post`; None when that cannot be.
+
+        See `HttpPool.post`.
         """
         headers, more = self._headers(call)
         idempotent = call.method in m.IDEMPOTENT
-        if self._watch is not None:
+        sent = self._pool.post(
+            "POST", self._target, headers, body, idempotent=idempotent, more=more, until=until, hear=hear
+        )
+        if sent is not None and self._watch is not None:
+            self._watch.tap.saw(self._watch.leg, "out", body)
+        return sent
+
+    async def ask(
+        self, call: Call, body: bytes, until: float, sent: SentRequest | None = None
+    ) -> HttpResponse:
+        """POST a call that was encoded as `body`; releasing the response early is how HTTP says "cancelled".
+
+        `until`: see `HttpPool.send`; getting a token is not counted. `sent`: the call was posted already.
+        Raises ConnectFailed and other TransportErrors, Overdue.
+        """
+        headers, more = self._headers(call)
+        idempotent = call.method in m.IDEMPOTENT
+        if self._watch is not None and sent is None:
             self._watch.tap.saw(self._watch.leg, "out", body)
             more += TRACE_HEADERS.get()
         said = more
@@ -194,9 +216,12 @@ class HttpPeer:
                 with not_sent_yet():
                     said = (*more, *await shown_by(self._credential))
             try:
-                response = await self._pool.send(
-                    "POST", self._target, headers, body, idempotent=idempotent, more=said, until=until
-                )
+                if sent is not None:
+                    response, sent = await sent.wait(), None
+                else:
+                    response = await self._pool.send(
+                        "POST", self._target, headers, body, idempotent=idempotent, more=said, until=until
+                    )
             except ConnectFailed as error:
                 self.lose(error)
                 raise

@@ -151,7 +151,8 @@ class Upstream(Condition):
         if connection is None or not connection.is_prompt or self.silent or self.held is not None:
             return None
         seconds = self.patience(call.method)
-        if self.watch is not None or seconds == math.inf or not self.turnstile.enter():
+        traced = self.watch is not None and self.watch.trace is not None
+        if traced or seconds == math.inf or not self.turnstile.enter():
             return None
         term = Term(seconds, 0.0, self.config.max_request_timeout)
         ticket = None
@@ -161,11 +162,17 @@ class Upstream(Condition):
         finally:
             if ticket is None:
                 self.leave(entered=True)
+        if ticket is not None and self.watch is not None:
+            self.watch.routed(self.name)
         return None if ticket is None else Posted(call, term, ticket, connection)
 
     def take(self, posted: Posted) -> Fields | None:
         """The result of a posted call, which is over then; None when there is more to it: `exchange`."""
-        result = posted.connection.take(posted.call, posted.ticket)
+        try:
+            result = posted.connection.take(posted.call, posted.ticket)
+        except BaseException:
+            self.leave(entered=True)
+            raise
         if result is not None:
             self.leave(entered=True)
             if self.silent:
@@ -193,8 +200,8 @@ class Upstream(Condition):
             raise self.error(UPSTREAM_UNAVAILABLE, f"was lost: {error}") from None
 
     async def _exchange(self, call: Call, notify: Notify, term: Term, posted: Posted | None = None) -> Fields:
-        if self.watch is not None:
-            self.watch.tap.routed(EXCHANGE.get(), self.name)
+        if self.watch is not None and posted is None:
+            self.watch.routed(self.name)
         for attempt in (1, 2):
             if posted is not None:
                 connection, sent = posted.connection, posted.go_on(notify)

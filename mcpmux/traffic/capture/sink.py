@@ -155,9 +155,14 @@ class CaptureSink:
         if self._bytes > self._enough:
             self._hurry.set()
 
+    @property
+    def is_open(self) -> bool:
+        """See Doorkeeper: closed while the disk is slow, not when it does not work."""
+        return self._bytes <= self._limit // 2 or self.paused
+
     async def admit(self, exchange: Exchange) -> None:
-        """See Keeper: waits for a slow disk, not for one that does not work."""
-        while self._bytes > self._limit // 2 and not self.paused:
+        """See Keeper."""
+        while not self.is_open:
             await self._room.wait()
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:

@@ -12,104 +12,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property, partial
 from typing import Self
 
-import msgspec
 import trio
 from trio.lowlevel import ParkingLot
 
-from mcpmux.errors import LocalProtocolError, MessageTooLarge, TransportClosed, TransportError
+from mcpmux.errors import LocalProtocolError, TransportClosed, TransportError
+from mcpmux.transports.http.client_response import HttpResponse, PoolLimits
 from mcpmux.transports.http.connection import HttpConnection, HttpOrigin
-from mcpmux.transports.http.message import HEAD_FIELDS, Fields, encode_fields, encode_request_head
+from mcpmux.transports.http.message import JOIN_BYTES, Fields, encode_fields, encode_request_head
 from mcpmux.transports.http.proxy import Proxy
 from mcpmux.transports.http.route import Route, direct_route
 from mcpmux.transports.http.unsent import not_sent_yet
 from mcpmux.transports.punctuality import Punctuality, limit
-from mcpmux.transports.wire import RECEIVE_BYTES
+from mcpmux.transports.reception import Reception
 
 FRESH_SECONDS = 0.2  # no server closes a connection so soon after it was used
 LENGTHLESS_METHODS = frozenset({"GET", "DELETE", "OPTIONS"})  # say no Content-Length without a body
-
-
-class PoolLimits(msgspec.Struct, frozen=True):
-    """How much a pool asks of its origin, and how much it takes from it."""
-
-    head_bytes: int = 64 * 1024
-    head_fields: int = HEAD_FIELDS
-    body_bytes: int = 64 * 1024 * 1024  # of a response that is read whole
-    connections: int = 256  # every running request holds one, streams included
-    waiting: int = 1024  # requests queued for a connection; one more fails at once
-    idle: int = 64  # connections kept for reuse
-    idle_seconds: float = 30  # most servers close theirs sooner, which is noticed
-
-
-class HttpResponse:
-    """A response whose head is in. To be read by one task, and released by it in the end."""
-
-    __slots__ = ("_connection", "_pool", "headers", "status")
-
-    def __init__(self, connection: HttpConnection, pool: HttpPool) -> None:
-        parser = connection.parser
-        self.status = parser.status
-        self.headers = parser.headers
-        self._connection: HttpConnection | None = connection
-        self._pool = pool
-
-    def __repr__(self) -> str:
-        return f"HttpResponse({self.status}, {'over' if self._connection is None else 'open'})"
-
-    def read_nowait(self) -> bytes | None:
-        """The body when all of it came with the head and nothing of it was read yet, else None."""
-        connection = self._connection
-        if connection is None or not connection.parser.complete:
-            return None
-        return connection.parser.take_body()
-
-    async def read(self) -> bytes:
-        """The rest of the body. Raises MessageTooLarge, TransportClosed, RemoteProtocolError, Overdue."""
-        return bytes(await self.read_body())
-
-    async def read_body(self) -> bytes | bytearray:
-        """The same; a large body is not copied once more. Raises as `read` does."""
-        if self._connection is None:
-            raise LocalProtocolError("the response was released")
-        limit, parser = self._pool.limits.body_bytes, self._connection.parser
-        while not parser.complete and parser.body_bytes + parser.missing <= limit:
-            if parser.missing > RECEIVE_BYTES:
-                return await self._connection.receive_rest()
-            await self._connection.receive()
-        if parser.body_bytes + parser.missing > limit:
-            raise MessageTooLarge(f"the response's body is larger than {limit} bytes")
-        return parser.take_body()
-
-    async def receive_some(self) -> bytes:
-        """The next bytes of the body as they come, b"" at its end. Raises as `read` does."""
-        if self._connection is None:
-            raise LocalProtocolError("the response was released")
-        parser = self._connection.parser
-        while True:
-            data = parser.take_body()
-            if data or parser.complete:
-                return data
-            await self._connection.receive()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        data = await self.receive_some()
-        if not data:
-            raise StopAsyncIteration
-        return data
-
-    def take_time(self) -> None:
-        """From now on it has no end in time: it is a stream, whose reader knows when to stop."""
-        if self._connection is not None:
-            self._pool.punctuality.forget(self._connection)
-
-    def release(self) -> None:
-        """Done with it: an unfinished response is cut off. May be called again."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._pool.put_back(connection)
 
 
 class HttpPool:
@@ -121,13 +38,18 @@ class HttpPool:
         *,
         limits: PoolLimits | None = None,
         route: Route | None = None,
+        reception: Reception | None = None,
     ) -> None:
-        """`route` leads to `origin`; without one it is direct, and verified with the system's authorities."""
+        """`route` leads to `origin`; without one it is direct, and verified with the system's authorities.
+
+        `reception`: receives for what is posted; it runs as long as the pool is used.
+        """
         self.origin = origin
         self.limits = limits or PoolLimits()
         self.route = route = route or direct_route(origin)
         self._own_fields: Fields = (("Host", origin.authority), ("Accept-Encoding", "identity"))
         self._prefix = ""  # of a target
+        self._reception = reception if not origin.secure and route.proxy is None else None
         self.asked_proxy: Proxy | None = None  # that sees our requests
         if route.proxy is not None and route.sends_whole_urls:
             self._own_fields += route.proxy.fields
@@ -162,13 +84,13 @@ class HttpPool:
         self._interrupted = True
         for connection in self.punctuality.watched:
             if isinstance(connection, HttpConnection):
-                connection.wire.interrupt()
+                connection.give_up(TransportClosed("interrupted"))
 
     def close(self) -> None:
         """Close what is idle now, and the rest as its requests end."""
         self._closed = True
         while self._idle:
-            self._idle.pop().wire.close()
+            self._idle.pop().close()
 
     async def send(
         self,
@@ -190,20 +112,7 @@ class HttpPool:
         connection was repeated before), RemoteProtocolError, Overdue, or TransportError when too many
         requests wait already.
         """
-        asked = self._asked
-        if headers is asked[2] and target == asked[1] and method == asked[0]:
-            head = self._head
-        elif method == "HEAD":
-            raise LocalProtocolError("HEAD is not supported")
-        else:
-            head = encode_request_head(method, self._prefix + target, self._own_fields + headers)
-            self._asked, self._head = (method, target, headers), head
-        if more:
-            head += encode_fields(more)
-        if body or method not in LENGTHLESS_METHODS:
-            head = b"%bContent-Length: %d\r\n\r\n" % (head, len(body))
-        else:
-            head += b"\r\n"
+        head = self._encode_head(method, target, headers, len(body), more)
         if self._closed:
             with not_sent_yet():
                 raise TransportClosed("the connection pool is closed")
@@ -218,6 +127,7 @@ class HttpPool:
                     self._check_time(until)
             connection = self._take_idle(idempotent)
             if connection is not None:
+                connection.take_over()
                 try:
                     await connection.exchange(head, body, until)
                 except TransportClosed:
@@ -233,6 +143,74 @@ class HttpPool:
             self._end_turn()
             raise
         return HttpResponse(connection, self)
+
+    @property
+    def may_post(self) -> bool:
+        """Whether `post` is worth a try."""
+        if self._reception is None or not self._idle or self._running >= self.limits.connections:
+            return False
+        return not (self._closed or self._interrupted)
+
+    def post(
+        self,
+        method: str,
+        target: str,
+        headers: Fields,
+        body: bytes,
+        *,
+        idempotent: bool,
+        more: Fields = (),
+        until: float,
+        hear: Callable[[], None],
+    ) -> SentRequest | None:
+        """Send a request as `send` does, but without waiting for anything; None when that cannot be.
+
+        `hear` is called once when there is something to `take`, or to `wait` for: one of both must follow.
+        """
+        reception = self._reception
+        if reception is None or not self.may_post or len(body) > JOIN_BYTES:
+            return None
+        request = self._encode_head(method, target, headers, len(body), more) + body
+        connection = self._take_idle(idempotent)
+        if connection is None or not connection.post(request, until, reception, hear):
+            return None
+        self._running += 1
+        return SentRequest(connection, self, request, until, idempotent=idempotent)
+
+    async def go_on(
+        self, connection: HttpConnection, request: bytes, until: float, *, idempotent: bool
+    ) -> HttpResponse:
+        """The response to a request that was posted on `connection`. Raises as `send` does."""
+        try:
+            try:
+                await connection.wait_for_head()
+                if not connection.parser.complete and self._interrupted and until < math.inf:
+                    connection.close()  # nobody sees to it that the rest comes in time
+                    self._check_time(until)
+            except TransportClosed:
+                if connection.parser.wire_bytes or not idempotent:
+                    raise
+                self._check_time(until)
+                connection = await self._exchange_anew(request, b"", until)
+        except BaseException:
+            self._end_turn()
+            raise
+        return HttpResponse(connection, self)
+
+    def _encode_head(self, method: str, target: str, headers: Fields, length: int, more: Fields) -> bytes:
+        asked = self._asked
+        if headers is asked[2] and target == asked[1] and method == asked[0]:
+            head = self._head
+        elif method == "HEAD":
+            raise LocalProtocolError("HEAD is not supported")
+        else:
+            head = encode_request_head(method, self._prefix + target, self._own_fields + headers)
+            self._asked, self._head = (method, target, headers), head
+        if more:
+            head += encode_fields(more)
+        if length or method not in LENGTHLESS_METHODS:
+            return b"%bContent-Length: %d\r\n\r\n" % (head, length)
+        return head + b"\r\n"
 
     async def _exchange_anew(self, head: bytes, body: bytes, until: float) -> HttpConnection:
         """Send on a new connection, and receive the head of the response."""
@@ -291,7 +269,7 @@ class HttpPool:
             # Whatever an idle connection has to say, it is the end, an error, or not for us.
             if seconds <= self.limits.idle_seconds and not connection.wire.is_readable():
                 return connection
-            connection.wire.close()
+            connection.close()
         return None
 
     def put_back(self, connection: HttpConnection) -> None:
@@ -300,18 +278,44 @@ class HttpPool:
         self.punctuality.forget(connection)
         parser = connection.parser
         if self._closed or not parser.complete or not parser.keep_alive:
-            connection.wire.close()
+            connection.close()
             return
         connection.idle_since = self._now()
         self._idle.append(connection)
         if len(self._idle) > self.limits.idle:
-            self._idle.pop(0).wire.close()
+            self._idle.pop(0).close()
 
     def request(
         self, method: str, target: str, headers: Sequence[tuple[str, str]], body: bytes, *, idempotent: bool
     ) -> HttpExchange:
         """The same as a context: its value is the response, which is released when it is left."""
         return HttpExchange(partial(self.send, method, target, tuple(headers), body, idempotent=idempotent))
+
+
+class SentRequest:
+    """A request that was posted to a pool. Either `take` or `wait` brings its response."""
+
+    __slots__ = ("_connection", "_idempotent", "_pool", "_request", "_until")
+
+    def __init__(
+        self, connection: HttpConnection, pool: HttpPool, request: bytes, until: float, *, idempotent: bool
+    ) -> None:
+        self._connection = connection
+        self._pool = pool
+        self._request = request
+        self._until = until
+        self._idempotent = idempotent
+
+    def take(self) -> HttpResponse | None:
+        """The whole response, to be released; None when it is not there."""
+        connection = self._connection
+        if connection.failure is not None or not connection.parser.complete:
+            return None
+        return HttpResponse(connection, self._pool)
+
+    def wait(self) -> Awaitable[HttpResponse]:
+        """The response, its head being in. Raises as `HttpPool.send` does."""
+        return self._pool.go_on(self._connection, self._request, self._until, idempotent=self._idempotent)
 
 
 class HttpExchange:

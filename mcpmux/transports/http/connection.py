@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import msgspec
 
-from mcpmux.errors import Overdue, TransportClosed
+from mcpmux.errors import McpmuxError, Overdue, TransportClosed
 from mcpmux.transports.http.message import HEAD_FIELDS, JOIN_BYTES
 from mcpmux.transports.http.response import ResponseParser
 from mcpmux.transports.punctuality import Punctuality
-from mcpmux.transports.wire import Wire
+from mcpmux.transports.reception import Reception
+from mcpmux.transports.wire import RECEIVE_BYTES, PlainWire, Wire
 
 
 class HttpOrigin(msgspec.Struct, frozen=True):
@@ -50,9 +52,22 @@ class HttpConnection:
     """A wire and the parser of what comes from it.
 
     `until`: when its exchange is cut off, in trio's time.
+
+    An exchange has a task, or it is `post`ed: then a reception receives what comes, and `hear` is called once
+    the response is there, or there is something else to see to: a failure, a stream, a large body.
     """
 
-    __slots__ = ("_overdue", "_punctuality", "idle_since", "parser", "until", "wire")
+    __slots__ = (
+        "_hear",
+        "_overdue",
+        "_punctuality",
+        "_reception",
+        "failure",
+        "idle_since",
+        "parser",
+        "until",
+        "wire",
+    )
 
     def __init__(
         self, wire: Wire, punctuality: Punctuality, head_limit: int, field_limit: int = HEAD_FIELDS
@@ -63,6 +78,9 @@ class HttpConnection:
         self.until = math.inf
         self._punctuality = punctuality
         self._overdue = False
+        self._reception: Reception | None = None  # that watches the wire
+        self._hear: Callable[[], None] | None = None
+        self.failure: McpmuxError | None = None  # of an exchange that was posted
 
     def __repr__(self) -> str:
         return f"HttpConnection({self.wire}, {self.parser})"
@@ -72,14 +90,10 @@ class HttpConnection:
 
         Raises TransportClosed, RemoteProtocolError, Overdue.
         """
-        parser, wire = self.parser, self.wire
+        wire = self.wire
         if len(body) <= JOIN_BYTES:
             head, body = head + body, b""
-        parser.begin()
-        self._overdue = False
-        if until < math.inf:
-            self.until = until
-            self._punctuality.watch(self)
+        self._begin(until)
         try:
             try:
                 sent = wire.send_nowait(head)
@@ -87,8 +101,24 @@ class HttpConnection:
                     await self._send_rest(head[sent:], body)
             except TransportClosed:
                 self._check_time()  # else a server may refuse before it has read all: go on to its answer
+        except BaseException:
+            self.close()
+            raise
+        await self.receive_head()
+
+    def _begin(self, until: float) -> None:
+        self.parser.begin()
+        self._overdue = False
+        if until < math.inf:
+            self.until = until
+            self._punctuality.watch(self)
+
+    async def receive_head(self) -> None:
+        """Receive until the response's head is in. Closes the wire on any error, and raises as `exchange`."""
+        parser = self.parser
+        try:
             while not parser.status:
-                data = await wire.receive()
+                data = await self.wire.receive()
                 if data:
                     parser.feed(data)
                 else:
@@ -100,6 +130,79 @@ class HttpConnection:
         except BaseException:
             self.close()
             raise
+
+    def post(self, request: bytes, until: float, reception: Reception, hear: Callable[[], None]) -> bool:
+        """Send a small request, and have the response received; `take_over` is how a task goes on with it.
+
+        False, and the wire is closed, when that cannot be or not all of it went: then nobody can act on it.
+        """
+        wire = self.wire
+        assert isinstance(wire, PlainWire)
+        if self._reception is None:
+            try:
+                reception.watch(wire.descriptor, self._receive)
+            except OSError:  # the system watches too much already
+                self.close()
+                return False
+            self._reception = reception
+        self._begin(until)
+        self.failure = None
+        try:
+            if wire.send_nowait(request) < len(request):
+                self.close()
+                return False
+        except TransportClosed:
+            pass  # a server may refuse before it has read all: its answer is to be read, or its end
+        self._hear = hear
+        return True
+
+    async def wait_for_head(self) -> None:
+        """Go on with what was posted until the response's head is in. Closes and raises as `receive_head`."""
+        self.take_over()
+        if self.failure is not None:
+            self.close()
+            raise self.failure
+        await self.receive_head()
+
+    def take_over(self) -> None:
+        """From now on tasks receive here, until something is posted again."""
+        self._hear = None
+        if self._reception is not None:
+            assert isinstance(self.wire, PlainWire)
+            self._reception.forget(self.wire.descriptor)
+            self._reception = None
+
+    def _receive(self) -> None:
+        """There is something for an exchange that was posted, or the end of an idle connection."""
+        if self._hear is None:
+            self.take_over()  # whoever uses it next will see what it is
+            return
+        parser = self.parser
+        try:
+            data = self.wire.receive_nowait()
+            if data:
+                parser.feed(data)
+            elif data is not None:
+                parser.feed_eof()
+        except McpmuxError as error:
+            self.failure = error
+        if self.failure is None and not parser.complete and not _is_for_a_task(parser):
+            return
+        hear, self._hear = self._hear, None
+        try:
+            hear()
+        except Exception:  # whose descriptor is not watched any more
+            self.take_over()
+            raise
+
+    def give_up(self, reason: McpmuxError) -> None:
+        """Whoever waits for the response hears that there is none."""
+        if self._hear is None:
+            self.wire.interrupt()
+            return
+        self.failure = reason
+        hear, self._hear = self._hear, None
+        hear()
 
     async def _send_rest(self, rest: bytes, body: bytes) -> None:
         for part in (rest, body):
@@ -146,16 +249,22 @@ class HttpConnection:
     def close(self) -> None:
         """In the middle of an exchange: its end is not waited for any more."""
         self._punctuality.forget(self)
+        self.take_over()
         self.wire.close()
 
     def cut_off(self) -> None:
         """Its time is over: whoever waits for it, now or later, hears that."""
         self._overdue = True
-        self.wire.interrupt()
+        self.give_up(Overdue("no answer in time"))
 
     def _check_time(self) -> None:
         if self._overdue:
             raise Overdue("no answer in time") from None
+
+
+def _is_for_a_task(parser: ResponseParser) -> bool:
+    """Whether a response whose head is in is better read by a task: a stream, or a large body."""
+    return parser.status != 0 and (not parser.missing or parser.missing > RECEIVE_BYTES)
 
 
 def _default_port(secure: bool) -> int:

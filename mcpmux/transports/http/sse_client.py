@@ -26,7 +26,8 @@ from mcpmux.errors import (
     TransportClosed,
     TransportError,
 )
-from mcpmux.transports.http.client import HttpPool, HttpResponse
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.sse_endpoint import resolve_endpoint, target_of
 from mcpmux.transports.sse import SseDecoder, SseEvent

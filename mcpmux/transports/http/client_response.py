@@ -1,0 +1,107 @@
+"""A response as its reader has it: whole, or piece by piece; and what a pool of connections is limited to."""
+
+from __future__ import annotations
+
+from typing import Protocol, Self
+
+import msgspec
+
+from mcpmux.errors import LocalProtocolError, MessageTooLarge
+from mcpmux.transports.http.connection import HttpConnection
+from mcpmux.transports.http.message import HEAD_FIELDS
+from mcpmux.transports.punctuality import Punctuality
+from mcpmux.transports.wire import RECEIVE_BYTES
+
+
+class PoolLimits(msgspec.Struct, frozen=True):
+    """How much a pool asks of its origin, and how much it takes from it."""
+
+    head_bytes: int = 64 * 1024
+    head_fields: int = HEAD_FIELDS
+    body_bytes: int = 64 * 1024 * 1024  # of a response that is read whole
+    connections: int = 256  # every running request holds one, streams included
+    waiting: int = 1024  # requests queued for a connection; one more fails at once
+    idle: int = 64  # connections kept for reuse
+    idle_seconds: float = 30  # most servers close theirs sooner, which is noticed
+
+
+class Keeper(Protocol):
+    """Whose connection a response comes on."""
+
+    limits: PoolLimits
+    punctuality: Punctuality
+
+    def put_back(self, connection: HttpConnection) -> None:
+        """The response is done with."""
+        ...
+
+
+class HttpResponse:
+    """A response whose head is in. To be read by one task, and released by it in the end."""
+
+    __slots__ = ("_connection", "_pool", "headers", "status")
+
+    def __init__(self, connection: HttpConnection, pool: Keeper) -> None:
+        parser = connection.parser
+        self.status = parser.status
+        self.headers = parser.headers
+        self._connection: HttpConnection | None = connection
+        self._pool = pool
+
+    def __repr__(self) -> str:
+        return f"HttpResponse({self.status}, {'over' if self._connection is None else 'open'})"
+
+    def read_nowait(self) -> bytes | None:
+        """The body when all of it came with the head and nothing of it was read yet, else None."""
+        connection = self._connection
+        if connection is None or not connection.parser.complete:
+            return None
+        return connection.parser.take_body()
+
+    async def read(self) -> bytes:
+        """The rest of the body. Raises MessageTooLarge, TransportClosed, RemoteProtocolError, Overdue."""
+        return bytes(await self.read_body())
+
+    async def read_body(self) -> bytes | bytearray:
+        """The same; a large body is not copied once more. Raises as `read` does."""
+        if self._connection is None:
+            raise LocalProtocolError("the response was released")
+        limit, parser = self._pool.limits.body_bytes, self._connection.parser
+        while not parser.complete and parser.body_bytes + parser.missing <= limit:
+            if parser.missing > RECEIVE_BYTES:
+                return await self._connection.receive_rest()
+            await self._connection.receive()
+        if parser.body_bytes + parser.missing > limit:
+            raise MessageTooLarge(f"the response's body is larger than {limit} bytes")
+        return parser.take_body()
+
+    async def receive_some(self) -> bytes:
+        """The next bytes of the body as they come, b"" at its end. Raises as `read` does."""
+        if self._connection is None:
+            raise LocalProtocolError("the response was released")
+        parser = self._connection.parser
+        while True:
+            data = parser.take_body()
+            if data or parser.complete:
+                return data
+            await self._connection.receive()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        data = await self.receive_some()
+        if not data:
+            raise StopAsyncIteration
+        return data
+
+    def take_time(self) -> None:
+        """From now on it has no end in time: it is a stream, whose reader knows when to stop."""
+        if self._connection is not None:
+            self._pool.punctuality.forget(self._connection)
+
+    def release(self) -> None:
+        """Done with it: an unfinished response is cut off. May be called again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._pool.put_back(connection)

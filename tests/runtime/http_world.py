@@ -1,0 +1,48 @@
+"""mcpmux in front of scripted servers that are reached over HTTP, on real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+from attrs import evolve
+
+from mcpmux.config import Http, Upstream
+from mcpmux.runtime.upstreams.channels import ChannelOpener
+from mcpmux.transports.process import StopLadder
+from mcpmux.transports.reception import available, open_reception
+from tests.runtime.scripted_http import open_http_face
+from tests.runtime.world import World
+
+STOP = StopLadder(close_seconds=1, terminate_seconds=1)
+
+
+class HttpWorld(World):
+    """`kill` ends all connections to a server; it can be reached anew on another port."""
+
+    @asynccontextmanager
+    async def open_channel(self, upstream: Upstream, hear: Any, watch: Any = None) -> AsyncIterator[Any]:
+        """A channel to the scripted server of that name, which has a port for as long as that lasts."""
+        self.connects[upstream.name] = self.connects.get(upstream.name, 0) + 1
+        server = self.servers[upstream.name]
+        assert server is not None and available
+        async with open_reception() as reception, trio.open_nursery() as nursery:
+            url, scope = await nursery.start(_serve, server)
+            self._pipes[upstream.name] = scope
+            opener = ChannelOpener(1 << 24, 1 << 16, STOP, reception=reception)
+            async with opener.open(evolve(upstream, target=Http(url)), hear, watch) as channel:
+                yield channel
+            nursery.cancel_scope.cancel()
+
+    async def kill(self, name: str) -> None:
+        self._pipes[name].cancel()
+        await trio.lowlevel.checkpoint()
+
+
+async def _serve(server: Any, task_status: trio.TaskStatus[tuple[str, trio.CancelScope]]) -> None:
+    with trio.CancelScope() as scope:
+        async with open_http_face(server) as face:
+            task_status.started((face.url, scope))
+            await trio.sleep_forever()

@@ -1,0 +1,484 @@
+"""HTTP where it is received: requests that connections' tasks sleep through, and requests without a task."""
+
+from __future__ import annotations
+
+import math
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+
+from mcpmux.errors import Overdue, RemoteProtocolError, TransportClosed
+from mcpmux.transports.http.attention import Attention
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.client_response import PoolLimits
+from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.punctuality import SWEEP_SECONDS
+from mcpmux.transports.reception import available, open_reception
+from tests.transports.test_http_client import CHUNKED, OK, SHORT, Connection
+from tests.transports.test_http_put_off import Answer
+from tests.transports.test_http_server import TEXT, receive_all, receive_until, serving
+
+pytestmark = pytest.mark.skipif(not available, reason="Linux only")
+PATIENCE = 30
+LEARNED = 3  # requests on a connection after which its head is known
+
+
+def post(path="/a", body=b"x", more=b""):
+    return b"POST %b HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n%b" % (
+        path.encode(),
+        more,
+        len(body),
+        body,
+    )
+
+
+# The server
+
+
+class Clerk:
+    """Puts answers off when it may; `awoken` counts what a connection's task was woken for."""
+
+    def __init__(self, monkeypatch):
+        self.answers = []
+        self.awoken = 0
+        self.waiting = False
+        receive = Attention.receive
+
+        async def count(attention):
+            data = await receive(attention)
+            self.awoken += 1
+            return data
+
+        monkeypatch.setattr(Attention, "receive", count)
+
+    def handle(self, request, reply):
+        if request.body == b"crash":
+            raise ValueError("a mistake of ours")
+        if request.body == b"later":
+            return self._answer_later(reply)
+        answer = Answer(reply)
+        over = reply.put_off(answer)
+        self.answers.append(answer)
+        if not self.waiting:
+            answer.come(b"<%b>" % request.body)
+        return over
+
+    async def _answer_later(self, reply):
+        await trio.lowlevel.checkpoint()
+        await reply.send(200, TEXT, b"<later>")
+
+
+@pytest.fixture
+def clerk(monkeypatch):
+    return Clerk(monkeypatch)
+
+
+async def learn(stream, clerk):
+    """Say the same a few times, so that the head is known; how often the task has been woken."""
+    for _ in range(LEARNED):
+        await stream.send_all(post())
+        await receive_until(stream, b"<x>")
+    return clerk.awoken
+
+
+async def test_a_request_with_a_known_head_is_answered_while_the_task_sleeps(clerk):
+    async with serving(clerk.handle) as server, await server.connect() as stream:
+        awoken = await learn(stream, clerk)
+        for number in range(5):
+            await stream.send_all(post(body=b"%d" % number))
+            await receive_until(stream, b"<%d>" % number)
+        assert clerk.awoken == awoken
+        assert awoken < LEARNED
+
+
+async def test_what_the_handler_has_to_wait_for_is_left_to_the_task(clerk):
+    async with serving(clerk.handle) as server, await server.connect() as stream:
+        await learn(stream, clerk)
+        for body in (b"later", b"1", b"later", b"later", b"2"):
+            await stream.send_all(post(body=body))
+            await receive_until(stream, b"<%b>" % body)
+
+
+async def test_a_handler_that_fails_at_once_is_answered_for(clerk):
+    async with serving(clerk.handle) as server, await server.connect() as stream:
+        await learn(stream, clerk)
+        await stream.send_all(post(body=b"crash"))
+        data = await receive_all(stream)
+        assert data.startswith(b"HTTP/1.1 500 ")
+
+
+@pytest.mark.parametrize("cut", [1, 20, 60])
+async def test_a_request_that_comes_in_parts_is_a_request(clerk, cut):
+    async with serving(clerk.handle) as server, await server.connect() as stream:
+        await learn(stream, clerk)
+        for _ in range(3):
+            whole = post(body=b"parts")
+            await stream.send_all(whole[:cut])
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            await stream.send_all(whole[cut:])
+            await receive_until(stream, b"<parts>")
+
+
+async def test_several_at_once_are_answered_in_order(clerk):
+    async with serving(clerk.handle) as server, await server.connect() as stream:
+        await learn(stream, clerk)
+        await stream.send_all(b"".join(post(body=body) for body in (b"1", b"later", b"2", b"3")))
+        data = await receive_until(stream, b"<3>")
+        places = [data.index(b"<%b>" % body) for body in (b"1", b"later", b"2", b"3")]
+        assert places == sorted(places)
+
+
+async def test_what_comes_behind_an_answer_that_is_put_off_waits_for_it(clerk):
+    async with serving(clerk.handle) as server, await server.connect() as stream:
+        await learn(stream, clerk)
+        clerk.waiting = True
+        await stream.send_all(post(body=b"first"))
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        [answer] = clerk.answers[LEARNED:]
+        await stream.send_all(post(body=b"later"))
+        with trio.fail_after(PATIENCE):
+            await answer.begun.wait()
+        answer.go.set()
+        data = await receive_until(stream, b"<later>")
+        assert data.index(b"carried on") < data.index(b"<later>")
+
+
+async def test_a_client_that_leaves_ends_what_was_put_off_for_it(clerk):
+    async with serving(clerk.handle) as server:
+        async with await server.connect() as stream:
+            await learn(stream, clerk)
+            clerk.waiting = True
+            await stream.send_all(post(body=b"first"))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        with trio.fail_after(PATIENCE):
+            await clerk.answers[-1].over.wait()
+        assert clerk.answers[-1].carried == "cut off"
+
+
+async def test_a_stop_lets_what_was_put_off_come_to_its_end(clerk):
+    async with serving(clerk.handle) as server, await server.connect() as stream:
+        await learn(stream, clerk)
+        clerk.waiting = True
+        await stream.send_all(post(body=b"first"))
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        server.stopping.set()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert not server.stopped.is_set()
+        clerk.answers[-1].come(b"<first>")
+        await receive_until(stream, b"<first>")
+        with trio.fail_after(PATIENCE):
+            await server.stopped.wait()
+
+
+async def test_a_stop_between_receiving_a_request_and_its_task_loses_nothing(clerk, monkeypatch):
+    hear = Attention._hear
+
+    def hear_and_stop(attention):
+        hear(attention)
+        connection = attention._take.__self__
+        connection._state.draining = True
+        connection.sweep()
+
+    monkeypatch.setattr(Attention, "_hear", hear_and_stop)
+    async with serving(clerk.handle) as server, await server.connect() as stream:
+        await stream.send_all(post(body=b"later"))
+        assert (await receive_all(stream)).endswith(b"<later>")
+
+
+async def test_a_handler_finds_what_its_connection_has_set():
+    """Whether the task runs it or not, and whoever has the answer."""
+    mine = ContextVar("mine", default=0)
+    told = []
+
+    def handle(request, reply):
+        told.append((request.path, mine.get()))
+        mine.set(mine.get() + 1)
+        answer = Answer(reply)
+        over = reply.put_off(answer)
+        answer.come(b"<%d>" % mine.get())
+        return over
+
+    async with serving(handle) as server, await server.connect() as one, await server.connect() as other:
+        for number in range(1, 6):
+            for path, stream in (("/one", one), ("/other", other)):
+                await stream.send_all(post(path))
+                await receive_until(stream, b"<%d>" % number)
+    assert told == [(path, number) for number in range(5) for path in ("/one", "/other")]
+
+
+async def test_many_connections_at_once_get_their_own_answers(clerk):
+    async def ask(server, name):
+        async with await server.connect() as stream:
+            for number in range(30):
+                body = b"later" if number % 7 == 6 else b"%d-%d" % (name, number)
+                await stream.send_all(post(body=body))
+                data = await receive_until(stream, b"<%b>" % body)
+                assert data.count(b"HTTP/1.1 200 OK") == 1
+
+    async with serving(clerk.handle) as server, trio.open_nursery() as nursery:
+        for name in range(40):
+            nursery.start_soon(ask, server, name)
+
+
+# The client
+
+
+class Ear:
+    """Hears of one request; `sent` is it."""
+
+    def __init__(self, pool, *, idempotent=True, until=math.inf, body=b"{}"):
+        self.arrival = trio.Event()
+        self.calls = 0
+        self.sent = pool.post("POST", "/", (), body, idempotent=idempotent, until=until, hear=self._hear)
+        assert self.sent is not None
+
+    def _hear(self):
+        self.calls += 1
+        self.arrival.set()
+
+    async def wait(self):
+        with trio.fail_after(PATIENCE):
+            await self.arrival.wait()
+        assert self.calls == 1
+
+    async def outcome(self):
+        """The body, whichever way it comes."""
+        await self.wait()
+        response = self.sent.take() or await self.sent.wait()
+        try:
+            return await response.read()
+        finally:
+            response.release()
+
+
+@asynccontextmanager
+async def pooled(*scripts, **limits):
+    """A pool with one idle connection. Each connection is served by the next script, after a first answer."""
+    remaining = list(scripts)
+
+    async def serve(stream):
+        async with stream:
+            connection = Connection(stream)
+            script = remaining.pop(0)
+            await connection.receive_request()
+            await connection.send(SHORT)
+            await script(connection)
+
+    async with open_reception() as reception, trio.open_nursery() as nursery:
+        listener, *_ = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+        origin = HttpOrigin(False, "127.0.0.1", listener.socket.getsockname()[1])
+        with HttpPool(origin, limits=PoolLimits(**limits), reception=reception) as pool:
+            nursery.start_soon(pool.punctuality.run)
+            async with pool.request("POST", "/", (), b"", idempotent=True) as response:
+                await response.read()
+            yield pool
+            assert pool._running == 0
+        nursery.cancel_scope.cancel()
+    assert not remaining
+
+
+def sends(*parts):
+    """Answers each request with these bytes, one after the other."""
+
+    async def script(connection):
+        while await connection.receive_request():
+            for part in parts:
+                await connection.send(part)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+
+    return script
+
+
+async def hangs(connection):
+    await connection.receive_request()
+    await trio.sleep_forever()
+
+
+async def closes(connection):
+    await connection.receive_request()
+
+
+async def is_gone(_connection):
+    """It ends the connection right after its first answer."""
+
+
+BODY = OK + b"Content-Length: 10\r\n\r\n0123456789"
+
+
+@pytest.mark.parametrize("cut", [1, 17, 30, len(BODY) - 1])
+async def test_a_response_is_there_when_all_of_it_is(cut):
+    async with pooled(sends(BODY[:cut], BODY[cut:])) as pool:
+        for _ in range(3):
+            ear = Ear(pool)
+            await ear.wait()
+            response = ear.sent.take()
+            assert response is not None
+            assert (response.status, response.read_nowait()) == (200, b"0123456789")
+            response.release()
+        assert len(pool._idle) == 1
+
+
+async def test_posted_and_sent_requests_take_turns_on_a_connection():
+    async with pooled(sends(SHORT)) as pool:
+        for _ in range(3):
+            assert await Ear(pool).outcome() == b"ok"
+            async with pool.request("POST", "/", (), b"", idempotent=True) as response:
+                assert await response.read() == b"ok"
+        assert len(pool._idle) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        (CHUNKED + b"2\r\nok\r\n0\r\n\r\n", b"ok"),
+        (OK + b"Content-Length: 300000\r\n\r\n" + b"y" * 300_000, b"y" * 300_000),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n" + SHORT, b"ok"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno", b"no"),
+        (b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n", b""),
+    ],
+    ids=["chunked", "large", "interim", "refused", "empty"],
+)
+@pytest.mark.parametrize("cut", [0, 70])
+async def test_whatever_the_response_is_it_can_be_waited_for(answer, body, cut):
+    parts = (answer[:cut], answer[cut:]) if cut else (answer,)
+    async with pooled(sends(*(part for part in parts if part))) as pool:
+        for _ in range(3):
+            assert await Ear(pool).outcome() == body
+        assert len(pool._idle) == 1
+
+
+async def test_a_stream_is_read_on_by_whoever_waits():
+    async with pooled(sends(CHUNKED, b"1\r\na\r\n", b"1\r\nb\r\n", b"0\r\n\r\n")) as pool:
+        ear = Ear(pool)
+        await ear.wait()
+        response = ear.sent.take()
+        assert response is None
+        response = await ear.sent.wait()
+        assert b"".join([part async for part in response]) == b"ab"
+        response.release()
+
+
+async def test_nonsense_is_told_and_its_connection_closed():
+    async with pooled(sends(b"nonsense\r\n\r\n")) as pool:
+        with pytest.raises(RemoteProtocolError):
+            await Ear(pool).outcome()
+        assert pool._idle == []
+
+
+async def test_a_request_that_met_a_dying_connection_is_sent_once_more():
+    async with pooled(closes, is_gone) as pool:
+        assert await Ear(pool).outcome() == b"ok"
+
+
+async def test_one_that_must_not_be_sent_twice_is_not():
+    async with pooled(closes) as pool:
+        with pytest.raises(TransportClosed):
+            await Ear(pool, idempotent=False).outcome()
+
+
+async def test_a_connection_that_has_ended_is_not_posted_on():
+    async with pooled(is_gone) as pool:
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert pool.post("POST", "/", (), b"", idempotent=False, until=math.inf, hear=list) is None
+
+
+async def test_half_an_answer_is_none():
+    async with pooled(sends_and_closes(BODY[:-1])) as pool:
+        with pytest.raises(TransportClosed):
+            await Ear(pool).outcome()
+
+
+def sends_and_closes(data):
+    async def script(connection):
+        await connection.receive_request()
+        await connection.send(data)
+
+    return script
+
+
+async def test_it_ends_with_its_time(autojump_clock):
+    async with pooled(hangs) as pool:
+        began = trio.current_time()
+        ear = Ear(pool, until=began + 5)
+        await ear.arrival.wait()
+        assert 5 <= trio.current_time() - began <= 5 + SWEEP_SECONDS + 1e-6
+        assert ear.sent.take() is None
+        with pytest.raises(Overdue):
+            await ear.sent.wait()
+        assert (pool._idle, pool.punctuality.watched) == ([], [])
+
+
+async def test_who_gives_up_waiting_closes_the_connection():
+    async with pooled(hangs) as pool:
+        ear = Ear(pool)
+        with trio.move_on_after(0.1):
+            await ear.sent.wait()
+        assert ear.calls == 0
+        assert pool._idle == []
+
+
+async def test_an_interrupted_pool_tells_who_has_posted():
+    async with pooled(hangs) as pool:
+        ear = Ear(pool, until=trio.current_time() + 100)
+        pool.interrupt()
+        await ear.wait()
+        with pytest.raises(TransportClosed):
+            await ear.sent.wait()
+        assert pool.post("POST", "/", (), b"", idempotent=True, until=math.inf, hear=list) is None
+
+
+async def test_the_rest_of_a_large_response_is_not_waited_for_by_an_interrupted_pool():
+    async with pooled(sends(OK + b"Content-Length: 300000\r\n\r\n")) as pool:
+        ear = Ear(pool, until=trio.current_time() + 100)
+        await ear.wait()
+        pool.interrupt()
+        with pytest.raises(TransportClosed):
+            await ear.sent.wait()
+
+
+async def test_without_an_idle_connection_or_a_turn_nothing_is_posted():
+    async with pooled(hangs, connections=1) as pool:
+        ear = Ear(pool)
+        assert pool.post("POST", "/", (), b"", idempotent=True, until=math.inf, hear=list) is None
+        with trio.move_on_after(0):
+            await ear.sent.wait()
+
+
+async def test_many_at_once_get_their_own_answers():
+    async def script(connection):
+        while request := await connection.receive_request():
+            length = int(request.split(b"Content-Length: ")[1].split(b"\r\n")[0])
+            await connection.send(OK + b"Content-Length: %d\r\n\r\n" % length + b"z" * length)
+
+    async with pooled(*[script] * 20) as pool, trio.open_nursery() as nursery:
+
+        async def warm():
+            async with pool.request("POST", "/", (), b"", idempotent=True) as response:
+                await barrier()
+                await response.read()
+
+        ready, everybody = 0, trio.Event()
+
+        async def barrier():
+            nonlocal ready
+            ready += 1
+            if ready == 19:
+                everybody.set()
+            await everybody.wait()
+
+        held = pool._idle.pop()
+        async with trio.open_nursery() as warming:
+            for _ in range(19):
+                warming.start_soon(warm)
+        pool._idle.append(held)
+
+        async def ask(length):
+            for _ in range(20):
+                assert await Ear(pool, body=b"y" * length).outcome() == b"z" * length
+
+        for length in range(1, 16):
+            nursery.start_soon(ask, length)
