@@ -50,9 +50,12 @@ class Reception:
         return f"<Reception of {len(self._told)}>"
 
     def watch(self, descriptor: int, tell: Callable[[], None]) -> None:
-        """From now on `tell` is called whenever there is something to read."""
-        self._told[descriptor] = tell
+        """From now on `tell` is called whenever there is something to read.
+
+        Raises OSError, and nothing is watched, when the system watches too much already.
+        """
         self._poller.register(descriptor, select.EPOLLIN)
+        self._told[descriptor] = tell
 
     def forget(self, descriptor: int) -> None:
         """To be called before the descriptor is closed."""

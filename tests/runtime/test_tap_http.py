@@ -131,28 +131,59 @@ async def test_each_message_of_an_upstream_is_seen_once_as_it_was(down: str, up:
 class Keeping(Witness):
     """Wants to know how each exchange ends."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.admitted: list[str] = []
 
-class Open(Witness):
+    async def admit(self, exchange: Exchange) -> None:
+        await trio.lowlevel.checkpoint()
+        self.admitted.append(exchange.call.method)
+
+
+class Open(Keeping):
     """Would hold exchanges back, and never does."""
 
     is_open = True
 
 
-class Shut(Witness):
+class Shut(Keeping):
     """The same, and it holds all of them back for a moment."""
 
     is_open = False
 
-    async def admit(self, exchange: Exchange) -> None:
-        await trio.lowlevel.checkpoint()
+
+class Turning(Keeping):
+    """Holds every other one back."""
+
+    _turns = 0
+
+    @property
+    def is_open(self) -> bool:
+        self._turns += 1
+        return self._turns % 2 == 0
 
 
-WITNESSES = pytest.mark.parametrize("kind", [Witness, Keeping, Open, Shut])
-"""Only the first and the third let a call go on without a task."""
+WITNESSES = pytest.mark.parametrize("kind", [Witness, Keeping, Open, Shut, Turning])
 
 
 def recorder_of(witness: Witness) -> Recorder:
     return Recorder([witness], [] if type(witness) is Witness else [witness], trio.current_time)
+
+
+def check_admissions(witness: Witness, count: int, recorder: Recorder) -> None:
+    """Who is shut, or keeps, was asked about each read; who is open about those that met a new server."""
+    assert recorder._exchanges == {}
+    if not isinstance(witness, Keeping):
+        return
+    asked = witness.admitted.count("resources/read")
+    ended = [e for e, _ in witness.ended_with if e.call.method == "resources/read"]
+    assert len(ended) == asked
+    if isinstance(witness, Open):
+        assert asked < count / 2
+    elif isinstance(witness, Turning):
+        assert 0 < asked < count
+    else:
+        assert asked == count
 
 
 def check_apart(witness: Witness, count: int) -> None:
@@ -189,11 +220,11 @@ async def test_calls_of_many_http_clients_are_told_apart(down: str, up: str, kin
                 answer = await client.send(message, session)
             assert answer.last["result"]["contents"][0]["uri"] == uri
 
-    settings = {"caching": False}
+    settings, recorder = {"caching": False}, recorder_of(witness)
     async with (
         open_endpoint(
             servers,
-            tap=recorder_of(witness),
+            tap=recorder,
             world_class=HttpWorld,
             settings={"x": settings, "y": settings},
         ) as client,
@@ -203,6 +234,7 @@ async def test_calls_of_many_http_clients_are_told_apart(down: str, up: str, kin
             session = await client.initialize(down) if down != MODERN else None
             nursery.start_soon(ask_often, client, session, name)
     check_apart(witness, 32)
+    check_admissions(witness, 32, recorder)
 
 
 @WITNESSES

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -17,7 +19,7 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.client_response import PoolLimits
 from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.punctuality import SWEEP_SECONDS
-from mcpmux.transports.reception import available, open_reception
+from mcpmux.transports.reception import Reception, available, open_reception
 from tests.transports.test_http_client import CHUNKED, OK, SHORT, Connection
 from tests.transports.test_http_put_off import Answer
 from tests.transports.test_http_server import TEXT, receive_all, receive_until, serving
@@ -172,6 +174,28 @@ async def test_a_stop_lets_what_was_put_off_come_to_its_end(clerk):
         await receive_until(stream, b"<first>")
         with trio.fail_after(PATIENCE):
             await server.stopped.wait()
+
+
+async def test_clients_are_served_when_the_system_watches_too_much_already(clerk, monkeypatch):
+    def watch(_reception, _descriptor, _tell):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Reception, "watch", watch)
+    async with serving(clerk.handle) as server:
+        for _ in range(2):
+            async with await server.connect() as stream:
+                await learn(stream, clerk)
+
+
+async def test_a_request_is_not_posted_when_the_system_watches_too_much_already(monkeypatch):
+    def watch(_reception, _descriptor, _tell):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with pooled(is_gone, is_gone) as pool:
+        monkeypatch.setattr(Reception, "watch", watch)
+        assert pool.post("POST", "/", (), b"", idempotent=True, until=math.inf, hear=list) is None
+        async with pool.request("POST", "/", (), b"", idempotent=True) as response:
+            assert await response.read() == b"ok"
 
 
 async def test_a_stop_between_receiving_a_request_and_its_task_loses_nothing(clerk, monkeypatch):

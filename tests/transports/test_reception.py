@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import closing, contextmanager
 from itertools import pairwise
-from threading import Thread
 
 import pytest
 import trio
@@ -184,31 +184,52 @@ async def test_something_that_comes_while_it_lingers_is_told_at_once(monkeypatch
     order = []
     async with open_reception() as reception:
         with bells(reception, 2) as (first, second):
-            for bell in (first, second):
-                reception.forget(bell.descriptor)
 
-            other = Thread(target=second.ring)
-
-            def hear_first():
-                first.hear()
-                order.append("first")
-                other.start()
+            def ring_second():
+                if not order.count("lingers"):
+                    order.append("lingers")
+                    second.ring()
 
             def hear_second():
                 second.hear()
                 order.append("second")
                 reception.give_way()
 
-            reception.watch(first.descriptor, hear_first)
+            reception.forget(second.descriptor)
             reception.watch(second.descriptor, hear_second)
+            monkeypatch.setattr(module.os, "sched_yield", ring_second)
             first.ring()
-            await trio.lowlevel.checkpoint()
-            with trio.fail_after(PATIENCE):
-                while len(order) < 2:
-                    await trio.lowlevel.checkpoint()
-                    order.append("others") if len(order) == 1 else None
-            other.join()
-    assert order == ["first", "second"]
+            await heard(first)
+            order.append("others")
+    assert order == ["lingers", "second", "others"]
+
+
+async def test_what_cannot_be_watched_is_not_and_breaks_nothing(monkeypatch):
+    async with open_reception() as reception:
+        with bells(reception, 1) as (bell,):
+            reception.forget(bell.descriptor)
+            with closing(Bell()) as other, monkeypatch.context() as broken:
+                broken.setattr(reception, "_poller", Full(reception._poller))
+                with pytest.raises(OSError, match="No space left"):
+                    reception.watch(other.descriptor, other.hear)
+                reception.forget(other.descriptor)
+            reception.watch(bell.descriptor, bell.hear)
+            bell.ring()
+            await heard(bell)
+        assert repr(reception) == "<Reception of 0>"
+
+
+class Full:
+    """A poller of a system that watches too much already."""
+
+    def __init__(self, poller):
+        self._poller = poller
+
+    def register(self, *_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def __getattr__(self, name):
+        return getattr(self._poller, name)
 
 
 def test_it_is_of_no_use_once_closed():

@@ -10,6 +10,7 @@ that was received is lost when the task is cancelled. Refuses to know what bytes
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import trio
 from trio.lowlevel import Abort
@@ -37,15 +38,23 @@ class Attention:
 
     async def receive(self) -> bytes:
         """What has come and was not taken, b"" at the end of the stream or when it broke."""
-        if self._wire.is_early:
-            return await self._wire.receive()
-        if not self._watched:
-            self._watched = True
-            self._reception.watch(self._wire.descriptor, self._hear)
+        if self._wire.is_early or not self._is_watched():
+            with suppress(TransportClosed):
+                return await self._wire.receive()
+            return b""
         self._task = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(self._leave)
         data, self._data = self._data, b""
         return data
+
+    def _is_watched(self) -> bool:
+        if not self._watched:
+            try:
+                self._reception.watch(self._wire.descriptor, self._hear)
+            except OSError:  # the system watches too much already: the task watches by itself
+                return False
+            self._watched = True
+        return True
 
     @property
     def has_data(self) -> bool:
