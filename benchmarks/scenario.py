@@ -5,13 +5,13 @@ A new measurement is a function of a `Bench` that gives rows, in a module of its
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from benchmarks import crowd, fanout, footprint, latencies, lists, pipes, rates, stdio, watching, workers
 from benchmarks.bench import Bench
 from benchmarks.connection import WrongAnswer
+from benchmarks.process import on_core
 from benchmarks.report import Row, failed_row
 
 
@@ -50,9 +50,9 @@ SCENARIOS = {
 
 def measure(bench: Bench, names: Iterable[str]) -> list[Row]:
     """The rows of these scenarios, in the order of the table. One that fails has a row that says why."""
-    os.sched_setaffinity(0, {bench.load_core})  # this process asks too
     wanted = set(names)
-    return [row for name in SCENARIOS if name in wanted for row in _measured(bench, name)]
+    with on_core(bench.load_core):  # this process asks too
+        return [row for name in SCENARIOS if name in wanted for row in _measured(bench, name)]
 
 
 def _measured(bench: Bench, name: str) -> list[Row]:

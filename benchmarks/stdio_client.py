@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import msgspec
@@ -18,13 +17,13 @@ import msgspec
 from benchmarks.bench import QUIET
 from benchmarks.connection import WrongAnswer
 from benchmarks.load import PIPE_BYTES, Clock, Tally
+from benchmarks.process import cpu_seconds_of
 from benchmarks.question import FIRST_ID, Question, shown, stdio_question
 from benchmarks.upstream import TEXT_BYTES
 
 STOP_SECONDS = 10
 
 _ID = re.compile(rb'"id":(\d+)')
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Conversation:
@@ -69,12 +68,6 @@ class Conversation:
         return answers
 
 
-def cpu_seconds(pid: int) -> float:
-    """What a process has used so far, without its children."""
-    user, kernel = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(kernel)) / _TICKS
-
-
 @click.command()
 @click.argument("config", type=click.Path(exists=True, dir_okay=False))
 @click.argument("uri")
@@ -92,9 +85,9 @@ def main(config: str, uri: str, mux_core: int, in_flight: int, seconds: float, w
         try:
             talk = Conversation(mux.stdout.fileno(), mux.stdin.fileno(), stdio_question(uri, TEXT_BYTES))
             talk.drive(1, Clock(0, 0))
-            used = cpu_seconds(mux.pid)
+            used = cpu_seconds_of(mux.pid)
             tally = talk.drive(in_flight, Clock(seconds, warm_up))
-            used = cpu_seconds(mux.pid) - used
+            used = cpu_seconds_of(mux.pid) - used
         finally:
             mux.terminate()
             try:

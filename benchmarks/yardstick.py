@@ -17,7 +17,7 @@ from trio.socket import SocketType
 
 from benchmarks.bench import Bench
 from benchmarks.connection import Connection, WrongAnswer
-from benchmarks.process import Child
+from benchmarks.process import Child, on_core
 
 GOAL_SECONDS = 1 / 60_000  # of a core, for an exchange, where the goals were set
 CONNECTIONS = 64
@@ -31,7 +31,7 @@ def pace_of(bench: Bench) -> float:
     """How many times as long this machine takes as the one of the goals; the least of some runs."""
     bench.note("the machine's pace")
     with Child(["benchmarks.yardstick"], bench.mux_core) as server, ExitStack() as stack:
-        os.sched_setaffinity(0, {bench.load_core})
+        stack.enter_context(on_core(bench.load_core))
         (url,) = server.lines(1)
         connections = [Connection(url) for _ in range(CONNECTIONS)]
         for connection in connections:

@@ -17,8 +17,9 @@ from benchmarks.goal import NOT_MEASURED
 from benchmarks.load import Tally
 from benchmarks.naming import http_config
 from benchmarks.process import Child
+from benchmarks.report import Row
 from benchmarks.run import NAMES, chosen
-from benchmarks.scenario import SCENARIOS
+from benchmarks.scenario import SCENARIOS, Scenario, measure
 from benchmarks.sections import SECTIONS
 from benchmarks.upstream import LEGACY
 
@@ -139,3 +140,18 @@ def test_load_speaks_every_way_in_which_peers_are_asked(options):
             with Child(["benchmarks.load", *asked, "--", target], core) as load:
                 tally = msgspec.json.decode(load.output(60), type=Tally)
     assert tally.exchanges >= 1
+
+
+def test_what_is_measured_on_one_core_leaves_the_others_to_what_comes_after(monkeypatch) -> None:
+    seen: list[set[int]] = []
+
+    def look(_bench: Bench) -> list[Row]:
+        seen.append(os.sched_getaffinity(0))
+        return []
+
+    before = os.sched_getaffinity(0)
+    monkeypatch.setitem(SCENARIOS, "read", Scenario(look, quick=True))
+    bench = Bench(Effort(1, 0.1, 0.0), lambda _text: None)
+    assert measure(bench, ["read"]) == []
+    assert seen == [{bench.load_core}]
+    assert os.sched_getaffinity(0) == before
