@@ -22,8 +22,8 @@ from typing import Protocol
 
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event
-from mcpmux.protocol.envelope import ErrorReply, Id, Reply, Request
+from mcpmux.protocol.call import LOG_LEVEL, PROGRESS_TOKEN, VERSION, Call, Event, with_meta
+from mcpmux.protocol.envelope import ErrorReply, Id, Reply, Request, encode_request, raw
 
 EVENT_LIMIT = 64  # events that wait for one exchange; a reader that keeps up never sees the bound
 
@@ -74,7 +74,7 @@ class Ticket:
         if len(self.events) >= EVENT_LIMIT and not self._make_room(event):
             return
         self.events.append(event)
-        self._notify()
+        self.notify()
 
     def _make_room(self, event: Event) -> bool:
         """Give up something older for `event`; False when `event` itself is what must go."""
@@ -92,7 +92,7 @@ class Ticket:
     def ask(self, request: Request) -> None:
         """The server asks something before it answers."""
         self.asked[repr(request.id)] = request  # 7 and "7" are different ids
-        self._notify()
+        self.notify()
 
     @property
     def until(self) -> float:
@@ -102,14 +102,15 @@ class Ticket:
     def cut_off(self) -> None:
         """Its time is over. An answer that has come all the same still counts."""
         self.overdue = True
-        self._notify()
+        self.notify()
 
     def settle(self, answer: Reply | ErrorReply | McpmuxError) -> None:
         """The answer has come."""
         self.answer = answer
-        self._notify()
+        self.notify()
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
+        """There is something to take, or something else to do."""
         if self.wake is not None:
             self.wake()
 
@@ -189,3 +190,11 @@ class Outgoing:
         if isinstance(token, bool) or not isinstance(token, int):
             return None
         return self._tickets.get(token)
+
+
+def encode_call(request_id: int, call: Call) -> bytes:
+    """A call as it is sent, with its id as its progress token if it has one."""
+    meta = call.meta
+    if PROGRESS_TOKEN in meta:
+        meta = {**meta, PROGRESS_TOKEN: raw(request_id)}
+    return encode_request(request_id, call.method, with_meta(call.params, meta) or None)

@@ -297,6 +297,15 @@ def result_of(answer: Reply | ErrorReply) -> Fields:
         raise RpcError(INTERNAL_ERROR, "the upstream's result is not an object") from None
 
 
+def final_result(answer: Reply) -> Fields | None:
+    """The result, when it makes sense and the call is not to go on with another one; else None."""
+    try:
+        result = result_of(answer)
+    except RpcError:
+        return None
+    return None if "inputRequests" in result or STATE in result else result
+
+
 async def _parked(ticket: Ticket) -> None:
     """Sleep until something is put into the ticket."""
     task = trio.lowlevel.current_task()

@@ -12,13 +12,12 @@ from contextlib import suppress
 
 import trio
 
-from mcpmux.errors import RpcError, TransportClosed, TransportError
+from mcpmux.errors import TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import STATE
-from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Notify, with_meta
-from mcpmux.protocol.envelope import Fields, Reply, encode_notification, encode_request, raw
-from mcpmux.protocol.inflight import Ticket
-from mcpmux.runtime.calls import Calls, Hear, result_of
+from mcpmux.protocol.call import Call, Notify
+from mcpmux.protocol.envelope import Fields, Reply, encode_notification
+from mcpmux.protocol.inflight import Ticket, encode_call
+from mcpmux.runtime.calls import Calls, Hear, final_result
 from mcpmux.runtime.term import Term, limited
 from mcpmux.transports.pipe import MessagePipe, offer_to
 from mcpmux.transports.punctuality import Punctuality
@@ -65,7 +64,7 @@ class Posting:
             return None
         ticket = self.calls.outgoing.open(call)
         try:
-            sent = self._offer(_request_of(ticket))
+            sent = self._offer(encode_call(ticket.id, ticket.call))
         except BaseException:
             self.calls.outgoing.close(ticket)
             raise
@@ -83,11 +82,8 @@ class Posting:
         answer = ticket.answer
         if not isinstance(answer, Reply) or ticket.events:
             return None
-        try:
-            result = result_of(answer)
-        except RpcError:
-            return None
-        if "inputRequests" in result or STATE in result:
+        result = final_result(answer)
+        if result is None:
             return None
         self.punctuality.forget(ticket)
         self.calls.outgoing.close(ticket)
@@ -110,7 +106,7 @@ class Posting:
         ticket = self.calls.outgoing.open(call)
         try:
             with limited(term):
-                await self._send_or_end(_request_of(ticket))
+                await self._send_or_end(encode_call(ticket.id, ticket.call))
         except BaseException:
             await self._leave(ticket)
             raise
@@ -186,15 +182,6 @@ class Posting:
         params = {"requestId": ticket_id, "reason": "the client gave up"}
         with trio.move_on_after(FAREWELL_SECONDS, shield=True):
             await quietly(self._pipe.send(encode_notification(m.CANCELLED, params)))
-
-
-def _request_of(ticket: Ticket) -> bytes:
-    """A ticket's call as it is sent, with its id and as its progress token."""
-    call = ticket.call
-    meta = call.meta
-    if PROGRESS_TOKEN in meta:
-        meta = {**meta, PROGRESS_TOKEN: raw(ticket.id)}
-    return encode_request(ticket.id, call.method, with_meta(call.params, meta) or None)
 
 
 async def quietly(sending: Awaitable[None]) -> None:

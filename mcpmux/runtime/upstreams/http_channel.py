@@ -33,7 +33,7 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import Headers
-from mcpmux.protocol.inflight import Ticket
+from mcpmux.protocol.inflight import Ticket, encode_call
 from mcpmux.protocol.large import read_large_reply
 from mcpmux.runtime.calls import Calls, FindClient, Hear, result_of
 from mcpmux.runtime.incoming import Answer
@@ -51,7 +51,7 @@ from mcpmux.runtime.upstreams.http_events import (
 from mcpmux.runtime.upstreams.http_intake import Intake, unheard
 from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream
 from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer, SessionExpired, nonsense
-from mcpmux.runtime.upstreams.http_posting import SentTicket, encode_call, is_plain, post, take
+from mcpmux.runtime.upstreams.http_posting import SentTicket, is_plain, post, take
 from mcpmux.runtime.upstreams.http_waiting import Waiting, as_answer
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.client_response import HttpResponse

@@ -6,12 +6,10 @@ everything as it would have found it. Refuses to know what that is.
 
 from __future__ import annotations
 
-from mcpmux.errors import RpcError
-from mcpmux.protocol.asking import STATE
-from mcpmux.protocol.call import PROGRESS_TOKEN, Call, with_meta
-from mcpmux.protocol.envelope import Fields, Reply, encode_request, raw
-from mcpmux.protocol.inflight import Ticket
-from mcpmux.runtime.calls import result_of
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import Fields, Reply
+from mcpmux.protocol.inflight import Ticket, encode_call
+from mcpmux.runtime.calls import final_result
 from mcpmux.runtime.term import Term
 from mcpmux.runtime.upstreams.http_events import is_event_stream, message_in
 from mcpmux.runtime.upstreams.http_peer import HttpPeer
@@ -30,16 +28,11 @@ class SentTicket(Ticket):
         self.sent: SentRequest | None = None
         self.whole: bytes | None = None
 
-    def heard(self) -> None:
-        """There is something to take, or to wait for."""
-        if self.wake is not None:
-            self.wake()
-
 
 def post(peer: HttpPeer, ticket: SentTicket, term: Term) -> bool:
     """POST a ticket's call; False, and nothing is done, when that must wait."""
     body = encode_call(ticket.id, ticket.call)
-    ticket.sent = peer.post(ticket.call, body, term.deadline, ticket.heard)
+    ticket.sent = peer.post(ticket.call, body, term.deadline, ticket.notify)
     return ticket.sent is not None
 
 
@@ -53,7 +46,8 @@ def take(peer: HttpPeer, ticket: SentTicket) -> Fields | None:
         return None
     try:
         peer.note(whole, 200)
-        result = _result_in(whole, ticket.id)
+        answer = message_in(whole)
+        result = final_result(answer) if isinstance(answer, Reply) and answer.id == ticket.id else None
     except BaseException:
         response.release()
         raise
@@ -62,25 +56,6 @@ def take(peer: HttpPeer, ticket: SentTicket) -> Fields | None:
     return result
 
 
-def _result_in(body: bytes, request_id: int) -> Fields | None:
-    answer = message_in(body)
-    if not isinstance(answer, Reply) or answer.id != request_id:
-        return None
-    try:
-        result = result_of(answer)
-    except RpcError:
-        return None
-    return None if "inputRequests" in result or STATE in result else result
-
-
 def is_plain(peer: HttpPeer, response: HttpResponse) -> bool:
     """Whether a response is what most are: one message, which answers."""
     return response.status == 200 and not peer.batches and not is_event_stream(response)
-
-
-def encode_call(request_id: int, call: Call) -> bytes:
-    """A call as it is sent, with its id as its progress token if it has one."""
-    meta = call.meta
-    if PROGRESS_TOKEN in meta:
-        meta = {**meta, PROGRESS_TOKEN: raw(request_id)}
-    return encode_request(request_id, call.method, with_meta(call.params, meta) or None)

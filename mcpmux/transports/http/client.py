@@ -146,7 +146,7 @@ class HttpPool:
 
     @property
     def may_post(self) -> bool:
-        """Whether `post` is worth a try."""
+        """Whether something may be posted now: an idle connection is received for, and the pool is open."""
         if self._reception is None or not self._idle or self._running >= self.limits.connections:
             return False
         return not (self._closed or self._interrupted)
@@ -163,12 +163,14 @@ class HttpPool:
         until: float,
         hear: Callable[[], None],
     ) -> SentRequest | None:
-        """Send a request as `send` does, but without waiting for anything; None when that cannot be.
+        """Send a request as `send` does, but without waiting for anything, when it `may_post`.
+
+        None, and nothing is sent, when that cannot be for this request.
 
         `hear` is called once when there is something to `take`, or to `wait` for: one of both must follow.
         """
         reception = self._reception
-        if reception is None or not self.may_post or len(body) > JOIN_BYTES:
+        if reception is None or len(body) > JOIN_BYTES:
             return None
         request = self._encode_head(method, target, headers, len(body), more) + body
         connection = self._take_idle(idempotent)
