@@ -13,14 +13,6 @@ class McpmuxError(Exception):
     """Root of every exception that mcpmux raises on purpose."""
 
 
-def leaves_of(group: BaseExceptionGroup[McpmuxError]) -> list[BaseException]:
-    """The errors in a group and in the groups in it."""
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        found.extend(leaves_of(error) if isinstance(error, BaseExceptionGroup) else [error])
-    return found
-
-
 class LocalProtocolError(McpmuxError):
     """Our side tried something that the protocol or the peer's state does not allow."""
 

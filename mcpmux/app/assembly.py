@@ -26,7 +26,8 @@ from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.runtime.upstreams.memory import Store
 from mcpmux.runtime.upstreams.upstream import OpenChannel
 from mcpmux.transports.process import StopLadder
-from mcpmux.transports.reception import Reception, available, open_reception
+from mcpmux.transports.receiving import open_reception
+from mcpmux.transports.reception import Reception, available
 
 STOP_LADDER = StopLadder(close_seconds=2.0, terminate_seconds=2.0)
 

@@ -10,8 +10,7 @@ import trio
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConfigError, RemoteProtocolError, TransportError
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.client_response import PoolLimits
-from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.origin import HttpOrigin, PoolLimits
 from mcpmux.transports.http.route import Route
 from mcpmux.transports.http.sse_endpoint import target_of
 from mcpmux.transports.tls.context import client_context

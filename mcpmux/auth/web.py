@@ -16,7 +16,7 @@ from mcpmux.auth.reach import Reach
 from mcpmux.config import ClientTls, Secret
 from mcpmux.errors import ConfigError, ConnectFailed, TransportError
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.origin import HttpOrigin
 from mcpmux.transports.http.proxy import choose_proxy
 from mcpmux.transports.http.route import Route
 from mcpmux.transports.http.sse_endpoint import target_of

@@ -30,11 +30,12 @@ from mcpmux.runtime.upstreams.connection import Connection
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_events import EVENT_STREAM
 from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
-from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.http.message import encode_request_head
+from mcpmux.transports.http.origin import HttpOrigin
 from mcpmux.transports.http.proxy import choose_proxy
 from mcpmux.transports.http.response import ResponseParser
-from mcpmux.transports.reception import available, open_reception
+from mcpmux.transports.receiving import open_reception
+from mcpmux.transports.reception import available
 from mcpmux.transports.sse import SseDecoder
 
 FIRST_ID = 1_000_000  # ids of one width keep the Content-Length; those of the channel are far below

@@ -19,7 +19,7 @@ import trio
 
 from mcpmux.config import Limits
 from mcpmux.errors import ConnectFailed, McpmuxError, MessageTooLarge, TransportClosed
-from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.origin import HttpOrigin
 from mcpmux.transports.http.response import ResponseParser
 from mcpmux.transports.reception import Reception
 

@@ -16,7 +16,7 @@ from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import decode_any
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.origin import HttpOrigin
 from mcpmux.transports.http.route import Route
 from mcpmux.transports.tls.context import client_context
 

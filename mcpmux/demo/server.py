@@ -20,7 +20,7 @@ from mcpmux.protocol.envelope import Fields, Notification, Request, decode_any, 
 from mcpmux.protocol.era import downgrade_error, downgrade_result, upgrade_result
 from mcpmux.protocol.modern import check_call
 from mcpmux.protocol.revisions import SUPPORTED, negotiate_legacy
-from mcpmux.runtime.link import open_link
+from mcpmux.runtime.linking import open_link
 from mcpmux.transports.pipe import MessagePipe
 from mcpmux.transports.stdio import open_stdio_pipe
 

@@ -158,7 +158,7 @@ class Outgoing:
         ticket.push(event)
         return True
 
-    def is_open(self, token: Id) -> bool:
+    def is_open(self, token: Id | None) -> bool:
         """Whether somebody still waits for the answer with that id."""
         return self._find(token) is not None
 

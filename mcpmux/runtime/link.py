@@ -7,9 +7,6 @@ sessions and what a method means, but for cancellation, progress and log message
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import structlog
 import trio
 
@@ -275,28 +272,3 @@ def _subscription_of(params: Fields) -> Id | None:
         return id_of(decode_fields(params.get(META)).get(SUBSCRIPTION_ID))
     except ValueError:
         return None
-
-
-@asynccontextmanager
-async def open_link(
-    pipe: MessagePipe,
-    answer: Answer,
-    hear: Hear,
-    *,
-    objects: bool,
-    linger: float = 0,
-    forward: Forward = forward_nothing,
-) -> AsyncIterator[Link]:
-    """A link over `pipe`, reading in the background. The pipe stays the caller's.
-
-    `objects`: whether the peer is told about messages that cannot be taken (clients are, servers not).
-    `forward`: for what can be answered without a task.
-
-    When the stream ends `link.closed` is set and the body goes on. Leaving cancels the peer's exchanges.
-    """
-    async with trio.open_nursery() as nursery:
-        link = Link(pipe, answer, hear, objects=objects, forward=forward)
-        nursery.start_soon(link.run, linger, name="link reader")
-        nursery.start_soon(link.punctuality.run, name="link deadlines")
-        yield link
-        nursery.cancel_scope.cancel()

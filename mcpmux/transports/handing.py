@@ -19,7 +19,7 @@ import trio
 from trio.socket import SocketType
 
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.wire import PlainWire, reason_of
+from mcpmux.transports.wire import reason_of
 
 NOTE_BYTES = 64 * 1024  # what was received of a connection may be so long; see `serve_http`
 _DATAGRAM_BYTES = NOTE_BYTES + 4096
@@ -165,33 +165,6 @@ class HandedListener(trio.abc.Listener[trio.SocketStream]):
         self._in.close()
         self._out.close()
         await trio.lowlevel.checkpoint()
-
-
-class ResumedWire(PlainWire):
-    """A connection that another process has received something of already."""
-
-    __slots__ = ("_early",)
-
-    def __init__(self, stream: trio.SocketStream, early: bytes) -> None:
-        super().__init__(stream)
-        self._early = early
-
-    async def receive(self, most: int = NOTE_BYTES) -> bytes:
-        """See Wire; first what came before."""
-        early, self._early = self._early, b""
-        if not early:
-            return await super().receive(most)
-        await trio.lowlevel.checkpoint()
-        return early
-
-    @property
-    def is_early(self) -> bool:
-        """See PlainWire."""
-        return bool(self._early)
-
-    def is_readable(self) -> bool:
-        """See Wire."""
-        return bool(self._early) or super().is_readable()
 
 
 class Handing:

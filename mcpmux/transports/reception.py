@@ -15,8 +15,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from time import perf_counter
 
 import structlog
@@ -116,16 +115,3 @@ class Reception:
         """Give the poller back. Nothing may run any more."""
         self._told.clear()
         self._poller.close()
-
-
-@asynccontextmanager
-async def open_reception() -> AsyncIterator[Reception]:
-    """A reception that runs. On leaving nobody is told any more."""
-    reception = Reception()
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(reception.run, name="reception")
-            yield reception
-            nursery.cancel_scope.cancel()
-    finally:
-        reception.close()

@@ -88,15 +88,19 @@ class Wire(Protocol):
 class PlainWire:
     """A connected, non-blocking TCP socket that this object owns."""
 
-    __slots__ = ("_fd", "_socket", "_widened")
+    __slots__ = ("_early", "_fd", "_socket", "_widened")
 
-    def __init__(self, stream: trio.SocketStream) -> None:
-        """Take the socket out of `stream`, with the options trio set (TCP_NODELAY)."""
+    def __init__(self, stream: trio.SocketStream, early: bytes = b"") -> None:
+        """Take the socket out of `stream`, with the options trio set (TCP_NODELAY).
+
+        `early`: what another process has received of it already.
+        """
         taken = stream.socket
         self._socket = socket.socket(taken.family, taken.type, taken.proto, fileno=taken.detach())
         self._socket.setblocking(False)
         self._fd = self._socket.fileno()
         self._widened = False
+        self._early = early
 
     def __repr__(self) -> str:
         return f"PlainWire(fd={self._socket.fileno()})"
@@ -109,7 +113,7 @@ class PlainWire:
     @property
     def is_early(self) -> bool:
         """Whether there is something to receive that the socket does not know of."""
-        return False
+        return bool(self._early)
 
     @property
     def socket(self) -> socket.socket:
@@ -117,6 +121,10 @@ class PlainWire:
         return self._socket
 
     async def receive(self, most: int = RECEIVE_BYTES) -> bytes:
+        if self._early:
+            await trio.lowlevel.checkpoint()
+            early, self._early = self._early, b""
+            return early
         while True:
             try:
                 await wait_readable(self._fd)
@@ -192,7 +200,8 @@ class PlainWire:
 
     async def send_some(self, rest: memoryview) -> memoryview:
         await self.wait_sendable()
-        return rest[self.send_nowait(rest) :]
+        sent = self.send_nowait(rest)
+        return rest[sent:]
 
     async def wait_sendable(self) -> None:
         try:
@@ -215,6 +224,8 @@ class PlainWire:
             return True
 
     def is_readable(self) -> bool:
+        if self._early:
+            return True
         poller = select.poll()
         poller.register(self._fd, select.POLLIN)
         return bool(poller.poll(0))

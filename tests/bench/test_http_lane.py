@@ -22,9 +22,9 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
-from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.origin import HttpOrigin
 from mcpmux.transports.process import StopLadder
-from mcpmux.transports.reception import open_reception
+from mcpmux.transports.receiving import open_reception
 
 Answer = Callable[[dict[str, Any]], bytes | None]
 """The bytes that answer a request; None closes the connection instead."""

@@ -17,7 +17,8 @@ from mcpmux.errors import RpcError
 from mcpmux.protocol.inflight import Ticket
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.runtime.errand import Errand
-from mcpmux.runtime.link import Link, open_link
+from mcpmux.runtime.link import Link
+from mcpmux.runtime.linking import open_link
 from mcpmux.runtime.upstreams.memory import DOUBTS, PASSED
 from mcpmux.transports.pipe import open_line_pipe
 from tests.memory_pipe import PromptMemoryPipe, open_memory_pipes

@@ -280,6 +280,7 @@ async def test_a_large_answer_is_whole(server, era, size, monkeypatch):
         assert bool(found.carried) is in_parts
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 async def test_a_call_that_breaks_while_it_is_sent_is_answered_and_holds_nothing(server, era, monkeypatch):
     async with asking(server, era, monkeypatch) as found:
@@ -297,6 +298,7 @@ async def test_a_call_that_breaks_while_it_is_sent_is_answered_and_holds_nothing
         assert "result" in (await found.ask(*TOOL)).last
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 async def test_an_answer_that_makes_no_sense_breaks_nothing(revision, era, monkeypatch):
     server = Placed(revision, STREAM)
@@ -314,6 +316,7 @@ async def test_an_answer_that_makes_no_sense_breaks_nothing(revision, era, monke
         assert "result" in (await found.ask(*READ)).last
 
 
+@pytest.mark.interpreted
 @LINUX
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 async def test_an_answer_over_http_that_cannot_be_taken_holds_nothing(revision, era, monkeypatch):

@@ -20,7 +20,7 @@ from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.runtime.downstreams.http_guard import HttpGuard
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.origin import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from tests.auth.made import Clock, Issuing, bearer, claims, make_gate, sign
 from tests.oracle import SchemaOracle
@@ -141,6 +141,7 @@ async def test_without_an_authorization_server_there_is_no_metadata():
         assert (await mux.get("/.well-known/oauth-protected-resource", ANN))[0] == 404
 
 
+@pytest.mark.interpreted
 async def test_every_call_carries_its_principal():
     seen = []
     async with open_guarded() as mux:

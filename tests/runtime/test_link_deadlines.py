@@ -12,7 +12,7 @@ import trio.testing
 from mcpmux.errors import Overdue, RpcError
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.link import open_link
+from mcpmux.runtime.linking import open_link
 from mcpmux.runtime.term import Term
 from mcpmux.transports.pipe import QUEUE_BYTES, open_line_pipe
 from mcpmux.transports.punctuality import SWEEP_SECONDS

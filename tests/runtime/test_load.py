@@ -15,6 +15,8 @@ from mcpmux.protocol.codes import BUSY
 from mcpmux.protocol.envelope import Request
 from mcpmux.runtime.downstreams.http_answer import respond
 from mcpmux.runtime.downstreams.stream_clients import FIRST_SECONDS, JsonPipe
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.reply import HttpReply, ServerState
 from tests.runtime.scripted import MODERN, ScriptedServer
 from tests.runtime.world import World, open_world
 
@@ -228,16 +230,19 @@ async def test_stream_that_never_says_anything_is_closed(autojump_clock):
 async def test_busy_goes_over_http_with_its_status_and_retry_after(busy: Busy, status: int):
     sent = []
 
-    class Reply:
-        started = False
+    async def send(data: bytes) -> None:
+        head, _, body = data.partition(b"\r\n\r\n")
+        error = json.loads(body)["error"]
+        sent.append((int(head.split()[1]), b"Retry-After: 1" in head.splitlines(), error["data"]))
 
-        async def send(self, status, fields, data):
-            sent.append((status, dict(fields).get("Retry-After"), json.loads(data)["error"]["data"]))
+    def reply() -> HttpReply:
+        posted = HttpRequest("POST", "/mcp", "", {}, b"", "peer", False, True)
+        return HttpReply(posted, send, ServerState(0.0, b""))
 
     async def work(_notify):
         raise busy
 
     request = Request(1, "tools/list")
-    await respond(request, Reply(), work, streams=True)
-    await respond(request, Reply(), work, streams=True, legacy=True)
-    assert sent == [(status, "1", busy.data), (200, None, busy.data)]
+    await respond(request, reply(), work, streams=True)
+    await respond(request, reply(), work, streams=True, legacy=True)
+    assert sent == [(status, True, busy.data), (200, False, busy.data)]

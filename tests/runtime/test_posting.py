@@ -11,7 +11,8 @@ import trio.testing
 from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.envelope import Fields, raw
-from mcpmux.runtime.link import Link, open_link
+from mcpmux.runtime.link import Link
+from mcpmux.runtime.linking import open_link
 from mcpmux.runtime.posting import LAST_WORDS_SECONDS
 from tests.memory_pipe import open_memory_pipes
 from tests.runtime.test_link_deadlines import Peer, open_world, refuse

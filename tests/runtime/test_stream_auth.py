@@ -34,6 +34,8 @@ from tests.runtime.test_http_endpoint import docs
 from tests.runtime.world import open_world, upstream
 from tests.transports.certificates import Certificates
 
+pytestmark = pytest.mark.interpreted  # the spy
+
 TOKEN = "mcpmux_0123456789abcdefghijklmnopqrstuvwxyz"
 ANN = Auth(tokens={"ann": StaticToken(sha256=hash_token(TOKEN), scopes=("read",))})
 META = {VERSION: MODERN, CAPABILITIES: {}}

@@ -15,7 +15,6 @@ from mcpmux.transports.handing import (
     Handing,
     Hatch,
     Note,
-    ResumedWire,
     hatch_pair,
 )
 from mcpmux.transports.http.hand_over import encode_requests, hand_over
@@ -126,7 +125,7 @@ async def test_what_waits_in_a_hatch_can_be_had_without_waiting():
 async def test_a_resumed_wire_begins_with_what_came_before():
     client, server = socket.socketpair()
     with client:
-        wire = ResumedWire(stream_of(server), b"early")
+        wire = PlainWire(stream_of(server), b"early")
         assert wire.is_readable()
         assert await wire.receive() == b"early"
         assert not wire.is_readable()
@@ -199,7 +198,7 @@ async def test_everything_that_came_and_comes_reaches_the_other_side(size: int):
                 "holder",
                 True,
             )
-            resumed = ResumedWire(stream_of(arrived), note.data)
+            resumed = PlainWire(stream_of(arrived), note.data)
             received = b""
             while len(received) < size:
                 received += await resumed.receive()

@@ -17,8 +17,7 @@ from mcpmux.errors import (
     TransportError,
 )
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.client_response import PoolLimits
-from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.origin import HttpOrigin, PoolLimits
 from mcpmux.transports.http.route import Route
 
 OK = b"HTTP/1.1 200 OK\r\n"

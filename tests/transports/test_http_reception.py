@@ -16,10 +16,10 @@ import trio.testing
 from mcpmux.errors import Overdue, RemoteProtocolError, TransportClosed
 from mcpmux.transports.http.attention import Attention
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.client_response import PoolLimits
-from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.origin import HttpOrigin, PoolLimits
 from mcpmux.transports.punctuality import SWEEP_SECONDS
-from mcpmux.transports.reception import Reception, available, open_reception
+from mcpmux.transports.receiving import open_reception
+from mcpmux.transports.reception import Reception, available
 from tests.transports.test_http_client import CHUNKED, OK, SHORT, Connection
 from tests.transports.test_http_put_off import Answer
 from tests.transports.test_http_server import TEXT, receive_all, receive_until, serving
@@ -176,6 +176,7 @@ async def test_a_stop_lets_what_was_put_off_come_to_its_end(clerk):
             await server.stopped.wait()
 
 
+@pytest.mark.interpreted
 async def test_clients_are_served_when_the_system_watches_too_much_already(clerk, monkeypatch):
     def watch(_reception, _descriptor, _tell):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -187,6 +188,7 @@ async def test_clients_are_served_when_the_system_watches_too_much_already(clerk
                 await learn(stream, clerk)
 
 
+@pytest.mark.interpreted
 async def test_a_request_is_not_posted_when_the_system_watches_too_much_already(monkeypatch):
     def watch(_reception, _descriptor, _tell):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -198,6 +200,7 @@ async def test_a_request_is_not_posted_when_the_system_watches_too_much_already(
             assert await response.read() == b"ok"
 
 
+@pytest.mark.interpreted
 async def test_a_stop_between_receiving_a_request_and_its_task_loses_nothing(clerk, monkeypatch):
     hear = Attention._hear
 

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from mcpmux.errors import LocalProtocolError
 from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.server import REFUSED_CONNECTIONS, serve_http
-from mcpmux.transports.reception import open_reception
+from mcpmux.transports.receiving import open_reception
 from tests.transports import ways
 
 GET = b"GET /a?b HTTP/1.1\r\nHost: x\r\n\r\n"

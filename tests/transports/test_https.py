@@ -16,8 +16,8 @@ from mcpmux.config import ClientTls, ServerTls
 from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportClosed
 from mcpmux.logs import configure_logs
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.http.message import HttpLimits
+from mcpmux.transports.http.origin import HttpOrigin
 from mcpmux.transports.http.route import Route
 from mcpmux.transports.http.server import REFUSED_CONNECTIONS, serve_http
 from mcpmux.transports.tls import handshake as tls_handshake

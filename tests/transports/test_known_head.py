@@ -170,6 +170,7 @@ def test_what_varies_is_read_from_a_known_head():
     assert known.read(other) == (fields_of(other), len(other) - 2)
 
 
+@pytest.mark.interpreted
 def test_one_software_has_one_known_head_and_it_keeps_no_secret():
     other = REQUEST.replace(b"abc", b"secret")
     known = learn(REQUEST, fields_of(REQUEST))

@@ -356,8 +356,8 @@ class HttpEndpoint:
             await self._session_of(request).get(request.headers.get(LAST_EVENT_ID), reply)
         except NoSession as error:
             await reply.send(error.status, JSON, encode_error(None, error))
-        except Gone as error:
-            await refuse_with(reply, 400, str(error))
+        except Gone as gone:
+            await refuse_with(reply, 400, str(gone))
 
     async def _delete(self, request: HttpRequest, reply: HttpReply) -> None:
         session = self._find_session(request)

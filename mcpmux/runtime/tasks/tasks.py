@@ -25,7 +25,6 @@ Source: `basic/utilities/tasks`, 2025-11-25; the Tasks extension (SEP-2663).
 from __future__ import annotations
 
 from collections.abc import Callable
-from weakref import WeakKeyDictionary
 
 import trio
 
@@ -43,7 +42,6 @@ from mcpmux.runtime.paging import walk
 from mcpmux.runtime.personal import Personal
 from mcpmux.runtime.tasks.view import TaskView
 from mcpmux.runtime.tasks.wait import TaskWaits
-from mcpmux.runtime.upstreams.connection import Connection
 from mcpmux.runtime.upstreams.upstream import Upstream
 
 FindClient = Callable[[object], Client | None]
@@ -60,7 +58,6 @@ class Tasks:
         self._view = TaskView()
         self.waits = TaskWaits(self._view)
         self._held = Holding()
-        self._support: WeakKeyDictionary[Connection, dict[str, str]] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"<Tasks {self._personal.tasks!r}, {self.waits!r}>"
@@ -149,11 +146,11 @@ class Tasks:
         connection = upstream.connection
         if connection is None:
             return None
-        if name not in self._support.get(connection, {}):
+        if name not in connection.task_support:
             tools = await walk(upstream, call.on_behalf(m.TOOLS_LIST, {}))
             names = {text_of(tool.get("name")) or "": "forbidden" for tool in tools}
-            self._support[connection] = names | tasks.task_support(tools)
-        return self._support[connection].get(name)
+            connection.task_support = names | tasks.task_support(tools)
+        return connection.task_support.get(name)
 
     def _knows_tasks(self, call: Call) -> bool:
         client = self._find_client(call.client)

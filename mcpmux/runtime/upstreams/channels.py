@@ -20,14 +20,13 @@ from mcpmux.protocol.codes import METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import Fields, Request
 from mcpmux.protocol.method import PING
 from mcpmux.runtime.calls import Hear
-from mcpmux.runtime.link import open_link
+from mcpmux.runtime.linking import open_link
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.runtime.upstreams.connection import Channel
 from mcpmux.runtime.upstreams.sse_channel import HttpPlace, open_either, open_sse, open_streamable
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.client_response import PoolLimits
-from mcpmux.transports.http.connection import HttpOrigin
 from mcpmux.transports.http.message import HEAD_FIELDS
+from mcpmux.transports.http.origin import HttpOrigin, PoolLimits
 from mcpmux.transports.http.proxy import choose_proxy
 from mcpmux.transports.http.route import Route
 from mcpmux.transports.orphans import OrphanGuard

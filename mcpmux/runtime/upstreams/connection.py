@@ -118,6 +118,7 @@ class Connection:
         self._channel = channel
         self._client_info = client_info
         self.facts = facts
+        self.task_support: dict[str, str] = {}  # what its tools said about tasks when they were last listed
         self.closed = channel.closed
         self._sure_until = -math.inf
         self._prompt = channel if isinstance(channel, PromptChannel) else None
@@ -235,7 +236,9 @@ class ModernConnection(Connection):
 class LegacyConnection(Connection):
     """A session opened with `initialize`; answers are raised to the shape of 2026-07-28."""
 
-    _severity = len(LOG_LEVELS)  # of the log level that was set; so far none
+    def __init__(self, channel: Channel, facts: ServerFacts, client_info: Raw) -> None:
+        super().__init__(channel, facts, client_info)
+        self._severity = len(LOG_LEVELS)  # of the log level that was set; so far none
 
     def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Awaitable[Fields]:
         leg = self._leg(call)
@@ -365,11 +368,11 @@ async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
         except RpcError as error:
             if handshake.is_modern_error(error) and not handshake.common_legacy(error):
                 raise RemoteProtocolError(handshake.refusal(error)) from None
-        except HttpStatusError as error:
-            if error.status in (401, 403):
+        except HttpStatusError as refusal:
+            if refusal.status in (401, 403):
                 raise
-        except RemoteProtocolError as error:  # the answer to `initialize` will say more
-            log.debug("the probe's answer makes no sense", reason=str(error))
+        except RemoteProtocolError as nonsense:  # the answer to `initialize` will say more
+            log.debug("the probe's answer makes no sense", reason=str(nonsense))
     return None
 
 

@@ -10,14 +10,13 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import structlog
 import trio
 from msgspec import Raw
 
-from mcpmux.auth.credential import Credential
 from mcpmux.errors import LocalProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import PROGRESS_TOKEN, VERSION, Call, Event, Notify
@@ -38,7 +37,6 @@ from mcpmux.protocol.large import read_large_reply
 from mcpmux.runtime.calls import Calls, FindClient, Hear, result_of
 from mcpmux.runtime.incoming import Answer
 from mcpmux.runtime.link import Link
-from mcpmux.runtime.tap import Watch
 from mcpmux.runtime.term import Term, limited
 from mcpmux.runtime.upstreams.carried import CarriedCalls
 from mcpmux.runtime.upstreams.http_events import (
@@ -53,7 +51,6 @@ from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream
 from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer, SessionExpired, nonsense
 from mcpmux.runtime.upstreams.http_posting import SentTicket, is_plain, post, take
 from mcpmux.runtime.upstreams.http_waiting import Waiting, as_answer
-from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.http.unsent import was_unsent
 from mcpmux.transports.sse import SseDecoder
@@ -77,7 +74,7 @@ _TEACH = frozenset({m.TOOLS_LIST, m.TOOLS_CALL})
 
 
 class HttpChannel:
-    """One upstream over HTTP. Made by `open_http_channel`."""
+    """One upstream over HTTP. Made by `open_http_channel`, see `http_opening`."""
 
     legacy_only = False
 
@@ -252,8 +249,8 @@ class HttpChannel:
                     raise nonsense(response, whole)
             else:
                 answer = await self._answer_in(response, waiting)
-        except SessionExpired as error:
-            self._peer.lose(error)
+        except SessionExpired as expired:
+            self._peer.lose(expired)
             raise
         finally:
             response.release()
@@ -375,29 +372,3 @@ class HttpChannel:
         if decoder.last_event_id and self._peer.legacy:
             return None
         raise TransportClosed("the response stream ended without an answer")
-
-
-@asynccontextmanager
-async def open_http_channel(
-    pool: HttpPool,
-    target: str,
-    headers: Sequence[tuple[str, str]],
-    message_limit: int,
-    answer: Answer,
-    hear: Hear,
-    older: OpenOlder | None = None,
-    watch: Watch | None = None,
-    credential: Credential | None = None,
-) -> AsyncIterator[HttpChannel]:
-    """A channel to `target` (path and query) over `pool`; leaving ends the session at the server."""
-    peer = HttpPeer(pool, target, tuple(headers), message_limit, watch, credential)
-    async with trio.open_nursery() as nursery:
-        channel = HttpChannel(peer, answer, hear, nursery, older)
-        nursery.start_soon(pool.punctuality.run, name="http deadlines")
-        try:
-            yield channel
-        finally:
-            channel.fail_calls()
-            pool.interrupt()
-            await peer.end_session()
-            nursery.cancel_scope.cancel()

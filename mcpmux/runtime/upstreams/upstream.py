@@ -27,7 +27,6 @@ from mcpmux.errors import (
     RpcError,
     TransportClosed,
     TransportError,
-    leaves_of,
 )
 from mcpmux.mux.breaker import Breaker
 from mcpmux.mux.comeback import STABLE_SECONDS, WINDOW_SECONDS
@@ -48,6 +47,7 @@ from mcpmux.runtime.upstreams.news import News
 from mcpmux.runtime.upstreams.posted import Posted
 from mcpmux.runtime.upstreams.repeating import may_repeat, pause_before_repeating
 from mcpmux.runtime.upstreams.subscriber import Subscriber
+from mcpmux.transports.wall import errors_of
 
 log = structlog.get_logger()
 
@@ -219,17 +219,17 @@ class Upstream(Condition):
                     if await connection.holds():
                         raise
                 self._forget(connection)
-            except TransportError as error:
+            except TransportError as loss:
                 with term.limit():
                     holds = await connection.holds()
-                    pause = pause_before_repeating(error, term.left)
-                    if attempt == 2 or pause is None or not may_repeat(call, error, holds=holds):
-                        raise self.lost(error) from None
+                    pause = pause_before_repeating(loss, term.left)
+                    if attempt == 2 or pause is None or not may_repeat(call, loss, holds=holds):
+                        raise self.lost(loss) from None
                     self._forget(connection)
                     await trio.sleep(pause)
-            except RemoteProtocolError as error:
+            except RemoteProtocolError as nonsense:
                 self.failed()
-                raise self.error(UPSTREAM_UNAVAILABLE, f"makes no sense: {error}") from None
+                raise self.error(UPSTREAM_UNAVAILABLE, f"makes no sense: {nonsense}") from None
             else:
                 if self.silent:
                     self.heard()
@@ -323,36 +323,36 @@ class Upstream(Condition):
 
         Tells for how many seconds there was a connection, None for none, and whether its end is a death.
         """
-        began: float | None = None
-        died = False
-        try:
-            cause = EXCHANGE.get()  # of a session that is opened for a client's request
-            EXCHANGE.set(0)  # what reads the channel outlives it: what the server asks later is not its doing
-            async with self._open_channel(self.config, self._heard, self.watch) as channel:
-                EXCHANGE.set(cause)
-                try:
-                    connection = await self._connect(channel)
-                finally:
-                    EXCHANGE.set(0)
-                began = trio.current_time()
-                self._greet(connection)
-                try:
-                    async with trio.open_nursery() as nursery:
-                        nursery.start_soon(self.subscriber.run, connection, name=f"subscriber {self.name}")
-                        nursery.start_soon(self._news.run, connection, name=f"teller {self.name}")
-                        nursery.start_soon(Health(self, connection).run, name=f"health {self.name}")
-                        await connection.closed.wait()
-                        nursery.cancel_scope.cancel()
-                    self.trouble = str(connection.close_reason)
-                finally:
-                    self._forget(connection)
-        except* McpmuxError as group:  # the wall around one attempt
-            leaves = leaves_of(group)
-            self.trouble = "; ".join(str(error) for error in leaves)
-            died = any(isinstance(error, TransportClosed) for error in leaves)
-        if began is None:
-            return None, died
-        return trio.current_time() - began, True
+        began: list[float] = []
+        errors = await errors_of(McpmuxError, self._connect_and_stay(began))  # the wall around one attempt
+        if errors:
+            self.trouble = "; ".join(str(error) for error in errors)
+        if not began:
+            return None, any(isinstance(error, TransportClosed) for error in errors)
+        return trio.current_time() - began[0], True
+
+    async def _connect_and_stay(self, began: list[float]) -> None:
+        """`began`: gets when the connection was there. Raises McpmuxError, by itself or in groups."""
+        cause = EXCHANGE.get()  # of a session that is opened for a client's request
+        EXCHANGE.set(0)  # what reads the channel outlives it: what the server asks later is not its doing
+        async with self._open_channel(self.config, self._heard, self.watch) as channel:
+            EXCHANGE.set(cause)
+            try:
+                connection = await self._connect(channel)
+            finally:
+                EXCHANGE.set(0)
+            began.append(trio.current_time())
+            self._greet(connection)
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self.subscriber.run, connection, name=f"subscriber {self.name}")
+                    nursery.start_soon(self._news.run, connection, name=f"teller {self.name}")
+                    nursery.start_soon(Health(self, connection).run, name=f"health {self.name}")
+                    await connection.closed.wait()
+                    nursery.cancel_scope.cancel()
+                self.trouble = str(connection.close_reason)
+            finally:
+                self._forget(connection)
 
     async def _connect(self, channel: Channel) -> Connection:
         began = trio.current_time()

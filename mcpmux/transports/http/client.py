@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Self
 
 import trio
 from trio.lowlevel import ParkingLot
 
 from mcpmux.errors import LocalProtocolError, TransportClosed, TransportError
-from mcpmux.transports.http.client_response import HttpResponse, PoolLimits
-from mcpmux.transports.http.connection import HttpConnection, HttpOrigin
+from mcpmux.transports.http.client_response import HttpResponse
+from mcpmux.transports.http.connection import HttpConnection
 from mcpmux.transports.http.message import JOIN_BYTES, Fields, encode_fields, encode_request_head
+from mcpmux.transports.http.origin import HttpOrigin, PoolLimits
 from mcpmux.transports.http.proxy import Proxy
 from mcpmux.transports.http.route import Route, direct_route
 from mcpmux.transports.http.unsent import not_sent_yet
@@ -64,14 +65,16 @@ class HttpPool:
         self._fresh_seconds = min(FRESH_SECONDS, self.limits.idle_seconds)
         self._closed = False
         self._interrupted = False
+        self._clock: Callable[[], float] | None = None
 
     def __repr__(self) -> str:
         return f"HttpPool({self.origin.authority}, running={self._running}, idle={len(self._idle)})"
 
-    @cached_property
-    def _now(self) -> Callable[[], float]:
-        """What `trio.current_time` asks: every request wants to know, so it goes without that detour."""
-        return trio.lowlevel.current_clock().current_time
+    def _now(self) -> float:
+        """What `trio.current_time` says: every request wants to know, so it goes without that detour."""
+        if self._clock is None:
+            self._clock = trio.lowlevel.current_clock().current_time
+        return self._clock()
 
     def __enter__(self) -> Self:
         return self

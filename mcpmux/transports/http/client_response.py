@@ -1,28 +1,14 @@
-"""A response as its reader has it: whole, or piece by piece; and what a pool of connections is limited to."""
+"""A response as its reader has it: whole, or piece by piece."""
 
 from __future__ import annotations
 
 from typing import Protocol, Self
 
-import msgspec
-
 from mcpmux.errors import LocalProtocolError, MessageTooLarge
 from mcpmux.transports.http.connection import HttpConnection
-from mcpmux.transports.http.message import HEAD_FIELDS
+from mcpmux.transports.http.origin import PoolLimits
 from mcpmux.transports.punctuality import Punctuality
 from mcpmux.transports.wire import RECEIVE_BYTES
-
-
-class PoolLimits(msgspec.Struct, frozen=True):
-    """How much a pool asks of its origin, and how much it takes from it."""
-
-    head_bytes: int = 64 * 1024
-    head_fields: int = HEAD_FIELDS
-    body_bytes: int = 64 * 1024 * 1024  # of a response that is read whole
-    connections: int = 256  # every running request holds one, streams included
-    waiting: int = 1024  # requests queued for a connection; one more fails at once
-    idle: int = 64  # connections kept for reuse
-    idle_seconds: float = 30  # most servers close theirs sooner, which is noticed
 
 
 class Keeper(Protocol):

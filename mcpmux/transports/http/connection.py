@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from urllib.parse import urlsplit
-
-import msgspec
 
 from mcpmux.errors import McpmuxError, Overdue, TransportClosed
 from mcpmux.transports.http.message import HEAD_FIELDS, JOIN_BYTES
@@ -14,36 +11,6 @@ from mcpmux.transports.http.response import ResponseParser
 from mcpmux.transports.punctuality import Punctuality
 from mcpmux.transports.reception import Reception
 from mcpmux.transports.wire import RECEIVE_BYTES, PlainWire, Wire
-
-
-class HttpOrigin(msgspec.Struct, frozen=True):
-    """Scheme, host and port of a URL."""
-
-    secure: bool
-    host: str
-    port: int
-
-    @classmethod
-    def from_url(cls, url: str) -> HttpOrigin:
-        """Raises ValueError when `url` is not an http or https URL."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"not an http or https URL: {url!r}")
-        secure = parts.scheme == "https"
-        port = _default_port(secure) if parts.port is None else parts.port
-        return cls(secure, parts.hostname.encode("idna").decode(), port)
-
-    @property
-    def authority(self) -> str:
-        """What the Host field says."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _default_port(self.secure) else f"{host}:{self.port}"
-
-    @property
-    def url(self) -> str:
-        """Without a path."""
-        return f"{'https' if self.secure else 'http'}://{self.authority}"
-
 
 ROOM_BYTES = 4 * 2**20  # for a body, as soon as its length is known
 
@@ -265,7 +232,3 @@ class HttpConnection:
 def _is_for_a_task(parser: ResponseParser) -> bool:
     """Whether a response whose head is in is better read by a task: a stream, or a large body."""
     return parser.status != 0 and (not parser.missing or parser.missing > RECEIVE_BYTES)
-
-
-def _default_port(secure: bool) -> int:
-    return 443 if secure else 80

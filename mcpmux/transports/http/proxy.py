@@ -19,7 +19,8 @@ from urllib.parse import unquote, urlsplit
 
 from mcpmux.config import Secret
 from mcpmux.errors import ConfigError, ConnectFailed
-from mcpmux.transports.http.connection import HttpConnection, HttpOrigin
+from mcpmux.transports.http.connection import HttpConnection
+from mcpmux.transports.http.origin import HttpOrigin
 from mcpmux.transports.wire import Wire
 
 AUTHENTICATION_REQUIRED = 407

@@ -64,6 +64,8 @@ class RequestRefused(Exception):
 class RequestParser:
     """Feed it, answer `requests` in order, then look at `refusal`. The `on_…` are httptools' callbacks."""
 
+    __deletable__ = ("_parser",)  # by `close`, where this is compiled
+
     def __init__(self, limits: HttpLimits, peer: str) -> None:
         self.phase = IDLE
         self.requests: deque[HttpRequest] = deque()

@@ -14,7 +14,7 @@ import trio
 
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConnectFailed, TransportClosed
-from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.origin import HttpOrigin
 from mcpmux.transports.http.proxy import Proxy, open_tunnel
 from mcpmux.transports.tls.context import client_context
 from mcpmux.transports.tls.handshake import connect_tls

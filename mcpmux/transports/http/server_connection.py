@@ -20,7 +20,7 @@ import structlog
 import trio
 
 from mcpmux.errors import LocalProtocolError, TransportClosed
-from mcpmux.transports.handing import Note, ResumedWire
+from mcpmux.transports.handing import Note
 from mcpmux.transports.http.attention import Attention
 from mcpmux.transports.http.hand_over import encode_requests, give_back, hand_over
 from mcpmux.transports.http.message import BODY_RATE, HttpRequest, Refusal
@@ -30,6 +30,7 @@ from mcpmux.transports.http.request import BODY, IDLE, Phase, RequestParser
 from mcpmux.transports.http.shared import Shared, refuse_client
 from mcpmux.transports.tls.certificate import holder_of
 from mcpmux.transports.tls.handshake import NotTls, accept_tls
+from mcpmux.transports.wall import errors_of
 from mcpmux.transports.wire import Part, PlainWire, Wire, address_of
 
 CALLED_OFF = 202  # the status of an answer that is none, to a request that was taken back
@@ -49,7 +50,7 @@ class ServerConnection:
 
     def __init__(self, shared: Shared, stream: trio.SocketStream, note: Note | None) -> None:
         self.peer = note.peer if note is not None else address_of(stream)
-        self.wire: Wire = PlainWire(stream) if note is None else ResumedWire(stream, note.data)
+        self.wire: Wire = PlainWire(stream, note.data if note is not None else b"")
         self._handshaking = shared.tls is not None and note is None
         self.refusal: Refusal | None = None
         self.deadline = shared.state.now + shared.limits.head_seconds
@@ -78,16 +79,9 @@ class ServerConnection:
         CONNECTION.set(self.peer)
         self._context = trio.lowlevel.current_task().context  # handlers and answers find what they have set
         try:
-            with self._scope:
-                tls = self._shared.tls
-                if self._handshaking and tls is not None and not await self._secure(tls()):
-                    return
-                if self.refusal is None:
-                    await self._converse(IDLE)
-            while (self._called_off or self._wanted) and not self._is_cut:
-                await self._go_on()
-        except* Exception as crash:
-            self._note_crash(crash)
+            crashes = await errors_of(Exception, self._live())
+            if crashes:
+                self._note_crash(crashes)
         finally:
             if self._put_off is not None and (self._reply is None or not self._reply.finished):
                 await give_up(self._put_off)
@@ -97,6 +91,16 @@ class ServerConnection:
             await refuse_client(self.wire, self.refusal, self._shared, self.peer)
         elif self._unused:
             await give_back(self._shared.handing, self.wire, self.peer, self._parser.holder)
+
+    async def _live(self) -> None:
+        with self._scope:
+            tls = self._shared.tls
+            if self._handshaking and tls is not None and not await self._secure(tls()):
+                return
+            if self.refusal is None:
+                await self._converse(IDLE)
+        while (self._called_off or self._wanted) and not self._is_cut:
+            await self._go_on()
 
     def close(self) -> None:
         """Give back the socket, and what was cut off: in circles it would wait long for the collector."""
@@ -113,8 +117,8 @@ class ServerConnection:
             self._parser.holder = holder_of(tls.peer_certificate())
         except NotTls as error:
             self.refusal = Refusal(400, str(error))
-        except TransportClosed as error:
-            log.info("TLS handshake failed", peer=self.peer, reason=str(error))
+        except TransportClosed as closed:
+            log.info("TLS handshake failed", peer=self.peer, reason=str(closed))
             return False
         self._handshaking = False
         return True
@@ -219,10 +223,9 @@ class ServerConnection:
         """
         parser = self._parser
         while True:
-            while self._begun is not None or parser.requests:
+            while (begun := self._next_begun()) is not None:
                 phase = None
-                reply, work = self._begun or self._begin(parser.requests.popleft())
-                self._begun = None
+                reply, work = begun
                 await work
                 if not reply.finished:
                     if self._put_off is None:
@@ -231,7 +234,7 @@ class ServerConnection:
                         if not await self._settle(self._put_off):
                             return
                     else:
-                        del work, reply
+                        del begun, work, reply
                         break
                 self._reply = None
                 if not reply.request.keep_alive:
@@ -239,7 +242,7 @@ class ServerConnection:
                     return
                 if self._called_off:
                     return  # too late for this one, and not meant for the next
-                del work, reply  # the next may be long in coming
+                del begun, work, reply  # the next may be long in coming
             if self._put_off is None:
                 if parser.refusal is not None:
                     self.refusal = parser.refusal
@@ -253,7 +256,7 @@ class ServerConnection:
                     await self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
             phase = parser.phase
             data = await self._receive()
-            if self._begun is not None:
+            if self._has_begun:
                 continue
             if data:
                 parser.feed(data)
@@ -264,6 +267,18 @@ class ServerConnection:
                 phase = None
             if not data:
                 return
+
+    def _next_begun(self) -> tuple[HttpReply, Awaitable[None]] | None:
+        """The next request, given to the handler; None when none has come."""
+        begun, self._begun = self._begun, None
+        if begun is None and self._parser.requests:
+            begun = self._begin(self._parser.requests.popleft())
+        return begun
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether the handler was given a request while the task slept."""
+        return self._begun is not None
 
     def _begin(self, request: HttpRequest) -> tuple[HttpReply, Awaitable[None]]:
         """Give the handler a request: its reply, and what is still to be awaited of it."""
@@ -396,10 +411,11 @@ class ServerConnection:
         self._scope.cancel(reason="the client left")
         await trio.lowlevel.checkpoint_if_cancelled()
 
-    def _note_crash(self, crash: ExceptionGroup[Exception]) -> None:
-        errors = [repr(error) for error in crash.exceptions]
+    def _note_crash(self, crashes: Sequence[BaseException]) -> None:
+        errors = [repr(error) for error in crashes]
         log.error("request handler failed", peer=self.peer, reply=repr(self._reply), errors=errors)
-        log.debug("request handler failed here", exc_info=crash)
+        for crash in crashes:
+            log.debug("request handler failed here", exc_info=crash)
         if self._reply is None or not self._reply.started:
             self.refusal = Refusal(500, "internal error")
 

@@ -9,7 +9,7 @@ import re
 from urllib.parse import urljoin, urlsplit
 
 from mcpmux.errors import RemoteProtocolError
-from mcpmux.transports.http.connection import HttpOrigin
+from mcpmux.transports.http.origin import HttpOrigin
 
 SHOWN_BYTES = 100  # of a bad address in an error
 

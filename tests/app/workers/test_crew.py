@@ -11,7 +11,8 @@ from mcpmux.app.workers import member
 from mcpmux.app.workers.crew import FIRST_ATTEMPTS
 from mcpmux.app.workers.keeper import serve_workers
 from mcpmux.config import Config, HttpListener, Listeners, Unix, Upstream
-from mcpmux.errors import TransportError, leaves_of
+from mcpmux.errors import TransportError
+from mcpmux.transports.wall import leaves_of
 
 START_SECONDS = 60.0
 
