@@ -19,10 +19,11 @@ from mcpmux.app.mux import Mux
 from mcpmux.config import Admin, Config
 from mcpmux.runtime.tap import Tap, Trace
 from mcpmux.traffic.capture.message import Run
-from mcpmux.traffic.recorder import Keeper, Recorder, Sink
+from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
+from mcpmux.traffic.watcher import Keeper, Sink
 
 if TYPE_CHECKING:
     from mcpmux.traffic.admin.control import Control

@@ -16,54 +16,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
-import msgspec
 from msgspec import UNSET
 
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import BadMessage, Id, is_batch, split_batch
 from mcpmux.runtime.tap import Direction, Leg
-from mcpmux.traffic.glance import NOTHING, Glance, Params, glance
+from mcpmux.traffic.glance import glance
 from mcpmux.traffic.moment import MICROS
+from mcpmux.traffic.said import NOTHING, Glance, Params
+from mcpmux.traffic.seen import Passed, Pending, Seen
 
 PENDING_LIMIT = 4096  # of one leg and direction; older ones are taken for never answered
 
 
-class Seen(msgspec.Struct, gc=False):
-    """One message and what is known about it. See `record`.
-
-    `ms`: of an answer, since its request, to the microsecond.
-    """
-
-    leg: Leg
-    direction: Direction
-    data: bytes
-    at: float
-    kind: str
-    exchange: int
-    method: str | None = None
-    id: Id | None = None
-    target: str | None = None
-    code: int | None = None
-    failed: bool | None = None
-    ms: float | None = None
-    status: int | None = None
-
-
-Passed: TypeAlias = tuple[Leg, Direction, bytes, float, int | None, int, bool]
-"""A message that nobody has looked at: leg, direction, data, when, HTTP status, exchange.
-
-The exchange is the one that is worked for, or, if the last member says so, its own.
-"""
-
-_Pending: TypeAlias = tuple[int, str, float]
-"""A request that is not answered: its exchange, its method, when it was made."""
-
-
-class _TakenBack(tuple[int, str, float]):
-    """The same, of which nobody wants to know any more."""
-
-
-_Asked: TypeAlias = dict[Id, _Pending]
+_Asked: TypeAlias = dict[Id, Pending]
 """Requests that are not answered, the oldest first."""
 
 
@@ -144,7 +110,7 @@ class Correlator:
             elif not exchange:
                 exchange = _only_one(leg)
         pending = (leg.notes or _asked(leg))[direction == "out"]
-        pending[request_id] = exchange, method, at
+        pending[request_id] = exchange, method, at, False
         if len(pending) > PENDING_LIMIT:
             del pending[next(iter(pending))]
         target = params.uri if type(params.uri) is str else params.target
@@ -184,7 +150,7 @@ def _answer(passed: Passed, said: Glance) -> Seen:
         request_id = said.id
         pending = (leg.notes or _asked(leg))[direction == "in"].pop(request_id, None)
         if pending is not None:
-            exchange, method, began = pending
+            exchange, method, began, _ = pending
             ms = round((at - began) * MICROS) / 1000
     if said.error is not UNSET:
         code = said.error.code
@@ -204,8 +170,9 @@ def _cancelled(leg: Leg, direction: Direction, request_id: Any) -> int:
     pending = asked.get(request_id) if _is_id(request_id) else None
     if pending is None:
         return 0
-    asked[request_id] = _TakenBack(pending)
-    return pending[_EXCHANGE]
+    exchange, method, began, _ = pending
+    asked[request_id] = exchange, method, began, True
+    return exchange
 
 
 def _worked_for(leg: Leg, params: Params) -> int:
@@ -219,7 +186,7 @@ def _worked_for(leg: Leg, params: Params) -> int:
 def _only_one(leg: Leg) -> int:
     """The one exchange that an upstream works for; 0 when there are none or several."""
     asked = _asked(leg)[_OUT].values()
-    exchanges = {pending[_EXCHANGE] for pending in asked if type(pending) is tuple}
+    exchanges = {exchange for exchange, _, _, was_taken_back in asked if not was_taken_back}
     exchanges.discard(0)  # what mcpmux asks for itself
     return exchanges.pop() if len(exchanges) == 1 else 0
 
@@ -234,7 +201,7 @@ def _split(batch: bytes) -> list[bytes] | None:
 
 _IN, _OUT = 0, 1
 _DATA: Final = 2  # of Passed
-_EXCHANGE: Final = 0  # of _Pending
+_EXCHANGE: Final = 0  # of Pending
 _OF_EXCHANGES = frozenset({m.PROGRESS, m.LOG_MESSAGE})
 
 

@@ -10,76 +10,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
 
-import msgspec
 import trio
 
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import Fields, Id
 from mcpmux.runtime.tap import AT_ONCE, EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg
-from mcpmux.traffic.correlation import Correlator, Passed, Seen
+from mcpmux.traffic.correlation import Correlator
+from mcpmux.traffic.seen import Exchange, Passed
+from mcpmux.traffic.watcher import LONG, Archive, Doorkeeper, Keeper, Sink
 
 BATCH = 128  # messages that wait to be looked at: one look costs less for many
-LONG = 16 * 2**10  # bytes; longer messages do not wait, so that those that do take little memory
-
-
-class Exchange(msgspec.Struct, gc=False):
-    """One exchange that is being worked on. `upstreams`: configured names, in the order they were asked."""
-
-    number: int
-    leg: Leg
-    call: Call
-    began: float
-    upstreams: list[str]
-    headers: Mapping[str, str]
-
-
-class Sink(Protocol):
-    """Told of every message."""
-
-    def take(self, seen: Seen) -> None:
-        """Must not wait."""
-        ...
-
-
-class Archive(Protocol):
-    """Told of every message, of many at a time.
-
-    `patience`: how many messages of up to LONG bytes may wait to be told. It does not count them until then.
-    """
-
-    patience: int
-
-    def expect(self, settle: Callable[[], None]) -> None:
-        """A message has passed. `settle`, which has it told of all that have, is to be called before long."""
-        ...
-
-    def take_all(self, batch: Sequence[Seen]) -> None:
-        """In the order in which they passed. Must not wait."""
-        ...
-
-
-class Keeper(Protocol):
-    """Asked and told about every exchange."""
-
-    def admit(self, exchange: Exchange) -> Awaitable[None]:
-        """Before it is worked on. May wait; see `Tap.admit`. Raises RpcError when it must not be."""
-        ...
-
-    def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
-        """After it was worked on, before the client has the answer. May wait, may raise RpcError."""
-        ...
-
-
-@runtime_checkable
-class Doorkeeper(Keeper, Protocol):
-    """Only holds exchanges back; how they end is nothing to it."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether `admit` would not wait."""
-        ...
 
 
 class Recorder:

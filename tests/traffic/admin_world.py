@@ -19,11 +19,11 @@ from mcpmux.runtime.tap import EXCHANGE, Leg
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.upstreams import UpstreamView
 from mcpmux.traffic.capture.message import Run
-from mcpmux.traffic.correlation import Seen
 from mcpmux.traffic.live.ring import RECENT, LiveRing
 from mcpmux.traffic.live.view import LiveView
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.seen import Seen
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import World, open_world
 

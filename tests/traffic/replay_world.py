@@ -18,7 +18,6 @@ from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.runtime.linking import open_link
 from mcpmux.runtime.upstreams.channels import answer_server
 from mcpmux.traffic.capture.message import Run, to_record
-from mcpmux.traffic.correlation import Seen
 from mcpmux.traffic.reading.dialogue import read_dialogues
 from mcpmux.traffic.reading.turn import Dialogue
 from mcpmux.traffic.record import Record
@@ -27,6 +26,7 @@ from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.replay.replay import run_replay
 from mcpmux.traffic.replay.report import Report
 from mcpmux.traffic.replay.settings import Settings
+from mcpmux.traffic.seen import Seen
 from tests.memory_pipe import open_memory_pipes
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
 from tests.runtime.subscribable import Subscribable

@@ -36,7 +36,7 @@ from mcpmux.traffic.audit.record import (
     end_record,
     trace_id,
 )
-from mcpmux.traffic.recorder import Exchange
+from mcpmux.traffic.seen import Exchange
 from mcpmux.traffic.telemetry.gauges import audit_gauges
 from tests.traffic.audit_world import call_of, fields, leg_of, open_world, read_log
 

@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.correlation import PENDING_LIMIT, Correlator, Passed, Seen
+from mcpmux.traffic.correlation import PENDING_LIMIT, Correlator
+from mcpmux.traffic.seen import Passed, Seen
 
 
 class Play:

@@ -14,10 +14,10 @@ from mcpmux.config.redaction import Redaction
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.capture.line import HEAD, LEGS_CACHED, LineEncoder, without_repeats
 from mcpmux.traffic.capture.message import Run, to_record
-from mcpmux.traffic.correlation import Seen
 from mcpmux.traffic.record import ANSWERS, decode_record, encode_record
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
+from mcpmux.traffic.seen import Seen
 
 RUN = Run("5f3a9c01", 100.25, 1_795_262_400.123_456)
 REDACTOR = Redactor()

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.tap import EXCHANGE, INTRODUCTION_LENGTH, NO_HEADERS, ORIGIN, Leg, Origin, identify
-from mcpmux.traffic.correlation import Seen
-from mcpmux.traffic.recorder import BATCH, LONG, Recorder
+from mcpmux.traffic.recorder import BATCH, Recorder
+from mcpmux.traffic.seen import Seen
+from mcpmux.traffic.watcher import LONG
 
 
 def ping(request_id: int) -> bytes:

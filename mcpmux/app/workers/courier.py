@@ -17,9 +17,8 @@ import trio
 
 from mcpmux.protocol.envelope import Fields
 from mcpmux.runtime.tap import Leg, Side
-from mcpmux.traffic.correlation import Seen
 from mcpmux.traffic.live.ring import LiveRing
-from mcpmux.traffic.recorder import Exchange
+from mcpmux.traffic.seen import Exchange, Seen
 
 log = structlog.get_logger()
 

@@ -28,7 +28,7 @@ from mcpmux.traffic.audit.record import (
     when,
 )
 from mcpmux.traffic.moment import MICROS, second_of
-from mcpmux.traffic.recorder import Exchange
+from mcpmux.traffic.seen import Exchange
 
 KEPT = 256  # ways of asking, and names of upstreams, that are kept as they are written
 

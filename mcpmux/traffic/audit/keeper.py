@@ -35,7 +35,7 @@ from mcpmux.protocol.envelope import Fields
 from mcpmux.runtime.tap import AT_ONCE
 from mcpmux.traffic.audit.bodies import Bodies, Body
 from mcpmux.traffic.audit.record import AuditRecord, Cleaner, encode_audit, milliseconds, when
-from mcpmux.traffic.recorder import Exchange
+from mcpmux.traffic.seen import Exchange
 
 log = structlog.get_logger()
 

@@ -62,7 +62,7 @@ from mcpmux.protocol.codes import UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Fields, raw, text_of, value_of
 from mcpmux.runtime.tap import name_in
 from mcpmux.traffic.moment import micros_of, rfc3339
-from mcpmux.traffic.recorder import Exchange
+from mcpmux.traffic.seen import Exchange
 
 TEXT_LIMIT = 2048  # characters of a target
 NAME_LIMIT = 200  # characters of a client's name or a method

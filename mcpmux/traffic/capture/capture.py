@@ -28,8 +28,8 @@ from mcpmux.traffic.capture.message import Run, to_record
 from mcpmux.traffic.capture.sink import CaptureSink, reason_of
 from mcpmux.traffic.capture.sweep import Stopped, sweep
 from mcpmux.traffic.capture.writer import CaptureWriter
-from mcpmux.traffic.recorder import Keeper
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.watcher import Keeper
 
 __all__ = ["CaptureSink", "Capturing", "Run", "open_capture", "to_record"]
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from fnmatch import translate
 
 from mcpmux.config.capture import LEVELS, Capture
-from mcpmux.traffic.correlation import Seen
+from mcpmux.traffic.seen import Seen
 
 REMEMBERED = 4096  # levels by upstream and method, and exchanges; a hostile peer may send new methods all day
 OFF = "off"

@@ -15,18 +15,18 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from mcpmux.protocol.envelope import Id
 from mcpmux.runtime.tap import Leg
+from mcpmux.traffic.capture.line_shape import Line
 from mcpmux.traffic.capture.message import (
     Run,
     body_of,
     facts_without,
     fingerprint,
 )
-from mcpmux.traffic.correlation import Seen
 from mcpmux.traffic.moment import MICROS, second_of
 from mcpmux.traffic.record import VERSION, Body
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.seen import Seen
 
 LEGS_CACHED = 1024
 SORTS_CACHED = 256  # of one leg
@@ -46,38 +46,17 @@ _Sort = tuple[str, str, str | None]
 """Kind, direction and method of a message."""
 
 
-class _Line(msgspec.Struct, omit_defaults=True, gc=False):
-    """A `Record`, made from values in their order. In `v` and `kind` other members follow, encoded before.
-
-    `v` is followed by `run`; `kind` by `leg`, `direction`, `method`, and what is said of the leg.
-    """
-
-    v: Raw
-    seq: int
-    time: str
-    at: float
-    kind: Raw
-    exchange: int = 0
-    id: Id | None = None
-    target: str | None = None
-    status: int | None = None
-    size: int = 0
-    code: int | None = None
-    failed: bool | None = None
-    ms: float | None = None
-    redacted: int = 0
-    message: Body = None
-    text: str | None = None
-
-
-class _Known(msgspec.Struct, gc=False):
+class _Known:
     """What lines say of a leg, as long as it has this name, revision, session and transport.
 
     `kinds`: of each sort of messages, `kind` of their lines.
     """
 
-    facts: tuple[str | None, ...]
-    kinds: dict[_Sort, Raw]
+    __slots__ = ("facts", "kinds")
+
+    def __init__(self, facts: tuple[str | None, ...]) -> None:
+        self.facts = facts
+        self.kinds: dict[_Sort, Raw] = {}
 
 
 class LineEncoder:
@@ -126,7 +105,7 @@ class LineEncoder:
         bodies: Sequence[bytes],
         counts: Iterable[int],
         are_simple: bool,
-    ) -> list[_Line]:
+    ) -> list[Line]:
         """The same as records. `bodies` are redacted, of each were taken so many secrets.
 
         `are_simple`: bodies are written as they are, if they are JSON.
@@ -160,7 +139,7 @@ class LineEncoder:
             if not are_simple or kind == "invalid":
                 message, text = self._body(kind, body, level)
             lines.append(
-                _Line(
+                Line(
                     opening,
                     seq,
                     f"{moment}{str(micros)[1:]}Z",
@@ -196,7 +175,7 @@ class LineEncoder:
         if known is None or known.facts != facts:
             if len(self._legs) >= LEGS_CACHED:
                 self._legs.clear()
-            known = self._legs[leg] = _Known(facts, {})
+            known = self._legs[leg] = _Known(facts)
         return known.kinds
 
     def _kind(self, kinds: dict[_Sort, Raw], seen: Seen, method: str | None) -> Raw:
@@ -227,7 +206,7 @@ class LineEncoder:
         return self._second, self._moment
 
 
-def _in_groups(lines: list[_Line]) -> list[bytes]:
+def _in_groups(lines: list[Line]) -> list[bytes]:
     return [_encode_lines(lines[start : start + GROUP]) for start in range(0, len(lines), GROUP)]
 
 
@@ -246,7 +225,8 @@ def without_repeats(bodies: Iterable[bytes]) -> list[bytes]:
             if middle and body.startswith(middle, start):
                 body = body[:start] + body[start + len(middle) :]
             else:
-                middle = body[start : body.find(b'"', -HEAD) + 1] if start else b""
+                end = body.find(b'"', -HEAD) + 1
+                middle = body[start:end] if 0 < start < end else b""
         parts.append(body)
     return parts
 

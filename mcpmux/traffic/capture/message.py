@@ -10,11 +10,11 @@ import msgspec
 from msgspec import Raw
 
 from mcpmux.protocol.envelope import Id
-from mcpmux.traffic.correlation import Seen
 from mcpmux.traffic.glance import facts_in
 from mcpmux.traffic.moment import MICROS, micros_of, rfc3339
 from mcpmux.traffic.record import VERSION, Record
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.seen import Seen
 
 FINGERPRINT_BYTES = 8
 SESSIONS_CACHED = 1024

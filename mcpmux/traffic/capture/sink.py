@@ -20,9 +20,9 @@ from mcpmux.traffic.capture.level import OFF, Levels
 from mcpmux.traffic.capture.line import LineEncoder, data_of
 from mcpmux.traffic.capture.message import Run
 from mcpmux.traffic.capture.writer import CaptureWriter, behind
-from mcpmux.traffic.correlation import Seen
-from mcpmux.traffic.recorder import LONG, Exchange
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.seen import Exchange, Seen
+from mcpmux.traffic.watcher import LONG
 
 log = structlog.get_logger()
 

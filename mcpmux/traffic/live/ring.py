@@ -22,8 +22,7 @@ import trio
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import Fields
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.correlation import Seen
-from mcpmux.traffic.recorder import Exchange
+from mcpmux.traffic.seen import Exchange, Seen
 
 MESSAGE_BYTES = 400  # what a message takes besides its text
 ROW_BYTES = 600  # what a row takes besides its messages

@@ -15,11 +15,11 @@ import trio
 from msgspec import Raw
 
 from mcpmux.traffic.capture.message import Run, to_record
-from mcpmux.traffic.correlation import Seen
 from mcpmux.traffic.glance import facts_in
 from mcpmux.traffic.live.ring import Kept, LiveRing, Row
 from mcpmux.traffic.record import Record
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.seen import Seen
 
 PAGE_ROWS = 500  # of one answer
 BREATH_SECONDS = 0.01  # of searching before others may do something

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import Fields
-from mcpmux.traffic.correlation import Seen
-from mcpmux.traffic.recorder import Exchange
+from mcpmux.traffic.seen import Exchange, Seen
 from mcpmux.traffic.telemetry.outcome_label import METHODS, OK, TOOL_ERROR, class_of, outcome_of
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

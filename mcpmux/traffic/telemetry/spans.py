@@ -42,8 +42,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import Fields, Id
 from mcpmux.runtime.tap import EXCHANGE, TRACE_HEADERS, Leg
-from mcpmux.traffic.correlation import Seen
-from mcpmux.traffic.recorder import Exchange
+from mcpmux.traffic.seen import Exchange, Seen
 from mcpmux.traffic.telemetry.outcome_label import TOOL_ERROR, says_failed
 from mcpmux.traffic.telemetry.span_attributes import (
     NAME_LIMIT,
