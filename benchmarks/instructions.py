@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeVar
 import click
 
 from benchmarks.bench import QUIET, UPSTREAMS
+from benchmarks.compiled import measure_compiled
 from benchmarks.connection import Connection, WrongAnswer
 from benchmarks.counting import (
     READY_SECONDS,
@@ -257,8 +258,11 @@ def table(costs: Sequence[Cost]) -> str:
 
 
 @click.command()
-def main() -> None:
+@click.option("--compiled", is_flag=True, help="Compile mcpmux first. Needs a C compiler.")
+def main(compiled: bool) -> None:
     """Count what an exchange through mcpmux costs: instructions and system calls."""
+    if compiled:
+        measure_compiled()
     costs = []
     for scenario in SCENARIOS:
         click.echo(scenario.name, err=True)

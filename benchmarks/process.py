@@ -17,6 +17,8 @@ PROJECT = Path(__file__).resolve().parents[1]
 READY_SECONDS = 30  # for a child to print its URLs
 PIPE_BYTES = 64 * 1024  # read at a time
 STOP_SECONDS = 10  # for a child to end when it is asked to
+MEASURED = "MCPMUX_MEASURED"
+"""Names the environment variable with the folder whose mcpmux is measured; without it, it is this one's."""
 
 _CPU_CLOCK_OF_PROCESS = 2
 
@@ -42,7 +44,7 @@ class Child:
         self.started = time.perf_counter()
         self._process = subprocess.Popen(
             [*under, sys.executable, "-m", *arguments],
-            cwd=PROJECT,
+            cwd=measured_folder() if self._module == "mcpmux" else PROJECT,
             env={**inherited, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -122,6 +124,11 @@ class Child:
         status = Path(f"/proc/{self.pid}/status").read_text()
         (peak,) = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
         return int(peak) * 1024
+
+
+def measured_folder() -> Path:
+    """Where `python -m mcpmux` starts what is measured."""
+    return Path(os.environ.get(MEASURED, PROJECT))
 
 
 @contextmanager

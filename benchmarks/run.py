@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from benchmarks.bench import Bench, Effort
+from benchmarks.compiled import measure_compiled
 from benchmarks.goal import NOT_MEASURED
 from benchmarks.picture import Panel, picture, ratio_marks
 from benchmarks.report import Row, describe_machine, scorecard, table
@@ -63,6 +64,7 @@ def written(
 )
 @click.option("--only", multiple=True, type=click.Choice(NAMES), help="Measure this. May be repeated.")
 @click.option("--without", multiple=True, type=click.Choice(NAMES), help="Leave this out. May be repeated.")
+@click.option("--compiled", is_flag=True, help="Compile mcpmux first, and measure that. Needs a C compiler.")
 @click.option("--runs", type=click.IntRange(1, 100), help="Pairs of a direct run and one through mcpmux.")
 @click.option("--seconds", type=click.FloatRange(0.05, 60), help="How long each run measures.")
 @click.option(
@@ -76,11 +78,14 @@ def main(
     quick: bool,
     only: tuple[str, ...],
     without: tuple[str, ...],
+    compiled: bool,
     runs: int | None,
     seconds: float | None,
     output: Path,
 ) -> None:
     """Measure mcpmux beside the upstreams it stands in front of, and beside other proxies."""
+    if compiled:
+        measure_compiled()
     began = time.monotonic()
     effort = QUICK if quick else FULL
     effort = effort._replace(runs=runs or effort.runs, seconds=seconds or effort.seconds)
@@ -96,6 +101,7 @@ def main(
     panels += [panel for section in sections for panel in section.panels]
     image = output.with_suffix(".svg")
     image.write_text(picture(panels))
+    bench.remarks.append("mcpmux was compiled." if compiled else "mcpmux was interpreted.")
     if bench.hurried:
         bench.remarks.append(f"Rows that began after {HURRY_SECONDS} s have one pair of runs only.")
     report = written(bench, effort, rows, sections, image.name, time.monotonic() - began)

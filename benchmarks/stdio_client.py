@@ -17,7 +17,7 @@ import msgspec
 from benchmarks.bench import QUIET
 from benchmarks.connection import WrongAnswer
 from benchmarks.load import PIPE_BYTES, Clock, Tally
-from benchmarks.process import cpu_seconds_of
+from benchmarks.process import cpu_seconds_of, measured_folder
 from benchmarks.question import FIRST_ID, Question, shown, stdio_question
 from benchmarks.upstream import TEXT_BYTES
 
@@ -78,7 +78,8 @@ class Conversation:
 def main(config: str, uri: str, mux_core: int, in_flight: int, seconds: float, warm_up: float) -> None:
     """Start mcpmux with CONFIG, ask it for URI over standard input, and print what that showed as JSON."""
     command = [sys.executable, "-m", "mcpmux", "serve", config, "--stdio", *QUIET]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as mux:
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **streams, cwd=measured_folder()) as mux:
         os.sched_setaffinity(mux.pid, {mux_core})
         assert mux.stdin is not None
         assert mux.stdout is not None

@@ -8,6 +8,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+from mcpmux.cli.compiled import is_compiled
 from mcpmux.logs import configure_logs
 from tests.transports.certificates import Certificates
 
@@ -33,6 +34,10 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked `slow` run in CI, and when `-m` or a test's own name asks for them."""
+    if is_compiled():
+        for item in items:
+            if item.get_closest_marker("interpreted"):
+                item.add_marker(pytest.mark.skip("puts something of its own in mcpmux's place"))
     named = any("::" in argument for argument in config.args)
     if os.environ.get("CI") or config.option.markexpr or named:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from mcpmux import __version__
+from mcpmux.cli.compiled import is_compiled
 from mcpmux.cli.lazy import LazyCommands
 
 PLACES = {
@@ -29,7 +30,7 @@ PLACES = {
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     places=PLACES,
 )
-@click.version_option(__version__, message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s" + " (compiled)" * is_compiled())
 def cli() -> None:
     """One Model Context Protocol endpoint in front of many servers.
 

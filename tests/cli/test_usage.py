@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcpmux import __version__
+from mcpmux.cli.compiled import is_compiled
 from tests.cli.conftest import Invoke
 
 COMMANDS = [["serve"], ["demo"], ["check"], ["ls"], ["read"], ["call"], ["config"], ["config", "schema"]]
@@ -27,7 +28,8 @@ def test_every_command_has_help_with_an_example(invoke: Invoke, command: list[st
 
 
 def test_version(invoke: Invoke) -> None:
-    assert invoke("--version").stdout == f"mcpmux {__version__}\n"
+    how = " (compiled)" if is_compiled() else ""
+    assert invoke("--version").stdout == f"mcpmux {__version__}{how}\n"
 
 
 def test_schema_is_json(invoke: Invoke) -> None:

@@ -1,0 +1,91 @@
+"""A copy of the project in which mcpmux is compiled. `python -m benchmarks.compiled` makes it and says where.
+
+Apart from the project, as an extension module beside a source hides what is edited there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from benchmarks.process import MEASURED, PROJECT
+
+REAL = PROJECT / ".real"
+HOME = REAL / "compiled"
+COMPILED = ("mcpmux", "pyproject.toml")
+BESIDES = ("benchmarks", "configs", "tests", "CHANGELOG.md", "LICENSE", "README.md")
+BUILD_SECONDS = 1800  # a minute or two, usually, and the installing of what it takes
+SHOWN = 2000  # characters of what a build says that has failed
+
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.so", "build", "dist")
+
+
+def compiled_copy() -> Path:
+    """The folder of a copy of what the project is now. Raises RuntimeError when it cannot be compiled."""
+    digest = _digest()
+    stamp = HOME / "stamp"
+    is_new = not (stamp.is_file() and stamp.read_text() == digest)
+    stamp.unlink(missing_ok=True)
+    for name in (*COMPILED, *BESIDES) if is_new else BESIDES:
+        _copy(name)
+    if is_new:
+        _compile()
+    if not (HOME / REAL.name).exists():
+        (HOME / REAL.name).symlink_to(REAL)  # what tests there have installed is there, too
+    stamp.write_text(digest)
+    return HOME
+
+
+def _copy(name: str) -> None:
+    source, copy = PROJECT / name, HOME / name
+    HOME.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(source, copy, ignore=_LEFT_OUT)
+    else:
+        shutil.copy(source, copy)
+
+
+def measure_compiled() -> None:
+    """From now on children of this process that are mcpmux are compiled. Raises as `compiled_copy`."""
+    os.environ[MEASURED] = str(compiled_copy())
+
+
+def _digest() -> str:
+    found = hashlib.sha256(sys.version.encode())
+    for name in COMPILED:
+        for path in sorted([PROJECT / name, *(PROJECT / name).rglob("*")]):
+            if path.is_file() and "__pycache__" not in path.parts:
+                found.update(str(path).encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def _compile() -> None:
+    """The hook leaves what it has compiled in the tree that it builds a wheel of."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "dist", "."],
+        cwd=HOME,
+        env={**os.environ, "HATCH_BUILD_HOOKS_ENABLE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=BUILD_SECONDS,
+        check=False,
+    )
+    if done.returncode or not list(HOME.glob("mcpmux/transports/wire.*.so")):
+        raise RuntimeError(f"mcpmux cannot be compiled: {done.stderr[-SHOWN:] or 'nothing was compiled'}")
+
+
+@click.command()
+def main() -> None:
+    """Compile mcpmux, and say where."""
+    click.echo(compiled_copy())
+
+
+if __name__ == "__main__":
+    main()

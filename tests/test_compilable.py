@@ -1,0 +1,85 @@
+"""What the compiled modules must not have: it means something else there, and mypyc does not say so."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROJECT = tomllib.loads(Path("pyproject.toml").read_text())
+HOOK = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
+MODULES: list[str] = HOOK["include"]
+HARMLESS = {"len", "find", "start", "end"}  # calls that may be made twice
+
+Found = Iterator[ast.AST]
+
+
+def class_keywords(tree: ast.AST) -> Found:
+    """They are lost: a msgspec.Struct is neither frozen nor tagged nor `gc=False` any more."""
+    yield from (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.keywords)
+
+
+def cached_properties(tree: ast.AST) -> Found:
+    """Their value is the method itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield from (each for each in node.decorator_list if "cached" in ast.unparse(each))
+
+
+def calls_in_bounds(tree: ast.AST) -> Found:
+    """`rest[send(rest):]` sends twice."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Slice):
+            for call in ast.walk(node):
+                is_call = isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] not in HARMLESS
+                if is_call or isinstance(call, ast.NamedExpr | ast.Await):
+                    yield call
+
+
+def errors_of_one_name(tree: ast.AST) -> Found:
+    """`except A as error` and `except B as error`: the second raises TypeError, for its `error` is no A."""
+    for function in ast.walk(tree):
+        kinds: dict[str | None, str] = {}
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.ExceptHandler) and node.name is not None and node.type is not None:
+                    kind = ast.unparse(node.type)
+                    if kinds.setdefault(node.name, kind) not in (kind, "BaseException", "Exception"):
+                        yield node
+
+
+def objects_in_named_tuples(tree: ast.AST) -> Found:
+    """A default in `field: object = None` is not found."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "NamedTuple" for base in node.bases):
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign) and ast.unparse(field.annotation) == "object":
+                    yield field
+
+
+RULES = [class_keywords, cached_properties, calls_in_bounds, errors_of_one_name, objects_in_named_tuples]
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_a_compiled_module_does_without(module: str, rule: Callable[[Any], Found]) -> None:
+    tree = ast.parse(Path(module).read_text())
+    assert [f"{module}:{getattr(node, 'lineno', 0)}" for node in rule(tree)] == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "source"),
+    [
+        (class_keywords, "class A(Struct, frozen=True): pass"),
+        (cached_properties, "class A:\n @cached_property\n def a(self): pass"),
+        (calls_in_bounds, "rest[self.send(rest):]"),
+        (errors_of_one_name, "def f():\n try: pass\n except A as e: pass\n except B as e: pass"),
+        (objects_in_named_tuples, "class A(NamedTuple):\n a: object = None"),
+    ],
+)
+def test_a_rule_finds_what_it_is_for(rule: Callable[[Any], Found], source: str) -> None:
+    assert len(list(rule(ast.parse(source)))) == 1
