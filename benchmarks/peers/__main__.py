@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from benchmarks.bench import Bench, Effort
+from benchmarks.compiled import measure_compiled
 from benchmarks.peers.catalogue import PEERS
 from benchmarks.peers.measure import Result, compare
 from benchmarks.peers.table import table
@@ -16,6 +17,7 @@ from benchmarks.report import describe_machine
 
 @click.command()
 @click.option("--only", multiple=True, type=click.Choice(list(PEERS)), help="This one. May be repeated.")
+@click.option("--compiled", is_flag=True, help="Compile mcpmux first. Needs a C compiler.")
 @click.option("--runs", type=click.IntRange(1, 100), default=5, show_default=True, help="Pairs of runs.")
 @click.option("--seconds", type=click.FloatRange(0.05, 60), default=4, show_default=True, help="Of each run.")
 @click.option(
@@ -25,8 +27,10 @@ from benchmarks.report import describe_machine
     show_default=True,
     help="Where the table is written.",
 )
-def main(only: tuple[str, ...], runs: int, seconds: float, output: Path) -> None:
+def main(only: tuple[str, ...], compiled: bool, runs: int, seconds: float, output: Path) -> None:
     """Install the peers, and measure each beside mcpmux in front of the same upstreams."""
+    if compiled:
+        measure_compiled()
     bench = Bench(Effort(runs, seconds, 0.5), partial(click.echo, err=True))
     counts = f"{runs} alternating pairs of runs of {seconds:g} s; median (min–max)."
     machine = describe_machine((bench.mux_core, bench.load_core))
