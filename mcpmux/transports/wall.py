@@ -1,21 +1,21 @@
-"""A wall around some work: what it ends with, by itself or in groups, stops here."""
+"""A wall around some work: errors that it ends with, by themselves or in groups, stop here.
+
+For modules that are compiled, which `except*` cannot be.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+
+Tell = Callable[[list[BaseException]], object]
 
 
-async def errors_of(kind: type[Exception], work: Awaitable[None]) -> list[BaseException]:
-    """Do the work; the errors of that kind that it ends with, by themselves or in groups.
-
-    Others are raised. For modules that are compiled, which `except*` cannot be.
-    """
-    errors: list[BaseException] = []
+async def walled(work: Awaitable[None], kind: type[Exception], tell: Tell) -> None:
+    """Do the work; `tell` hears of the errors of that kind that it ends with. Others are raised then."""
     try:
         await work
     except* kind as group:
-        errors = leaves_of(group)
-    return errors
+        tell(leaves_of(group))
 
 
 def leaves_of(group: BaseExceptionGroup[Exception]) -> list[BaseException]:

@@ -6,12 +6,18 @@ import pytest
 import trio
 
 from mcpmux.errors import McpmuxError, Overdue
-from mcpmux.transports.wall import errors_of
+from mcpmux.transports.wall import walled
 
 
 async def ends_with(error: BaseException | None = None) -> None:
     if error is not None:
         raise error
+
+
+async def errors_of(work) -> list[BaseException]:
+    found: list[BaseException] = []
+    await walled(work, McpmuxError, found.extend)
+    return found
 
 
 FIRST, SECOND = Overdue("late"), McpmuxError("other")
@@ -26,18 +32,18 @@ FIRST, SECOND = Overdue("late"), McpmuxError("other")
     ],
 )
 async def test_errors_stop_by_themselves_and_in_groups(end, stopped):
-    assert await errors_of(McpmuxError, ends_with(end)) == stopped
+    assert await errors_of(ends_with(end)) == stopped
 
 
 async def test_others_are_raised():
     with pytest.raises(ExceptionGroup) as raised:
-        await errors_of(McpmuxError, ends_with(ExceptionGroup("", [FIRST, ValueError("foreign")])))
+        await errors_of(ends_with(ExceptionGroup("", [FIRST, ValueError("foreign")])))
     assert [repr(error) for error in raised.value.exceptions] == ["ValueError('foreign')"]
     with pytest.raises(ValueError, match="foreign"):
-        await errors_of(McpmuxError, ends_with(ValueError("foreign")))
+        await errors_of(ends_with(ValueError("foreign")))
 
 
-async def test_cancelling_goes_through_and_errors_beside_it_stop():
+async def test_errors_are_told_before_the_cancelling_beside_them_goes_on():
     async def fail_while_cancelled() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.sleep_forever)
@@ -46,8 +52,10 @@ async def test_cancelling_goes_through_and_errors_beside_it_stop():
             finally:
                 raise FIRST
 
+    told: list[BaseException] = []
     with trio.CancelScope() as scope:
         scope.cancel()
-        assert await errors_of(McpmuxError, fail_while_cancelled()) == [FIRST]
-        await trio.sleep_forever()
+        await walled(fail_while_cancelled(), McpmuxError, told.extend)
+        raise AssertionError("it was not cancelled")
     assert scope.cancelled_caught
+    assert told == [FIRST]

@@ -47,7 +47,7 @@ from mcpmux.runtime.upstreams.news import News
 from mcpmux.runtime.upstreams.posted import Posted
 from mcpmux.runtime.upstreams.repeating import may_repeat, pause_before_repeating
 from mcpmux.runtime.upstreams.subscriber import Subscriber
-from mcpmux.transports.wall import errors_of
+from mcpmux.transports.wall import walled
 
 log = structlog.get_logger()
 
@@ -324,7 +324,8 @@ class Upstream(Condition):
         Tells for how many seconds there was a connection, None for none, and whether its end is a death.
         """
         began: list[float] = []
-        errors = await errors_of(McpmuxError, self._connect_and_stay(began))  # the wall around one attempt
+        errors: list[BaseException] = []
+        await walled(self._connect_and_stay(began), McpmuxError, errors.extend)  # the wall around one attempt
         if errors:
             self.trouble = "; ".join(str(error) for error in errors)
         if not began:

@@ -30,7 +30,7 @@ from mcpmux.transports.http.request import BODY, IDLE, Phase, RequestParser
 from mcpmux.transports.http.shared import Shared, refuse_client
 from mcpmux.transports.tls.certificate import holder_of
 from mcpmux.transports.tls.handshake import NotTls, accept_tls
-from mcpmux.transports.wall import errors_of
+from mcpmux.transports.wall import walled
 from mcpmux.transports.wire import Part, PlainWire, Wire, address_of
 
 CALLED_OFF = 202  # the status of an answer that is none, to a request that was taken back
@@ -79,9 +79,7 @@ class ServerConnection:
         CONNECTION.set(self.peer)
         self._context = trio.lowlevel.current_task().context  # handlers and answers find what they have set
         try:
-            crashes = await errors_of(Exception, self._live())
-            if crashes:
-                self._note_crash(crashes)
+            await walled(self._live(), Exception, self._note_crash)
         finally:
             if self._put_off is not None and (self._reply is None or not self._reply.finished):
                 await give_up(self._put_off)
