@@ -36,8 +36,9 @@ def compiled_copy() -> Path:
         _copy(name)
     if is_new:
         _compile()
-    if not (HOME / REAL.name).exists():
-        (HOME / REAL.name).symlink_to(REAL)  # what tests there have installed is there, too
+    link = HOME / REAL.name  # what tests there have installed is there, too
+    link.unlink(missing_ok=True)
+    link.symlink_to("..")
     stamp.write_text(digest)
     return HOME
 
