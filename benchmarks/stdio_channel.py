@@ -24,7 +24,8 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION, Call, Event
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.revisions import NEWEST
-from mcpmux.runtime.link import Link, open_link
+from mcpmux.runtime.link import Link
+from mcpmux.runtime.linking import open_link
 from mcpmux.runtime.term import Term
 from mcpmux.runtime.upstreams.channels import answer_server
 from mcpmux.transports.process import StopLadder, open_process
