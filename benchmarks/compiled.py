@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.process import MEASURED, PROJECT
+from benchmarks.process import MEASURED, PROJECT, measured_folder
 
 REAL = PROJECT / ".real"
 HOME = REAL / "compiled"
@@ -58,6 +58,15 @@ def measure_compiled() -> None:
     os.environ[MEASURED] = str(compiled_copy())
 
 
+def is_compiled() -> bool:
+    """Whether the mcpmux that is measured is."""
+    return _has_compiled(measured_folder())
+
+
+def _has_compiled(folder: Path) -> bool:
+    return any(folder.glob("mcpmux/transports/wire.*.so"))
+
+
 def _digest() -> str:
     found = hashlib.sha256(sys.version.encode())
     for name in COMPILED:
@@ -78,7 +87,7 @@ def _compile() -> None:
         timeout=BUILD_SECONDS,
         check=False,
     )
-    if done.returncode or not list(HOME.glob("mcpmux/transports/wire.*.so")):
+    if done.returncode or not _has_compiled(HOME):
         raise RuntimeError(f"mcpmux cannot be compiled: {done.stderr[-SHOWN:] or 'nothing was compiled'}")
 
 

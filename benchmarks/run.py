@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from benchmarks.bench import Bench, Effort
-from benchmarks.compiled import measure_compiled
+from benchmarks.compiled import is_compiled, measure_compiled
 from benchmarks.goal import NOT_MEASURED
 from benchmarks.picture import Panel, picture, ratio_marks
 from benchmarks.report import Row, describe_machine, scorecard, table
@@ -101,7 +101,7 @@ def main(
     panels += [panel for section in sections for panel in section.panels]
     image = output.with_suffix(".svg")
     image.write_text(picture(panels))
-    bench.remarks.append("mcpmux was compiled." if compiled else "mcpmux was interpreted.")
+    bench.remarks.append(f"mcpmux was {'compiled' if is_compiled() else 'interpreted'}.")
     if bench.hurried:
         bench.remarks.append(f"Rows that began after {HURRY_SECONDS} s have one pair of runs only.")
     report = written(bench, effort, rows, sections, image.name, time.monotonic() - began)

@@ -33,7 +33,10 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `slow` run in CI, and when `-m` or a test's own name asks for them."""
+    """Tests marked `slow` run in CI, and when `-m` or a test's own name asks for them.
+
+    Those marked `interpreted` are skipped when mcpmux is compiled.
+    """
     if is_compiled():
         for item in items:
             if item.get_closest_marker("interpreted"):
