@@ -13,7 +13,6 @@ from functools import partial
 import click
 import msgspec
 import trio
-from msgspec import Raw
 
 from benchmarks.connection import WrongAnswer
 from benchmarks.load import Clock, Tally
@@ -21,8 +20,10 @@ from benchmarks.question import CLIENT
 from benchmarks.upstream import item_uri
 from mcpmux.logs import configure_logs
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION, Call, Event
+from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION
+from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.revisions import NEWEST
 from mcpmux.runtime.link import Link
 from mcpmux.runtime.linking import open_link

@@ -19,8 +19,10 @@ Found = Iterator[ast.AST]
 
 
 def class_keywords(tree: ast.AST) -> Found:
-    """They are lost: a msgspec.Struct is neither frozen nor tagged nor `gc=False` any more."""
-    yield from (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.keywords)
+    """They are lost: a msgspec.Struct is neither frozen nor tagged nor `gc=False` any more. A Frozen is."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.keywords and ast.unparse(node.bases[-1]) != "Frozen":
+            yield node
 
 
 def cached_properties(tree: ast.AST) -> Found:
@@ -52,16 +54,16 @@ def errors_of_one_name(tree: ast.AST) -> Found:
                         yield node
 
 
-def objects_in_named_tuples(tree: ast.AST) -> Found:
-    """A default in `field: object = None` is not found."""
+def fields_that_are_objects(tree: ast.AST) -> Found:
+    """A default in `field: object = None` of a NamedTuple is not found, nor the `object` of a Frozen."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "NamedTuple" for base in node.bases):
+        if isinstance(node, ast.ClassDef) and {"NamedTuple", "Frozen"} & set(map(ast.unparse, node.bases)):
             for field in node.body:
                 if isinstance(field, ast.AnnAssign) and ast.unparse(field.annotation) == "object":
                     yield field
 
 
-RULES = [class_keywords, cached_properties, calls_in_bounds, errors_of_one_name, objects_in_named_tuples]
+RULES = [class_keywords, cached_properties, calls_in_bounds, errors_of_one_name, fields_that_are_objects]
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -74,11 +76,12 @@ def test_a_compiled_module_does_without(module: str, rule: Callable[[Any], Found
 @pytest.mark.parametrize(
     ("rule", "source"),
     [
-        (class_keywords, "class A(Struct, frozen=True): pass"),
+        (class_keywords, "class A(Struct, frozen=True): pass\nclass B(Frozen, frozen=True): pass"),
         (cached_properties, "class A:\n @cached_property\n def a(self): pass"),
         (calls_in_bounds, "rest[self.send(rest):]"),
         (errors_of_one_name, "def f():\n try: pass\n except A as e: pass\n except B as e: pass"),
-        (objects_in_named_tuples, "class A(NamedTuple):\n a: object = None"),
+        (fields_that_are_objects, "class A(NamedTuple):\n a: object = None"),
+        (fields_that_are_objects, "class A(Frozen, frozen=True):\n a: object"),
     ],
 )
 def test_a_rule_finds_what_it_is_for(rule: Callable[[Any], Found], source: str) -> None:

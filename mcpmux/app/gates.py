@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
-from mcpmux.auth.fetch import fetch_json
-from mcpmux.auth.gate import Gate
-from mcpmux.auth.issuer_keys import check_key_file
-from mcpmux.auth.jose import require_library
 from mcpmux.config import Config, HttpListener, TcpListener, UnixListener, WebSocketListener, find_open_doors
 from mcpmux.config.admin import is_loopback
 from mcpmux.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mcpmux.auth.gate import Gate
 
 log = structlog.get_logger()
 
@@ -29,6 +29,9 @@ def check_doors(config: Config) -> None:
     if problems:
         raise ConfigError(problems)
     if config.auth.issuers:
+        from mcpmux.auth.issuer_keys import check_key_file
+        from mcpmux.auth.jose import require_library
+
         require_library()
         for name, issuer in config.auth.issuers.items():
             check_key_file(name, issuer)
@@ -42,6 +45,9 @@ async def make_gate(config: Config) -> Gate | None:
         return None
     if config.auth.asks_tokens:
         _warn_of_plain_text(config)
+    from mcpmux.auth.fetch import fetch_json
+    from mcpmux.auth.gate import Gate
+
     return Gate(config.auth, _name_of(config), fetch_json, time.time)
 
 

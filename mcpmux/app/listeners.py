@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 
 from mcpmux.app.gates import gate_of
-from mcpmux.auth.gate import Gate
 from mcpmux.config import (
     HttpListener,
     Limits,
@@ -36,6 +36,9 @@ from mcpmux.transports.stream_server import cannot_listen, in_tls, open_tcp_list
 from mcpmux.transports.tls.context import CurrentContext
 from mcpmux.transports.tls.served import ServedCertificates
 from mcpmux.transports.unix_socket import open_unix_listener
+
+if TYPE_CHECKING:
+    from mcpmux.auth.gate import Gate
 
 Announce = Callable[[str], None]
 StreamListener = WebSocketListener | TcpListener | UnixListener

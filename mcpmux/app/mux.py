@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
-from msgspec import Raw
 
 from mcpmux import __version__
 from mcpmux.app.sessions import Sessions
@@ -24,6 +23,7 @@ from mcpmux.mux.cursor import CursorSeal
 from mcpmux.mux.policy import policy_of
 from mcpmux.mux.request_state import StateSeal
 from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.downstreams.front import Front
 from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.relay import Relay

@@ -23,7 +23,7 @@ from mcpmux.app.mux import Follower
 from mcpmux.app.reloading import keep_reloading
 from mcpmux.app.watching import open_watching
 from mcpmux.config import Config
-from mcpmux.transports.memory import keep_freed_memory
+from mcpmux.transports.memory import give_back_memory, keep_freed_memory
 
 log = structlog.get_logger()
 
@@ -85,9 +85,11 @@ async def serve(
 def settle_memory() -> None:
     """What exists once everything is set up stays: the collector need not look at it on every round.
 
-    Nor need it come so often: what an exchange leaves behind is freed without it.
+    Nor need it come so often: what an exchange leaves behind is freed without it. What starting has left is
+    given back to the system.
     """
     gc.collect()
+    give_back_memory()
     gc.freeze()
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from msgspec import Raw
-
 from mcpmux.config import Config, Http, Stdio, Tcp, Unix, WebSocket
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.mux.namespace import Namespace
 from mcpmux.protocol.asking import SHARED_CAPABILITIES
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.calls import Client
 from mcpmux.runtime.guard import Guard
 from mcpmux.runtime.relay import Relay, upstream_of

@@ -19,7 +19,6 @@ from mcpmux.app.mux import Mux
 from mcpmux.config import Admin, Config
 from mcpmux.runtime.tap import Tap, Trace
 from mcpmux.traffic.capture.message import Run
-from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
@@ -164,6 +163,8 @@ async def open_watching(config: Config, elsewhere: Elsewhere | None = None) -> A
         clock = trio.lowlevel.current_clock().current_time  # two calls less than trio's own, for each message
         tap = None
         if sinks or keepers or capture is not None:
+            from mcpmux.traffic.recorder import Recorder
+
             tap = Recorder(sinks, keepers, clock, capture)
         trace = spans.trace if spans is not None else None
         levels = capturing.levels if capturing is not None else None

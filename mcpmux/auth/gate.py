@@ -16,48 +16,27 @@ start: with the last one taken back nobody comes in, rather than everybody.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 import trio
 
 from mcpmux.auth import jose
+from mcpmux.auth.admission import CERTIFICATES, Admission, Turned, certified
 from mcpmux.auth.bearer import BadToken, challenge, read_bearer
 from mcpmux.auth.claims import check_type, principal_of
 from mcpmux.auth.issuer_keys import Fetch, IssuerKeys, KeysUnavailable
 from mcpmux.auth.resource import ProtectedResource
 from mcpmux.auth.static_token import StaticTokens
 from mcpmux.config.auth import RESERVED, Auth, Issuer
-from mcpmux.errors import McpmuxError
 from mcpmux.protocol.principal import Principal
 
 CACHE_SECONDS = 300.0  # a token is judged anew after this: its issuer may have taken back the key
 CACHE_LIMIT = 10_000  # tokens; about 2 MB
-CERTIFICATES = "certificates"
-
-Fields = tuple[tuple[str, str], ...]
 
 log = structlog.get_logger()
-
-
-class Turned(McpmuxError):
-    """Somebody is not let in. `status` and `fields` are for HTTP, the text is for whoever asked."""
-
-    def __init__(self, status: int, sentence: str, fields: Fields) -> None:
-        super().__init__(sentence)
-        self.status = status
-        self.fields = fields
-
-
-class Admission(NamedTuple):
-    """Who it is, until when that holds (seconds since 1970, or infinity), and what setting let it in."""
-
-    principal: Principal
-    expires: float = math.inf
-    ground: tuple[str, Any] = (CERTIFICATES, True)
 
 
 class Gate:
@@ -238,13 +217,6 @@ class Gate:
         sentence = "the token does not have the scopes that this needs"
         value = challenge(self._metadata_url, scopes, "insufficient_scope", sentence)
         return Turned(403, sentence, (("WWW-Authenticate", value),))
-
-
-def certified(holder: str) -> Admission:
-    """Who the holder of a certificate is. Raises Turned when it names nobody."""
-    if not holder:
-        raise Turned(403, "the client's certificate names nobody", ())
-    return Admission(Principal(f"cert:{holder}"))
 
 
 def _spellings(resource: str) -> tuple[str, ...]:

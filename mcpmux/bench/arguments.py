@@ -16,10 +16,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from msgspec import Raw
-
 from mcpmux.config.report import Unfit
-from mcpmux.protocol.envelope import Fields, decode_any, decode_fields, raw
+from mcpmux.protocol.envelope import decode_any, decode_fields, raw
+from mcpmux.protocol.raw_json import Fields, Raw
 
 _PLACE = re.compile(r"\{\{([^{}]*)\}\}")
 _TEXT_OR_PLACE = re.compile(r'"(?:[^"\\]|\\.)*"|\{\{[^{}]*\}\}')

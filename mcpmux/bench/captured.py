@@ -27,7 +27,8 @@ from mcpmux.bench.workload import Turn
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import RESPONSES, STATE
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Fields, text_of
+from mcpmux.protocol.envelope import text_of
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.traffic.reading.turn import Dialogue
 from mcpmux.traffic.reading.turn import Turn as Captured

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from mcpmux.bench.answer import size_of
 from mcpmux.bench.operation import Ask, Kind
 from mcpmux.bench.results import OK
-from mcpmux.protocol.envelope import Fields
+from mcpmux.protocol.raw_json import Fields
 
 Judge = Callable[[Ask, Fields], str]
 

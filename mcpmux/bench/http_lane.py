@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, UnsetType
 
 from mcpmux import __version__
 from mcpmux.bench.answer import size_of
@@ -23,14 +23,15 @@ from mcpmux.config import Http, Limits, Upstream
 from mcpmux.errors import RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import with_meta
-from mcpmux.protocol.envelope import Fields, decode_fields, encode_request, raw
+from mcpmux.protocol.envelope import decode_fields, encode_request, raw
 from mcpmux.protocol.era import modern_meta
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.upstreams.connection import Connection
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_events import EVENT_STREAM
-from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
-from mcpmux.transports.http.message import encode_request_head
+from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
+from mcpmux.transports.http.encoding import encode_request_head
 from mcpmux.transports.http.origin import HttpOrigin
 from mcpmux.transports.http.proxy import choose_proxy
 from mcpmux.transports.http.response import ResponseParser

@@ -27,7 +27,8 @@ from mcpmux.config.report import Unfit
 from mcpmux.mux.glob import matches as is_match
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Fields, raw
+from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.raw_json import Fields
 
 _WEIGHT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)[*x]?\s+(.*)", re.DOTALL)
 

@@ -20,10 +20,11 @@ from mcpmux.errors import RemoteProtocolError, RpcError, TransportClosed, Transp
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import HEADER_MISMATCH
-from mcpmux.protocol.envelope import Fields, decode_list, raw, text_of
+from mcpmux.protocol.envelope import decode_list, raw, text_of
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.upstreams.connection import Connection, unheard
-from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
+from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
 
 PAGE_LIMIT = 10_000  # of a list; a longer one never ends
 LOST = "connection lost"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from msgspec import Raw
 
 from mcpmux.cli.audit_filter import parse_filter, status_of
 from mcpmux.cli.console import show_json, tell
@@ -22,6 +21,7 @@ from mcpmux.cli.traffic_source import show_place
 from mcpmux.cli.wall import Mistake
 from mcpmux.errors import ConfigError
 from mcpmux.printable import printable
+from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.audit.check import KeyMissing, Verdict, read_head, read_records, verify
 from mcpmux.traffic.audit.files import chains_in
 from mcpmux.traffic.reading.filter_terms import FilterError

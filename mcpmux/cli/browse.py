@@ -28,7 +28,8 @@ from mcpmux.cli.visit import Listing, absent, ask, ignore, open_visit, walk
 from mcpmux.config import Config
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Fields, raw
+from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.raw_json import Fields
 
 
 @click.command()

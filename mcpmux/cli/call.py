@@ -17,8 +17,10 @@ from mcpmux.cli.visit import ask, open_visit
 from mcpmux.config import Config
 from mcpmux.errors import RemoteProtocolError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify
-from mcpmux.protocol.envelope import Fields, decode_any, raw, text_of
+from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.envelope import decode_any, raw, text_of
+from mcpmux.protocol.meta import PROGRESS_TOKEN
+from mcpmux.protocol.raw_json import Fields
 
 Json = dict[str, Any]
 

@@ -14,7 +14,6 @@ from typing import TextIO
 
 import click
 import trio
-from msgspec import Raw
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
@@ -22,6 +21,7 @@ from rich.text import Text
 
 from mcpmux.printable import printable
 from mcpmux.protocol.framing import encode_line
+from mcpmux.protocol.raw_json import Raw
 
 OUT = Console(markup=False, emoji=False, highlight=False)
 ERR = Console(stderr=True, markup=False, emoji=False, highlight=False)

@@ -7,7 +7,8 @@ import binascii
 from typing import Any, NamedTuple
 
 from mcpmux.errors import RemoteProtocolError
-from mcpmux.protocol.envelope import Fields, decode_list, raw, text_of
+from mcpmux.protocol.envelope import decode_list, raw, text_of
+from mcpmux.protocol.raw_json import Fields
 
 
 class Content(NamedTuple):

@@ -10,7 +10,8 @@ from rich.table import Table
 from mcpmux.cli.console import make_table
 from mcpmux.printable import printable
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import Fields, decode_any, text_of
+from mcpmux.protocol.envelope import decode_any, text_of
+from mcpmux.protocol.raw_json import Fields
 
 
 class Kind(NamedTuple):

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 import msgspec
-from msgspec import Raw
 
 from mcpmux import __version__
 from mcpmux.cli.console import show_bytes, tell
@@ -18,6 +17,7 @@ from mcpmux.cli.traffic_file import write_file, write_pieces
 from mcpmux.cli.traffic_lines import format_size
 from mcpmux.cli.traffic_source import Where, filter_help, where_argument
 from mcpmux.cli.wall import Mistake
+from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.glance import facts_in
 from mcpmux.traffic.reading.export import to_csv, to_har
 from mcpmux.traffic.record import Record, encode_record

@@ -16,6 +16,7 @@ from mcpmux.cli.traffic_output import json_line, show_lines
 from mcpmux.cli.traffic_source import Where
 from mcpmux.cli.wall import Mistake
 from mcpmux.printable import printable
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.traffic.reading.rewriting import Passage, passages
 from mcpmux.traffic.reading.summary import Summarizer
 from mcpmux.traffic.record import Record
@@ -175,12 +176,12 @@ def _ordered(record: Record) -> Record:
     if record.message is None:
         return record
     try:
-        members = msgspec.json.decode(record.message, type=dict[str, msgspec.Raw])
+        members = msgspec.json.decode(record.message, type=Fields)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return record
     others = [name for name in members if name not in ENVELOPE]
     names = [*(name for name in ENVELOPE if name in members), *others]
-    message = msgspec.Raw(msgspec.json.encode({name: members[name] for name in names}))
+    message = Raw(msgspec.json.encode({name: members[name] for name in names}))
     return msgspec.structs.replace(record, message=message)
 
 

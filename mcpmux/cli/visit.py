@@ -13,9 +13,11 @@ from mcpmux.config import Config
 from mcpmux.errors import RemoteProtocolError, RpcError, TransportError
 from mcpmux.mux.merge import PAGE_LIMIT
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import META, Call, Event, Notify
+from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import Fields, decode_any, decode_list, raw, text_of
+from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
+from mcpmux.protocol.meta import META
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.missing import LEFT_OUT
 
 INPUT_REQUIRED = "input_required"

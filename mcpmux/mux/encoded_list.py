@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, overload
 
-from msgspec import Raw
-
 from mcpmux.protocol.envelope import decode_items, raw
+from mcpmux.protocol.raw_json import Raw
 
 
 class EncodedList(Sequence[Raw]):

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import overload
 
 import msgspec
-from msgspec import Raw
 
 from mcpmux.mux import rewrite
 from mcpmux.mux.encoded_list import EncodedList
 from mcpmux.mux.namespace import Space
 from mcpmux.protocol.envelope import decode_list, raw, text_of
+from mcpmux.protocol.raw_json import Raw
 
 _UI = b"ui://"  # a prefix has its place behind that
 

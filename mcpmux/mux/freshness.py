@@ -6,7 +6,8 @@ Source: `server/utilities/caching`, 2026-07-28.
 
 from __future__ import annotations
 
-from mcpmux.protocol.envelope import Fields, text_of, value_of
+from mcpmux.protocol.envelope import text_of, value_of
+from mcpmux.protocol.raw_json import Fields
 
 
 class Freshness:

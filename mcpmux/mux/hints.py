@@ -9,13 +9,13 @@ import hashlib
 from collections.abc import Hashable, Iterable
 from functools import lru_cache
 
-from msgspec import Raw
-
 from mcpmux.errors import Refused, RpcError
 from mcpmux.mux.subscriptions import at_or_above
-from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, VERSION, Call
+from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import URL_ELICITATION_REQUIRED
-from mcpmux.protocol.envelope import Fields, raw, text_of, value_of
+from mcpmux.protocol.envelope import raw, text_of, value_of
+from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, VERSION
+from mcpmux.protocol.raw_json import Fields, Raw
 
 LONGEST_TTL_MS = 24 * 3600 * 1000  # whatever a server promises, it is asked again after a day
 SHORT_BYTES = 1024  # of what a client says of itself, whose digest is kept ready
@@ -36,7 +36,7 @@ def hears(call: Call) -> bool:
 def like(call: Call) -> Hashable:
     """What is the same for clients whom a server takes for the same one: the principal, and the host app."""
     info, offered = call.meta.get(CLIENT_INFO, b""), call.meta.get(CLIENT_CAPABILITIES, b"")
-    said = b"%b\0%b" % (info, offered)
+    said = b"\0".join((info, offered))
     return call.principal.name, (_digest_again if len(said) <= SHORT_BYTES else _digest)(said)
 
 

@@ -16,11 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Raw
-
 from mcpmux.mux.cursor import Position
 from mcpmux.mux.encoded_list import join_lists
-from mcpmux.protocol.envelope import Fields
+from mcpmux.protocol.raw_json import Fields, Raw
 
 PAGE_LIMIT = 10_000  # pages of one upstream's list; a list that is longer is taken for one that never ends
 ITEM_LIMIT = 100_000  # items of one upstream's list, when nothing else is said

@@ -15,7 +15,8 @@ of a task and its progress are kept in the same way, the latest for each task.
 from __future__ import annotations
 
 from mcpmux.protocol.call import Event
-from mcpmux.protocol.envelope import Fields, raw
+from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.raw_json import Fields
 
 DETAIL_LIMIT = 256  # waiting changes after which sub-resources are not told one by one any more
 

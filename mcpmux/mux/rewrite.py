@@ -23,22 +23,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import Raw
-
 from mcpmux.errors import RpcError
 from mcpmux.mux import task_ids
 from mcpmux.mux.namespace import Namespace, Space
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import (
-    Fields,
-    decode_fields,
-    decode_items,
-    decode_list,
-    first_byte,
-    raw,
-    text_of,
-)
+from mcpmux.protocol.envelope import decode_fields, decode_items, decode_list, first_byte, raw, text_of
 from mcpmux.protocol.large import is_large, raw_list, read_objects
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import made_task
 
 TextChange = Callable[[str], str]

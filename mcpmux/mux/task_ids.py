@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec import Raw
-
 from mcpmux.mux.namespace import Space
 from mcpmux.protocol.asking import RELATED_TASK, RESPONSES
-from mcpmux.protocol.call import META
-from mcpmux.protocol.envelope import Fields, decode_fields, raw, text_of
+from mcpmux.protocol.envelope import decode_fields, raw, text_of
+from mcpmux.protocol.meta import META
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK, TASK_ID
 
 IdChange = Callable[[str], str]

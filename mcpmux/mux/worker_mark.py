@@ -12,30 +12,18 @@ import re
 from collections.abc import Mapping
 from urllib.parse import parse_qs
 
-import msgspec
-
 from mcpmux.errors import McpmuxError
+from mcpmux.protocol.envelope import decode_fields, text_of
 
 WORKERS_LIMIT = 256  # more processes than any machine has use for
 
 _MARK = re.compile(r"([1-9][0-9]{0,3})\.")
-_NAMING = (b'"requestState"', b'"taskId"')  # members of `params` that name something of a worker
+_STATE, _TASK = "requestState", "taskId"  # members of `params` that name something of a worker
+_SAYS_STATE, _SAYS_TASK = b'"requestState"', b'"taskId"'
 
 
 class ForeignMark(McpmuxError):
     """It was not given out by this worker."""
-
-
-class _Params(msgspec.Struct):
-    request_state: object = msgspec.field(default=None, name="requestState")
-    task_id: object = msgspec.field(default=None, name="taskId")
-
-
-class _Body(msgspec.Struct):
-    params: _Params | None = None
-
-
-_decoder = msgspec.json.Decoder(_Body)
 
 
 def mark_of(worker: int) -> str:
@@ -68,17 +56,15 @@ def owner_of_request(
         return owner_of(session)
     if query and session_key in query:
         return owner_of(next(iter(parse_qs(query).get(session_key, ())), None))
-    if any(name in body for name in _NAMING):
+    if _SAYS_STATE in body or _SAYS_TASK in body:
         return _owner_in(body)
     return None
 
 
 def _owner_in(body: bytes) -> int | None:
     try:
-        params = _decoder.decode(body).params
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        params = decode_fields(decode_fields(body).get("params"))
+    except ValueError:
         return None
-    if params is None:
-        return None
-    found = owner_of(params.request_state)
-    return found if found is not None else owner_of(params.task_id)
+    found = owner_of(text_of(params.get(_STATE)))
+    return found if found is not None else owner_of(text_of(params.get(_TASK)))

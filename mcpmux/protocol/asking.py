@@ -20,22 +20,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from msgspec import Raw
-
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import META, Call
+from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST
-from mcpmux.protocol.envelope import (
-    EMPTY_OBJECT,
-    Fields,
-    Request,
-    decode_fields,
-    decode_list,
-    raw,
-    text_of,
-    value_of,
-)
+from mcpmux.protocol.envelope import EMPTY_OBJECT, Request, decode_fields, decode_list, raw, text_of, value_of
+from mcpmux.protocol.meta import META
+from mcpmux.protocol.raw_json import Fields, Raw
 
 ASKS = frozenset({m.CREATE_MESSAGE, m.ELICIT, m.ROOTS_LIST})
 STATE = "requestState"

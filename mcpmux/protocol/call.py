@@ -6,56 +6,23 @@ Source: "_meta" in the Base Protocol overview, 2026-07-28.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any
 
-import msgspec
-from msgspec import Raw
-
-from mcpmux.protocol.envelope import Fields, decode_fields, id_of, raw, text_of
+from mcpmux.protocol.envelope import decode_fields, text_of
+from mcpmux.protocol.frozen import Frozen
+from mcpmux.protocol.meta import META, PROGRESS_TOKEN, Meta, read_meta
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.revisions import NEWEST
-
-META = "_meta"
-PROGRESS_TOKEN = "progressToken"
-VERSION = "io.modelcontextprotocol/protocolVersion"
-CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
-CLIENT_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
-LOG_LEVEL = "io.modelcontextprotocol/logLevel"
-SERVER_INFO = "io.modelcontextprotocol/serverInfo"
-SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
-
-MODERN_KEYS = frozenset({VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, LOG_LEVEL})
-"""Members of a request's `_meta` that only 2026-07-28 has; legacy sessions say them once."""
-
-KEPT = 256  # values of `_meta` that are kept as they were read
-KEPT_BYTES = 1024  # of one; a longer one is read anew each time
+from mcpmux.protocol.raw_json import Fields, Raw
 
 
-class Meta(dict[str, Raw]):
-    """A `_meta` of MODERN_KEYS alone: what a client says again and again. Calls share it: nobody changes it.
-
-    `encoded`: all of it. `sound`: whether it was found to say what 2026-07-28 requires. `complete`: whether
-    it says all that we say to a server of our newest revision.
-    """
-
-    __slots__ = ("complete", "encoded", "sound", "version")
-
-    def __init__(self, members: Fields) -> None:
-        super().__init__(members)
-        self.encoded = raw(members)
-        self.version = text_of(members.get(VERSION))
-        self.sound = False
-        self.complete = self.version == NEWEST and CLIENT_INFO in members and CLIENT_CAPABILITIES in members
-
-
-class Call(msgspec.Struct, frozen=True, gc=False):
+class Call(Frozen, frozen=True, gc=False):
     """One request as the core sees it. `params` has no `_meta`; `meta` is what was in it."""
 
     method: str
     params: Fields
     meta: Fields
-    client: object = None
+    client: Hashable | None = None
     """Who asks, as far as that is known: the same object for every call of one client. Never looked into."""
     capabilities: Raw | None = None
     """What that client can be asked, on a leg whose `meta` does not say it."""
@@ -77,7 +44,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
         """Split params, raw or not. Raises ValueError when `_meta` is no object."""
         fields = decode_fields(params)
         meta = fields.pop(META, None)
-        members = {} if meta is None else _read_meta(bytes(meta))
+        members = {} if meta is None else read_meta(bytes(meta))
         return cls(method, fields, members, client, None, legacy, principal)
 
     def with_params(self, params: Fields) -> Call:
@@ -108,7 +75,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
         return PROGRESS_TOKEN in self.meta
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class Event(Frozen, frozen=True, gc=False):
     """A notification inside the core: request-scoped on its way down, or a change on its way to the relay."""
 
     method: str
@@ -129,27 +96,3 @@ def with_meta(params: Fields, meta: Fields) -> Mapping[str, Any]:
     if not meta:
         return params
     return {**params, META: meta.encoded if isinstance(meta, Meta) else meta}
-
-
-_kept: dict[bytes, Meta] = {}  # the oldest first
-
-
-def _read_meta(meta: bytes) -> Fields:
-    """Its members. Raises ValueError when it is no object."""
-    known = _kept.get(meta)
-    if known is not None:
-        return known
-    members = _members_of(meta)
-    if len(meta) > KEPT_BYTES or not MODERN_KEYS.issuperset(members):  # a token, say, is for one call
-        return members
-    if len(_kept) >= KEPT:
-        del _kept[next(iter(_kept))]
-    _kept[meta] = kept = Meta(members)
-    return kept
-
-
-def _members_of(meta: bytes) -> Fields:
-    members = decode_fields(meta)
-    if PROGRESS_TOKEN in members and id_of(members[PROGRESS_TOKEN]) is None:
-        del members[PROGRESS_TOKEN]  # null and the like are no tokens
-    return members

@@ -39,10 +39,9 @@ revision, and its schema.
 
 from __future__ import annotations
 
-from msgspec import Raw
-
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import Fields, decode_fields, decode_list, first_byte, raw, text_of
+from mcpmux.protocol.envelope import decode_fields, decode_list, first_byte, raw, text_of
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_03_26, V_2025_06_18
 
 AUDIO_URI = "audio:"  # an embedded resource must have a URI; sound in a message has none

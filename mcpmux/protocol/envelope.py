@@ -17,13 +17,14 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, UnsetType
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
+from mcpmux.protocol.frozen import Frozen
+from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.shapes import Id, ReplyOut, RequestOut, Wire, WireError, WireReply, WireRequest
 
-Id = int | str
-Fields = dict[str, Raw]
 T = TypeVar("T")
 
 _encoder = msgspec.json.Encoder()
@@ -44,7 +45,7 @@ NO_BATCH = (
 )
 
 
-class Request(msgspec.Struct, frozen=True, gc=False):
+class Request(Frozen, frozen=True, gc=False):
     """A call that wants an answer. `params` is a raw JSON object, or None when it was absent.
 
     `members`: its members, where reading the message has shown them; `params` is empty then.
@@ -61,14 +62,14 @@ class Request(msgspec.Struct, frozen=True, gc=False):
         return self.params if self.members is None else self.members
 
 
-class Notification(msgspec.Struct, frozen=True, gc=False):
+class Notification(Frozen, frozen=True, gc=False):
     """A message that wants no answer."""
 
     method: str
     params: Raw | None = None
 
 
-class Reply(msgspec.Struct, frozen=True, gc=False):
+class Reply(Frozen, frozen=True, gc=False):
     """The successful answer to `id`. `result` is raw JSON: an object, if the peer keeps the rules.
 
     `members`: its members, where reading the message has shown them; `result` may be empty then.
@@ -79,7 +80,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     members: Fields | None = None
 
 
-class ErrorReply(msgspec.Struct, frozen=True, gc=False):
+class ErrorReply(Frozen, frozen=True, gc=False):
     """The failed answer to `id`; `id` is None when the peer could not read the request."""
 
     id: Id | None
@@ -95,51 +96,10 @@ class ErrorReply(msgspec.Struct, frozen=True, gc=False):
 Message = Request | Notification | Reply | ErrorReply
 
 
-class _Wire(msgspec.Struct, gc=False):
-    jsonrpc: str | UnsetType = UNSET
-    id: Id | UnsetType | None = UNSET
-    method: str | UnsetType = UNSET
-    params: Raw | UnsetType = UNSET
-    result: Raw | UnsetType = UNSET
-    error: Raw | UnsetType = UNSET
-
-
-class _WireError(msgspec.Struct, gc=False):
-    code: int
-    message: str = ""
-    data: Raw | UnsetType = UNSET
-
-
-class _WireReply(msgspec.Struct, gc=False):
-    jsonrpc: str
-    id: Id
-    result: Fields
-    method: Raw | UnsetType = UNSET
-    error: Raw | UnsetType = UNSET
-
-
-class _WireRequest(msgspec.Struct, gc=False):
-    jsonrpc: str
-    id: Id
-    method: str
-    params: Fields | None = None
-
-
-class _RequestOut(msgspec.Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
-    id: Id
-    method: str
-    params: Mapping[str, Any]
-
-
-class _ReplyOut(msgspec.Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
-    id: Id
-    result: Mapping[str, Any]
-
-
-_wire_decoder = msgspec.json.Decoder(_Wire)
-_wire_request_decoder = msgspec.json.Decoder(_WireRequest)
-_wire_reply_decoder = msgspec.json.Decoder(_WireReply)
-_wire_error_decoder = msgspec.json.Decoder(_WireError)
+_wire_decoder = msgspec.json.Decoder(Wire)
+_wire_request_decoder = msgspec.json.Decoder(WireRequest)
+_wire_reply_decoder = msgspec.json.Decoder(WireReply)
+_wire_error_decoder = msgspec.json.Decoder(WireError)
 
 
 class BadMessage(RpcError):
@@ -162,8 +122,8 @@ def decode_message(data: bytes) -> Message:
     except msgspec.ValidationError as error:
         reason = NO_BATCH if is_batch(data) else f"Invalid request: {_lower_first(str(error))}"
         raise BadMessage(INVALID_REQUEST, reason, _salvage_id(data)) from None
-    except _UNREADABLE as error:
-        raise _parse_error(error) from None
+    except _UNREADABLE as unreadable:
+        raise _parse_error(unreadable) from None
     return _classify(wire)
 
 
@@ -198,7 +158,7 @@ def _parse_error(error: Exception) -> BadMessage:
     return BadMessage(PARSE_ERROR, f"Parse error: {_lower_first(reason)}")
 
 
-def _classify(wire: _Wire) -> Message:
+def _classify(wire: Wire) -> Message:
     request_id = None if wire.id is UNSET else wire.id
     if wire.jsonrpc != "2.0":
         raise BadMessage(INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"', request_id)
@@ -345,7 +305,7 @@ def encode_request(id: Id, method: str, params: Mapping[str, Any] | None) -> byt
     """One request line."""
     if params is None:
         return _encoder.encode({"jsonrpc": "2.0", "id": id, "method": method})
-    return _encoder.encode(_RequestOut(id, method, params))
+    return _encoder.encode(RequestOut(id, method, params))
 
 
 def encode_notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
@@ -358,7 +318,7 @@ def encode_notification(method: str, params: Mapping[str, Any] | None = None) ->
 
 def encode_reply(id: Id, result: Mapping[str, Any]) -> bytes:  # noqa: A002
     """One successful answer."""
-    return _encoder.encode(_ReplyOut(id, result))
+    return _encoder.encode(ReplyOut(id, result))
 
 
 def encode_error(id: Id | None, error: RpcError) -> bytes:  # noqa: A002

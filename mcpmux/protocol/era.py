@@ -23,11 +23,13 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
-from msgspec import Raw
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import (
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, RESOURCE_NOT_FOUND
+from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, decode_list, raw, text_of
+from mcpmux.protocol.meta import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
     LOG_LEVEL,
@@ -35,12 +37,10 @@ from mcpmux.protocol.call import (
     MODERN_KEYS,
     SERVER_INFO,
     VERSION,
-    Call,
     Meta,
 )
-from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, RESOURCE_NOT_FOUND
-from mcpmux.protocol.envelope import EMPTY_OBJECT, Fields, decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST
 
 _COMPLETE = raw("complete")

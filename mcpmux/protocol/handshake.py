@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import Raw
 
 from mcpmux.errors import RemoteProtocolError, RpcError
-from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, META, SERVER_INFO, VERSION, Call
+from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import HEADER_MISMATCH, MODERN_ONLY, UNSUPPORTED_VERSION
-from mcpmux.protocol.envelope import Fields, decode_any, decode_fields, raw, text_of, value_of
+from mcpmux.protocol.envelope import decode_any, decode_fields, raw, text_of, value_of
+from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, META, SERVER_INFO, VERSION
 from mcpmux.protocol.method import DISCOVER, INITIALIZE
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import LEGACY, NEWEST, NEWEST_LEGACY, V_2024_11_05
 
 

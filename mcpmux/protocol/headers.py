@@ -16,7 +16,8 @@ from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import HEADER_MISMATCH, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import Fields, text_of
+from mcpmux.protocol.envelope import text_of
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED
 
 Headers = tuple[tuple[str, str], ...]

@@ -22,8 +22,10 @@ from typing import Protocol
 
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import LOG_LEVEL, PROGRESS_TOKEN, VERSION, Call, Event, with_meta
-from mcpmux.protocol.envelope import ErrorReply, Id, Reply, Request, encode_request, raw
+from mcpmux.protocol.call import Call, Event, with_meta
+from mcpmux.protocol.envelope import ErrorReply, Reply, Request, encode_request, raw
+from mcpmux.protocol.meta import LOG_LEVEL, PROGRESS_TOKEN, VERSION
+from mcpmux.protocol.shapes import Id
 
 EVENT_LIMIT = 64  # events that wait for one exchange; a reader that keeps up never sees the bound
 

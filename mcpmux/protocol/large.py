@@ -11,18 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from msgspec import Raw
 
-from mcpmux.protocol.envelope import (
-    BadMessage,
-    Fields,
-    Id,
-    Reply,
-    decode_fields,
-    decode_list,
-    decode_message,
-    raw,
-)
+from mcpmux.protocol.envelope import BadMessage, Reply, decode_fields, decode_list, decode_message, raw
+from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.shapes import Id
 
 LARGE_BYTES = 64 * 1024  # of a value: copying a smaller one costs less than a part of its own
 TAIL_BYTES = 512  # behind the result: an id, and little else

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Raw
-
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION, Call, Meta
+from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -22,6 +20,8 @@ from mcpmux.protocol.codes import (
     UNSUPPORTED_VERSION,
 )
 from mcpmux.protocol.envelope import first_byte, text_of
+from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION, Meta
+from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.revisions import SUPPORTED, is_modern
 
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")

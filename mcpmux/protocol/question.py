@@ -6,12 +6,11 @@ by its capabilities (see `asking`). Source: `client/elicitation` and `client/sam
 
 from __future__ import annotations
 
-from msgspec import Raw
-
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import Fields, decode_fields, decode_list, first_byte, raw, text_of, value_of
+from mcpmux.protocol.envelope import decode_fields, decode_list, first_byte, raw, text_of, value_of
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_03_26, V_2025_06_18, V_2025_11_25
 
 _TOOL_BLOCKS = frozenset({"tool_use", "tool_result"})

@@ -21,14 +21,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import Raw
-
 from mcpmux.errors import RpcError
 from mcpmux.protocol.asking import RELATED_TASK
-from mcpmux.protocol.call import META
 from mcpmux.protocol.codes import MISSING_CLIENT_CAPABILITY
-from mcpmux.protocol.envelope import Fields, decode_fields, decode_list, raw, text_of, value_of
+from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of, value_of
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.meta import META
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_11_25, is_modern
 
 EXTENSION = "io.modelcontextprotocol/tasks"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Fields, decode_list, raw, text_of, value_of
+from mcpmux.protocol.envelope import decode_list, raw, text_of, value_of
 from mcpmux.protocol.headers import (
     InvalidHeaderSchema,
     Path,
@@ -21,6 +21,7 @@ from mcpmux.protocol.headers import (
     param_headers,
 )
 from mcpmux.protocol.method import TOOLS_CALL
+from mcpmux.protocol.raw_json import Fields
 
 MARK = b"x-mcp-header"
 TOOL_LIMIT = 10_000  # tools remembered of one server; those beyond get no headers until the server objects

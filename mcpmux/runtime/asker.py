@@ -12,7 +12,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import elicitation_ids
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import URL_ELICITATION_REQUIRED
-from mcpmux.protocol.envelope import Fields
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.personal import Personal
 from mcpmux.runtime.remembering import acted
 from mcpmux.runtime.tasks.tasks import Tasks

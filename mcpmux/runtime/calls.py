@@ -18,17 +18,14 @@ from typing import Protocol
 
 import structlog
 import trio
-from msgspec import Raw
 
 from mcpmux.errors import Overdue, RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import RESPONSES, STATE, WITHDRAWN, input_required, offers, read_response
-from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify
+from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import (
     ErrorReply,
-    Fields,
-    Id,
     Notification,
     Reply,
     Request,
@@ -38,9 +35,12 @@ from mcpmux.protocol.envelope import (
     raw,
 )
 from mcpmux.protocol.inflight import Outgoing, Ticket
+from mcpmux.protocol.meta import PROGRESS_TOKEN
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.question import downgrade_answer
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST_LEGACY
+from mcpmux.protocol.shapes import Id
 from mcpmux.protocol.tasks import TASK_ID, related_task
 from mcpmux.runtime.term import Term, limited
 

@@ -23,7 +23,8 @@ from mcpmux.mux.namespace import Namespace
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import RESPONSES, STATE
 from mcpmux.protocol.call import Call, Notify
-from mcpmux.protocol.envelope import Fields, raw
+from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK, offers_tasks
 from mcpmux.runtime.asker import Asker
 from mcpmux.runtime.remembering import acted

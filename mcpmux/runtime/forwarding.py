@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from mcpmux.protocol.call import Notify
-from mcpmux.protocol.envelope import Fields, Request
+from mcpmux.protocol.envelope import Request
+from mcpmux.protocol.raw_json import Fields
 
 
 class Forwarded(Protocol):

@@ -18,9 +18,10 @@ from mcpmux.mux.policy import CAPABILITY_USES, USED_BY, Policy
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import Fields, decode_fields, decode_list, raw, text_of
+from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID
 
 TASK_LIMIT = 10_000  # tasks whose tools are remembered; past that the oldest are of unknown tools

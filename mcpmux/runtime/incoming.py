@@ -17,7 +17,9 @@ from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol.batch import BatchAnswer
 from mcpmux.protocol.call import Event, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR
-from mcpmux.protocol.envelope import Fields, Id, Request, encode_error, encode_notification, encode_reply
+from mcpmux.protocol.envelope import Request, encode_error, encode_notification, encode_reply
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.clerk import Clerks, Job
 from mcpmux.runtime.forwarding import Forward, Forwarded, forward_nothing
 from mcpmux.transports.pipe import MessagePipe, offer_to

@@ -15,13 +15,11 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import ASKS
 from mcpmux.protocol.batch import BatchAnswer, read_batch
 from mcpmux.protocol.busy import IN_FLIGHT, Busy
-from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, Event
+from mcpmux.protocol.call import Event
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_REQUEST
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
-    Fields,
-    Id,
     Message,
     Notification,
     Reply,
@@ -36,7 +34,10 @@ from mcpmux.protocol.envelope import (
     is_batch,
 )
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SUBSCRIPTION_ID
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch
+from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.calls import FindClient, Hear
 from mcpmux.runtime.forwarding import Forward, forward_nothing
 from mcpmux.runtime.incoming import Answer, Incoming

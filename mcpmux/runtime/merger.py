@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from itertools import compress
 
 import trio
-from msgspec import Raw
 
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
@@ -25,8 +24,9 @@ from mcpmux.mux.hints import is_plain, like, size_of, ttl_of
 from mcpmux.mux.merge import Walk
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS
-from mcpmux.protocol.envelope import Fields, raw, text_of
+from mcpmux.protocol.envelope import raw, text_of
 from mcpmux.protocol.method import LISTS, PAGED, TASKS_LIST
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.guard import Guard, confined
 from mcpmux.runtime.missing import incomplete, mention
 from mcpmux.runtime.paging import fetch_page, find_page, items_of

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import META
 from mcpmux.protocol.codes import UPSTREAM_UNAVAILABLE
-from mcpmux.protocol.envelope import Fields, decode_fields, raw
+from mcpmux.protocol.envelope import decode_fields, raw
+from mcpmux.protocol.meta import META
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.upstreams.fleet import Fleet
 
 LEFT_OUT = "dev.mcpmux/upstreams"

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from msgspec import Raw
-
 from mcpmux.errors import RpcError
 from mcpmux.mux.cursor import Position
 from mcpmux.mux.exposed_list import expose_list
 from mcpmux.mux.merge import PAGE_LIMIT
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
-from mcpmux.protocol.envelope import Fields, decode_list, raw, text_of
+from mcpmux.protocol.envelope import decode_list, raw, text_of
 from mcpmux.protocol.method import PAGED
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.runtime.upstreams.memory import HINTS, Found, Page
 from mcpmux.runtime.upstreams.upstream import Upstream

@@ -10,14 +10,15 @@ Source: `basic/utilities/tasks` and `client/elicitation`, 2025-11-25.
 from __future__ import annotations
 
 import trio
-from msgspec import Raw
 
 from mcpmux.mux import task_ids
 from mcpmux.mux.namespace import Space
 from mcpmux.mux.ownership import Ownership
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import PROGRESS_TOKEN, Event
-from mcpmux.protocol.envelope import Fields, text_of
+from mcpmux.protocol.call import Event
+from mcpmux.protocol.envelope import text_of
+from mcpmux.protocol.meta import PROGRESS_TOKEN
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID, related_task
 from mcpmux.runtime.mailbox import Mailbox
 

@@ -15,8 +15,9 @@ import trio
 from mcpmux.errors import TransportClosed, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Notify
-from mcpmux.protocol.envelope import Fields, Reply, encode_notification
+from mcpmux.protocol.envelope import Reply, encode_notification
 from mcpmux.protocol.inflight import Ticket, encode_call
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import Calls, Hear, final_result
 from mcpmux.runtime.term import Term, limited
 from mcpmux.transports.pipe import MessagePipe, offer_to

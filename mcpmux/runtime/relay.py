@@ -24,9 +24,10 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import STATE, WITHDRAWN
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.codes import BUSY
-from mcpmux.protocol.envelope import Fields, Notification, decode_fields, raw, text_of
+from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID, related_task
 from mcpmux.runtime.guard import Guard
 from mcpmux.runtime.mailbox import Mailbox

@@ -8,7 +8,8 @@ from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import UPSTREAM_TIMEOUT
-from mcpmux.protocol.envelope import Fields, text_of
+from mcpmux.protocol.envelope import text_of
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import EXCHANGE
 from mcpmux.runtime.upstreams.memory import Ask, Memory, Page
 from mcpmux.runtime.upstreams.upstream import Upstream

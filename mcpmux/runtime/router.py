@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
-from msgspec import Raw
 
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite, task_ids
@@ -24,8 +23,9 @@ from mcpmux.protocol.codes import (
     METHOD_NOT_FOUND,
     UPSTREAM_TIMEOUT,
 )
-from mcpmux.protocol.envelope import Fields, decode_fields, raw, text_of
+from mcpmux.protocol.envelope import decode_fields, raw, text_of
 from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.asker import Asker

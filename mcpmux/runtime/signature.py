@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from msgspec import Raw
-
-from mcpmux.protocol.call import META, SERVER_INFO
-from mcpmux.protocol.envelope import Fields, decode_fields, raw
+from mcpmux.protocol.envelope import decode_fields, raw
+from mcpmux.protocol.meta import META, SERVER_INFO
+from mcpmux.protocol.raw_json import Fields, Raw
 
 KEPT = 256  # values of `_meta` whose signed form is kept: servers repeat them
 KEPT_BYTES = 1024  # of one; a longer one is signed anew each time

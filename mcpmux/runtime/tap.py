@@ -16,11 +16,13 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 import trio
-from msgspec import Raw
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call, Meta
-from mcpmux.protocol.envelope import Fields, Id, decode_fields, text_of
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import decode_fields, text_of
+from mcpmux.protocol.meta import CLIENT_INFO, VERSION, Meta
+from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.shapes import Id
 from mcpmux.transports.pipe import MessagePipe
 
 Side = Literal["client", "upstream"]

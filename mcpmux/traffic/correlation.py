@@ -19,7 +19,8 @@ from typing import Any, Final, TypeAlias
 from msgspec import UNSET
 
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import BadMessage, Id, is_batch, split_batch
+from mcpmux.protocol.envelope import BadMessage, is_batch, split_batch
+from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.tap import Direction, Leg
 from mcpmux.traffic.glance import glance
 from mcpmux.traffic.moment import MICROS

@@ -7,17 +7,11 @@ are not as they should be in some place are read again, member by member.
 from __future__ import annotations
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
-from mcpmux.protocol.envelope import (
-    BadMessage,
-    ErrorReply,
-    Id,
-    Notification,
-    Reply,
-    Request,
-    decode_message,
-)
+from mcpmux.protocol.envelope import BadMessage, ErrorReply, Notification, Reply, Request, decode_message
+from mcpmux.protocol.raw_json import Raw
+from mcpmux.protocol.shapes import Id
 from mcpmux.traffic.said import NOTHING, Error, Glance, Params, Result
 
 _decode = msgspec.json.Decoder(Glance).decode

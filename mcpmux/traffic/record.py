@@ -42,7 +42,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
-from msgspec import Raw
+
+from mcpmux.protocol.raw_json import Raw
 
 VERSION = 1
 

@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import trio
 
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Fields, Id
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.tap import AT_ONCE, EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg
 from mcpmux.traffic.correlation import Correlator
 from mcpmux.traffic.seen import Exchange, Passed

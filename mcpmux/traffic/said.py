@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from mcpmux.protocol.envelope import Id
+from mcpmux.protocol.shapes import Id
 
 
 class Params(msgspec.Struct, gc=False):

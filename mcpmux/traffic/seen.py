@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Id
+from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.tap import Direction, Leg
 
 

@@ -8,7 +8,8 @@ import attrs
 import pytest
 import trio
 
-from mcpmux.auth.gate import CACHE_SECONDS, Admission, Gate, Turned
+from mcpmux.auth.admission import Admission, Turned
+from mcpmux.auth.gate import CACHE_SECONDS, Gate
 from mcpmux.auth.static_token import hash_token
 from mcpmux.config import Auth, Issuer, StaticToken
 from mcpmux.protocol.principal import Principal

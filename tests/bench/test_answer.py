@@ -12,8 +12,9 @@ from mcpmux.bench.operation import Ask, Kind
 from mcpmux.bench.results import OK
 from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Fields, decode_any, decode_fields, raw
-from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
+from mcpmux.protocol.envelope import decode_any, decode_fields, raw
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
 
 
 def fields(**members: Any) -> Fields:

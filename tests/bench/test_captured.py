@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import trio.testing
-from msgspec import Raw
 
 from mcpmux.bench import captured
 from mcpmux.bench.captured import InTurn, load_of
@@ -18,6 +17,7 @@ from mcpmux.bench.run import Run
 from mcpmux.bench.workload import parse_flow
 from mcpmux.config.report import Unfit
 from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.reading.dialogue import read_dialogues
 from mcpmux.traffic.reading.turn import Dialogue, Turn
 from tests.bench.test_run import LEGACY, MODERN, Place, make_server

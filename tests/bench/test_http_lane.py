@@ -21,7 +21,7 @@ from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, R
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.upstreams.channels import ChannelOpener
-from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
+from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
 from mcpmux.transports.http.origin import HttpOrigin
 from mcpmux.transports.process import StopLadder
 from mcpmux.transports.receiving import open_reception

@@ -13,7 +13,7 @@ from mcpmux.cli.audit import describe
 from mcpmux.config import Audit as AuditSettings
 from mcpmux.config import Secret
 from mcpmux.errors import Refused, RpcError
-from mcpmux.protocol.envelope import Fields
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import NO_HEADERS
 from mcpmux.traffic.audit.journal import open_audit
 from mcpmux.traffic.seen import Exchange

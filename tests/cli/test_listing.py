@@ -7,7 +7,8 @@ import pytest
 
 from mcpmux.cli.listing import KINDS
 from mcpmux.cli.visit import read_left_out
-from mcpmux.protocol.envelope import Fields, decode_fields
+from mcpmux.protocol.envelope import decode_fields
+from mcpmux.protocol.raw_json import Fields
 
 
 def fields(value: dict[str, Any]) -> Fields:

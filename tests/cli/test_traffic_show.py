@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from msgspec import Raw
 
 from mcpmux.cli.console import is_screen
 from mcpmux.cli.traffic_output import json_line
+from mcpmux.protocol.raw_json import Raw
 from tests.cli.conftest import Invoke
 from tests.traffic.made import Play, record, write
 

@@ -14,7 +14,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import Raw
 
 from mcpmux.errors import MessageTooLarge, RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.mux.cursor import CursorSeal, InvalidCursor, Position
@@ -35,6 +34,7 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.framing import LineDecoder, Oversized
 from mcpmux.protocol.headers import HeaderMismatch, check_headers, decode_value, encode_value
+from mcpmux.protocol.raw_json import Raw
 from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.request import RequestParser
 from mcpmux.transports.http.response import ResponseParser

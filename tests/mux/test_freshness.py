@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.mux.freshness import Freshness
-from mcpmux.protocol.envelope import Fields, raw
+from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.raw_json import Fields
 
 ttls = st.integers(0, 1 << 40)
 scopes = st.sampled_from(["public", "private"])

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from mcpmux.mux.cursor import CursorSeal, Position
 from mcpmux.mux.merge import FOLLOWING_LIMIT, ITEM_LIMIT, PAGE_LIMIT, Walk
-from mcpmux.protocol.envelope import Fields, decode_any, raw
+from mcpmux.protocol.envelope import decode_any, raw
+from mcpmux.protocol.raw_json import Fields
 
 SEAL = CursorSeal(b"0123456789abcdef")
 ROUND_LIMIT = 1000  # more than any list here has pages

@@ -5,7 +5,6 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Raw
 
 from mcpmux.errors import RpcError
 from mcpmux.mux.namespace import Namespace
@@ -19,6 +18,7 @@ from mcpmux.mux.rewrite import (
 )
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_fields, raw
+from mcpmux.protocol.raw_json import Raw
 from tests.payloads import json_texts
 
 NAMESPACE = Namespace({"docs": "docs", "git": "git", "bare": ""})

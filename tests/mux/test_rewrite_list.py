@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Raw
 
 from mcpmux.mux import rewrite
 from mcpmux.mux.encoded_list import EncodedList
@@ -16,6 +15,7 @@ from mcpmux.mux.exposed_list import expose_list
 from mcpmux.mux.namespace import Namespace, Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
+from mcpmux.protocol.raw_json import Raw
 
 SPACES = [
     Namespace({"docs": "docs", "web": "web"}).spaces["docs"],

@@ -5,14 +5,12 @@ import json
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from msgspec import Raw
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
-    Fields,
     Message,
     Notification,
     Reply,
@@ -32,6 +30,7 @@ from mcpmux.protocol.envelope import (
     split_batch,
     text_of,
 )
+from mcpmux.protocol.raw_json import Fields, Raw
 from tests.payloads import json_texts, member_texts, object_texts
 
 DEEP = 100_000  # levels; far beyond what any decoder here follows

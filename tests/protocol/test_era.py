@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Raw
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import MODERN_KEYS, Call, with_meta
+from mcpmux.protocol.call import Call, with_meta
 from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, RESOURCE_NOT_FOUND
-from mcpmux.protocol.envelope import Fields, decode_any, decode_fields, raw
+from mcpmux.protocol.envelope import decode_any, decode_fields, raw
 from mcpmux.protocol.era import (
     ClientFacts,
     downgrade_error,
@@ -23,6 +22,8 @@ from mcpmux.protocol.era import (
     upgrade_error,
     upgrade_result,
 )
+from mcpmux.protocol.meta import MODERN_KEYS
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST
 from tests.oracle import SchemaOracle
 from tests.payloads import member_texts

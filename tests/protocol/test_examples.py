@@ -13,11 +13,10 @@ import pytest
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import MODERN_KEYS, Call, with_meta
+from mcpmux.protocol.call import Call, with_meta
 from mcpmux.protocol.content import downgrade_content
 from mcpmux.protocol.envelope import (
     ErrorReply,
-    Fields,
     Message,
     Notification,
     Reply,
@@ -41,7 +40,9 @@ from mcpmux.protocol.era import (
     upgrade_error,
     upgrade_result,
 )
+from mcpmux.protocol.meta import MODERN_KEYS
 from mcpmux.protocol.question import downgrade_answer, downgrade_question, upgrade_answer
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import LEGACY, NEWEST, V_2025_06_18, V_2025_11_25
 from tests.official_schema import find_schemas
 from tests.oracle import SchemaOracle, schemas_available

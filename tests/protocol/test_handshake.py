@@ -9,8 +9,9 @@ from mcpmux.errors import RemoteProtocolError, RpcError
 from mcpmux.protocol import handshake
 from mcpmux.protocol.call import Call, with_meta
 from mcpmux.protocol.codes import MODERN_ONLY
-from mcpmux.protocol.envelope import Fields, decode_fields, encode_request, raw
+from mcpmux.protocol.envelope import decode_fields, encode_request, raw
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import LEGACY, NEWEST, NEWEST_LEGACY
 from tests.oracle import SchemaOracle
 

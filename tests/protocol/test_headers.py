@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import HEADER_MISMATCH, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import Fields, raw
+from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.headers import (
     HeaderMismatch,
     InvalidHeaderSchema,
@@ -27,6 +27,7 @@ from mcpmux.protocol.headers import (
     request_headers,
     value_at,
 )
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST
 
 VERSION = "io.modelcontextprotocol/protocolVersion"

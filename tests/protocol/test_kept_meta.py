@@ -5,23 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec import Raw
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import (
-    CLIENT_CAPABILITIES,
-    CLIENT_INFO,
-    KEPT,
-    KEPT_BYTES,
-    LOG_LEVEL,
-    VERSION,
-    Call,
-    Meta,
-    with_meta,
-)
+from mcpmux.protocol.call import Call, with_meta
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.era import ClientFacts, downgrade_meta, modern_meta, upgrade_call
+from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, KEPT, KEPT_BYTES, LOG_LEVEL, VERSION, Meta
 from mcpmux.protocol.modern import check_call, stated_version
+from mcpmux.protocol.raw_json import Raw
 
 INFO = {"name": "c", "version": "1"}
 SOUND: dict[str, Any] = {VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}

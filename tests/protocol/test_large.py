@@ -7,7 +7,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Raw
 
 from mcpmux.protocol.envelope import (
     BadMessage,
@@ -26,6 +25,7 @@ from mcpmux.protocol.large import (
     read_large_reply,
     read_objects,
 )
+from mcpmux.protocol.raw_json import Raw
 
 LONG = "x" * (LARGE_BYTES + 1)
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import tasks
-from mcpmux.protocol.envelope import Fields, decode_any, decode_fields, raw
+from mcpmux.protocol.envelope import decode_any, decode_fields, raw
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.raw_json import Fields
 from tests import task_shapes
 
 EXTENSION = "io.modelcontextprotocol/tasks"

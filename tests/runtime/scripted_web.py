@@ -13,8 +13,10 @@ import trio
 
 from mcpmux import app
 from mcpmux.config import Config, Http, Upstream
-from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event, Notify
-from mcpmux.protocol.envelope import Fields, decode_any, raw
+from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.envelope import decode_any, raw
+from mcpmux.protocol.meta import CLIENT_CAPABILITIES
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.transports.http.server import serve_http
 from tests.runtime.scripted import Json

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import msgspec
 import pytest
 
-from mcpmux.protocol.call import META, SERVER_INFO
 from mcpmux.protocol.envelope import decode_any, raw
+from mcpmux.protocol.meta import META, SERVER_INFO
+from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.signature import KEPT_BYTES, Signature
 
 OURS = {"name": "us"}
@@ -31,5 +31,5 @@ def test_meta_names_us_however_often_it_comes(meta, signed):
 def test_what_is_kept_is_told_apart():
     signature = Signature(raw(OURS))
     for number in (1, 2, 1):
-        result = signature.put_on({META: msgspec.Raw(b'{"a":%d}' % number)})
+        result = signature.put_on({META: Raw(b'{"a":%d}' % number)})
         assert decode_any(result[META])["a"] == number

@@ -12,7 +12,8 @@ import trio
 
 from mcpmux.config import Audit as AuditSettings
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Fields, raw
+from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import NO_HEADERS, Leg
 from mcpmux.traffic.audit.keeper import Audit
 from mcpmux.traffic.recorder import Recorder

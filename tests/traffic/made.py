@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from msgspec import Raw
-
+from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.record import Record, encode_record
 
 RUN = "5f3a9c01"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import structlog
 import trio
 
-from mcpmux.protocol.envelope import Fields
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import Leg, Side
 from mcpmux.traffic.live.ring import LiveRing
 from mcpmux.traffic.seen import Exchange, Seen

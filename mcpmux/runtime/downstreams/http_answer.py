@@ -11,9 +11,10 @@ from mcpmux.errors import RpcError
 from mcpmux.protocol.busy import RETRY_SECONDS, TOO_MANY_REQUESTS, UNAVAILABLE, Busy
 from mcpmux.protocol.call import Event, Notify
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_REQUEST
-from mcpmux.protocol.envelope import Fields, Request, encode_error, encode_notification, encode_reply
+from mcpmux.protocol.envelope import Request, encode_error, encode_notification, encode_reply
 from mcpmux.protocol.large import Part, encode_large_reply
 from mcpmux.protocol.modern import http_status
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import encode_event
 

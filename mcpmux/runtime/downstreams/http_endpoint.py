@@ -13,12 +13,11 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 import trio
 
-from mcpmux.auth.gate import Gate
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import Gone, ReplayBounds
 from mcpmux.protocol import method as m
@@ -29,8 +28,6 @@ from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
-    Fields,
-    Id,
     Message,
     Notification,
     Reply,
@@ -51,7 +48,9 @@ from mcpmux.protocol.headers import (
 from mcpmux.protocol.modern import check_call, stated_version, unsupported_version
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
+from mcpmux.protocol.shapes import Id
 from mcpmux.protocol.tool_headers import ToolHeaders
 from mcpmux.runtime.downstreams.front import read_call, says_modern
 from mcpmux.runtime.downstreams.http_answer import (
@@ -75,6 +74,9 @@ from mcpmux.runtime.link import INCOMING_LIMIT
 from mcpmux.runtime.tap import Tap
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.reply import HttpReply
+
+if TYPE_CHECKING:
+    from mcpmux.auth.gate import Gate
 
 log = structlog.get_logger()
 

@@ -10,17 +10,22 @@ Source: "Authorization" of 2025-06-18 to 2026-07-28; RFC 6750, section 3.1; RFC 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
-from mcpmux.auth.gate import Admission, Gate, Turned
+from mcpmux.auth.admission import Admission, Turned
 from mcpmux.errors import Refused
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import INVALID_REQUEST
-from mcpmux.protocol.envelope import Id, encode_error
+from mcpmux.protocol.envelope import encode_error
 from mcpmux.protocol.headers import METHOD_HEADER
 from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.downstreams.http_answer import JSON, refuse_with
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.reply import HttpReply
+
+if TYPE_CHECKING:
+    from mcpmux.auth.gate import Gate
 
 Handle = Callable[[HttpRequest, HttpReply], Awaitable[None]]
 METADATA = (*JSON, ("Cache-Control", "max-age=300"))

@@ -21,8 +21,6 @@ from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import (
     ErrorReply,
-    Fields,
-    Id,
     Notification,
     Reply,
     Request,
@@ -31,7 +29,9 @@ from mcpmux.protocol.envelope import (
     encode_request,
     id_of,
 )
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import V_2025_11_25
+from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.calls import Calls
 from mcpmux.runtime.downstreams.http_answer import (
     JSON,

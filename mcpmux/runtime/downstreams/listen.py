@@ -8,14 +8,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import trio
-from msgspec import Raw
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import META, SUBSCRIPTION_ID, Call, Event, Notify
+from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS
-from mcpmux.protocol.envelope import Fields, Id, decode_any, raw
+from mcpmux.protocol.envelope import decode_any, raw
+from mcpmux.protocol.meta import META, SUBSCRIPTION_ID
 from mcpmux.protocol.notice import Tagged
+from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.relay import SUBSCRIPTION_LIMIT, Relay
 from mcpmux.runtime.router import Router

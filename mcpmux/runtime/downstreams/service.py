@@ -6,8 +6,10 @@ from collections.abc import Awaitable
 from typing import Protocol, runtime_checkable
 
 from mcpmux.protocol.call import Call, Notify
-from mcpmux.protocol.envelope import Fields, Id, Notification, Request
+from mcpmux.protocol.envelope import Notification, Request
 from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.downstreams.session import Ask
 from mcpmux.runtime.errand import Errand
 from mcpmux.runtime.forwarding import Forwarded

@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import partial
 
 import trio
-from msgspec import Raw
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
@@ -24,7 +23,6 @@ from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FO
 from mcpmux.protocol.content import downgrade_content
 from mcpmux.protocol.envelope import (
     EMPTY_OBJECT,
-    Fields,
     Notification,
     Request,
     decode_fields,
@@ -36,6 +34,7 @@ from mcpmux.protocol.era import ClientFacts, downgrade_error, downgrade_result, 
 from mcpmux.protocol.modern import LOG_LEVELS, severity
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.question import downgrade_question, upgrade_answer
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_11_25, negotiate_legacy
 from mcpmux.runtime.errand import Errand
 from mcpmux.runtime.mailbox import Mailbox

@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs
 
 import structlog
 import trio
 
-from mcpmux.auth.gate import Gate
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol.busy import Busy
 from mcpmux.protocol.codes import INVALID_REQUEST
@@ -29,6 +28,9 @@ from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.sse_server import SseServerPipe, open_sse_server_pipe
+
+if TYPE_CHECKING:
+    from mcpmux.auth.gate import Gate
 
 log = structlog.get_logger()
 

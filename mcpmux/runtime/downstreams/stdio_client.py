@@ -6,17 +6,19 @@ Both may be used on the same stream. Source: "Versioning and Compatibility" (dua
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import structlog
 import trio
 
-from mcpmux.auth.gate import Gate
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST
-from mcpmux.protocol.envelope import Fields, Notification, Request
+from mcpmux.protocol.envelope import Notification, Request
 from mcpmux.protocol.modern import check_call
 from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.runtime.downstreams.front import read_call, says_modern
 from mcpmux.runtime.downstreams.http_guard import as_error
@@ -28,6 +30,9 @@ from mcpmux.runtime.linking import open_link
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.transports.pipe import MessagePipe
+
+if TYPE_CHECKING:
+    from mcpmux.auth.gate import Gate
 
 log = structlog.get_logger()
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 from trio.abc import Stream
 
-from mcpmux.auth.gate import Admission, Gate, Turned, certified
+from mcpmux.auth.admission import Admission, Turned, certified
 from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed
 from mcpmux.protocol.busy import Busy
 from mcpmux.protocol.codes import INVALID_REQUEST
@@ -31,6 +32,9 @@ from mcpmux.transports.tls.certificate import holder_of
 from mcpmux.transports.tls.handshake import HANDSHAKE_SECONDS
 from mcpmux.transports.websocket.pipe import GOING_AWAY, POLICY_VIOLATION
 from mcpmux.transports.websocket.server import Door, open_websocket_client
+
+if TYPE_CHECKING:
+    from mcpmux.auth.gate import Gate
 
 FIRST_SECONDS = 60.0  # for the first message of a client; whoever says nothing only holds a connection
 CROWDED = "too many connections; try again later"

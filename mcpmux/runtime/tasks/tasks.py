@@ -32,9 +32,11 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.holding import Holding
 from mcpmux.protocol import method as m
 from mcpmux.protocol import tasks
-from mcpmux.protocol.call import CLIENT_CAPABILITIES, PROGRESS_TOKEN, Call, Notify
+from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import EMPTY_OBJECT, Fields, decode_list, raw, text_of
+from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_list, raw, text_of
+from mcpmux.protocol.meta import CLIENT_CAPABILITIES, PROGRESS_TOKEN
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.calls import Client
 from mcpmux.runtime.guard import Guard

@@ -11,15 +11,16 @@ import secrets
 
 import structlog
 import trio
-from msgspec import Raw
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol import tasks
 from mcpmux.protocol.asking import RESPONSES, STATE
-from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify
+from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_PARAMS
-from mcpmux.protocol.envelope import EMPTY_OBJECT, Fields, decode_fields, raw, text_of
+from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, raw, text_of
+from mcpmux.protocol.meta import PROGRESS_TOKEN
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.calls import PARK_LIMIT, PARK_SECONDS, STATE_BYTES
 from mcpmux.runtime.tasks.view import TaskView
 from mcpmux.runtime.upstreams.upstream import Upstream

@@ -5,12 +5,10 @@ For what a server asks outside of any call; questions inside a call are rewritte
 
 from __future__ import annotations
 
-from msgspec import Raw
-
 from mcpmux.mux import rewrite, task_ids
 from mcpmux.mux.namespace import Space
-from mcpmux.protocol.envelope import Fields
 from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import related_task
 from mcpmux.runtime.calls import Client
 

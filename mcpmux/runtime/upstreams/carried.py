@@ -12,8 +12,9 @@ import trio
 
 from mcpmux.errors import McpmuxError, TransportError
 from mcpmux.protocol.call import Call, Notify
-from mcpmux.protocol.envelope import ErrorReply, Fields, Reply
+from mcpmux.protocol.envelope import ErrorReply, Reply
 from mcpmux.protocol.inflight import Ticket
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import PARK_SECONDS, Calls
 
 Perform = Callable[[Ticket], Awaitable[Reply | ErrorReply]]

@@ -17,8 +17,9 @@ from mcpmux.config import ClientTls, Http, Stdio, Upstream, WebSocket
 from mcpmux.errors import ConfigError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol.call import Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import Fields, Request
+from mcpmux.protocol.envelope import Request
 from mcpmux.protocol.method import PING
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.linking import open_link
 from mcpmux.runtime.tap import Watch, tapped

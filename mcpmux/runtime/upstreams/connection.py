@@ -14,23 +14,24 @@ from typing import Protocol
 
 import structlog
 import trio
-from msgspec import Raw
 
 from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import handshake
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import RESPONSES, STATE, after_visits, first_error
-from mcpmux.protocol.call import CLIENT_CAPABILITIES, LOG_LEVEL, Call, Event, Notify
-from mcpmux.protocol.envelope import Fields, raw, text_of
+from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.envelope import raw, text_of
 from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_error, upgrade_result
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.inflight import Ticket
+from mcpmux.protocol.meta import CLIENT_CAPABILITIES, LOG_LEVEL
 from mcpmux.protocol.modern import LOG_LEVELS, severity
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.tasks import without_task_support
 from mcpmux.runtime.calls import FindClient
 from mcpmux.runtime.term import Term, limited
-from mcpmux.runtime.upstreams.http_peer import HttpStatusError
+from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
 from mcpmux.runtime.upstreams.prompt_channel import PromptChannel
 
 log = structlog.get_logger()

@@ -25,7 +25,7 @@ from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import McpmuxError, RpcError, TransportClosed
 from mcpmux.mux.breaker import Breaker, State
 from mcpmux.runtime.upstreams.connection import Connection
-from mcpmux.runtime.upstreams.http_peer import HttpStatusError
+from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
 
 log = structlog.get_logger()
 

@@ -15,25 +15,18 @@ from contextlib import suppress
 
 import structlog
 import trio
-from msgspec import Raw
 
 from mcpmux.errors import LocalProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import PROGRESS_TOKEN, VERSION, Call, Event, Notify
+from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import HEADER_MISMATCH
-from mcpmux.protocol.envelope import (
-    ErrorReply,
-    Fields,
-    Message,
-    Reply,
-    encode_notification,
-    first_byte,
-    is_batch,
-)
+from mcpmux.protocol.envelope import ErrorReply, Message, Reply, encode_notification, first_byte, is_batch
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import Headers
 from mcpmux.protocol.inflight import Ticket, encode_call
 from mcpmux.protocol.large import read_large_reply
+from mcpmux.protocol.meta import PROGRESS_TOKEN, VERSION
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.calls import Calls, FindClient, Hear, result_of
 from mcpmux.runtime.incoming import Answer
 from mcpmux.runtime.link import Link
@@ -47,9 +40,10 @@ from mcpmux.runtime.upstreams.http_events import (
     retry_seconds,
 )
 from mcpmux.runtime.upstreams.http_intake import Intake, unheard
-from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream
-from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer, SessionExpired, nonsense
+from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream, stream_of
+from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer
 from mcpmux.runtime.upstreams.http_posting import SentTicket, is_plain, post, take
+from mcpmux.runtime.upstreams.http_refusal import SessionExpired, nonsense
 from mcpmux.runtime.upstreams.http_waiting import Waiting, as_answer
 from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.http.unsent import was_unsent
@@ -295,7 +289,7 @@ class HttpChannel:
     async def _resume_stream(self, waiting: Waiting, decoder: SseDecoder) -> Reply | ErrorReply | None:
         """Go on reading a broken event stream where it broke off (2025-11-25 and earlier)."""
         await trio.sleep(retry_seconds(decoder))
-        async with self._peer.stream(decoder.last_event_id) as response:
+        async with stream_of(self._peer, decoder.last_event_id) as response:
             if not is_event_stream(response):
                 raise TransportClosed("the response stream ended without an answer and is not resumed")
             return await self._answer_in_stream(response, waiting)

@@ -5,6 +5,9 @@ Source: "Listening for Messages from the Server", Transports of 2025-03-26, 2025
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import structlog
 import trio
 
@@ -15,7 +18,9 @@ from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.tap import EXCHANGE
 from mcpmux.runtime.upstreams.http_events import continued, is_event_stream, retry_seconds
 from mcpmux.runtime.upstreams.http_intake import Intake
-from mcpmux.runtime.upstreams.http_peer import TOO_MANY, HttpPeer, HttpStatusError, SessionExpired
+from mcpmux.runtime.upstreams.http_peer import HttpPeer
+from mcpmux.runtime.upstreams.http_refusal import TOO_MANY, HttpStatusError, SessionExpired
+from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.sse import SseDecoder
 
 log = structlog.get_logger()
@@ -27,6 +32,22 @@ _FORGOTTEN = (404, 400, 405)
 REFUSED_SECONDS = 5.0  # before a server is asked again that had too much to do, or failed by itself
 
 _NOT_IMPLEMENTED = 501
+
+
+@asynccontextmanager
+async def stream_of(peer: HttpPeer, last_event_id: str | None) -> AsyncIterator[HttpResponse]:
+    """The stream of a server, or what follows behind an event of one that broke off; released at the end.
+
+    Raises the same as `HttpPeer.ask`; a SessionExpired raised into it ends the peer.
+    """
+    response = await peer.open_stream(last_event_id)
+    try:
+        yield response
+    except SessionExpired as error:
+        peer.lose(error)
+        raise
+    finally:
+        response.release()
 
 
 async def hear_own_stream(peer: HttpPeer, intake: Intake, hear: Hear, listening: trio.Event) -> None:
@@ -41,7 +62,7 @@ async def hear_own_stream(peer: HttpPeer, intake: Intake, hear: Hear, listening:
     while not peer.closed.is_set():
         pause = None
         try:
-            async with peer.stream(decoder.last_event_id) as response:
+            async with stream_of(peer, decoder.last_event_id) as response:
                 again = listening.is_set()
                 listening.set()
                 if again and response.status in _FORGOTTEN:

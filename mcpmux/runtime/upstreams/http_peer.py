@@ -8,17 +8,17 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+import math
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import structlog
 import trio
 
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
-from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportClosed, TransportError
+from mcpmux.errors import ConnectFailed, TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import VERSION, Call
+from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -28,11 +28,13 @@ from mcpmux.protocol.codes import (
 from mcpmux.protocol.envelope import ErrorReply, Message
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import SESSION_HEADER, Headers, method_headers, name_headers
+from mcpmux.protocol.meta import VERSION
 from mcpmux.protocol.retry_after import read_retry_after
 from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, allows_batch, is_modern
 from mcpmux.protocol.tool_headers import ToolHeaders
 from mcpmux.runtime.tap import TRACE_HEADERS, Watch
 from mcpmux.runtime.upstreams.http_events import EVENT_STREAM, messages_of
+from mcpmux.runtime.upstreams.http_refusal import REFUSALS, TOO_MANY, UNAVAILABLE, HttpStatusError
 from mcpmux.transports.http.client import HttpPool, SentRequest
 from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.http.redirect import MOVES, describe_move, target_after
@@ -46,64 +48,7 @@ METHODS_KEPT = 64  # whose headers are kept ready
 REDIRECTS = 3  # followed for one request; more are a circle
 _HOPS = range(REDIRECTS + 1)
 FAREWELL_SECONDS = 2.0  # for ending a session at the server while we stop
-ERROR_TEXT_BYTES = 4096  # of a foreign error page that are looked at
-ERROR_TEXT_LIMIT = 200  # characters of it that are worth showing
-
-TOO_MANY, UNAVAILABLE = 429, 503  # of what a server is asked; RFC 6585 section 4, RFC 9110 section 15.6.4
-
-_CHECK_URL = "check that the URL is that of an MCP endpoint"
-_HINTS = {
-    202: f"it took the request and gave no answer: {_CHECK_URL}",
-    401: "it asks for credentials: give them in the upstream's `headers`, or set `oauth` and log in",
-    403: "it refuses these credentials or this caller",
-    404: "nothing there speaks MCP: check the URL's path",
-    405: "nothing there accepts MCP messages: check the URL's path",
-}
-
-
-# How a server of the other era, or one that has forgotten our session, answers what it does not understand.
-REFUSALS = frozenset({400, 404, 405, 406, 415})
 _ANSWERS_OF_MODERN = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY})
-
-
-class SessionExpired(TransportError):
-    """The server no longer knows our session: the request was not carried out."""
-
-
-class HttpStatusError(TransportError):
-    """The server answered with a status that carries no MCP message. `move` says where it sends us.
-
-    `retry_after`: seconds for which it wants to be left alone, if it said so.
-    """
-
-    def __init__(
-        self, status: int, body: bytes, move: str | None = None, retry_after: float | None = None
-    ) -> None:
-        more = move or _HINTS.get(status) or excerpt(body)
-        super().__init__(f"HTTP status {status}" + (f": {more}" if more else ""))
-        self.status = status
-        self.retry_after = retry_after
-
-
-def excerpt(body: bytes) -> str:
-    """The beginning of what is no MCP message, in one line."""
-    return " ".join(body[:ERROR_TEXT_BYTES].decode(errors="replace").split())[:ERROR_TEXT_LIMIT]
-
-
-def nonsense(response: HttpResponse, body: bytes) -> RemoteProtocolError:
-    """What to say of a successful response that does not answer the request."""
-    if not body:
-        return RemoteProtocolError(f"its answer is empty: {_CHECK_URL}")
-    coding = response.headers.get("content-encoding", "identity")[:ERROR_TEXT_LIMIT]
-    if coding != "identity":
-        return RemoteProtocolError(
-            f"its answer is compressed ({coding}), though mcpmux asks for none: switch that off for this URL"
-        )
-    kind = response.headers.get("content-type", "no content type")[:ERROR_TEXT_LIMIT]
-    return RemoteProtocolError(
-        f"its answer ({kind}) is no JSON-RPC response to the request: {_CHECK_URL}; "
-        f"it begins {excerpt(body)!r}"
-    )
 
 
 async def shown_by(credential: Credential) -> Headers:
@@ -210,35 +155,64 @@ class HttpPeer:
         if self._watch is not None and sent is None:
             self._watch.tap.saw(self._watch.leg, "out", body)
             more += TRACE_HEADERS.get()
-        said = more
+        response = await self._send(
+            "POST", headers, body, idempotent=idempotent, more=more, until=until, sent=sent
+        )
+        if call.method == m.INITIALIZE:
+            self._note_session(response)
+        return response
+
+    async def _send(
+        self,
+        verb: str,
+        headers: Headers,
+        body: bytes,
+        *,
+        idempotent: bool,
+        more: Headers = (),
+        until: float = math.inf,
+        sent: SentRequest | None = None,
+    ) -> HttpResponse:
+        """A response, to be released, with a token and wherever redirects lead. Raises the same as `ask`."""
         for hop in _HOPS:
+            shown: Headers = ()
             if self._credential is not None:
                 with not_sent_yet():
-                    said = (*more, *await shown_by(self._credential))
+                    shown = await shown_by(self._credential)
             try:
                 if sent is not None:
                     response, sent = await sent.wait(), None
                 else:
                     response = await self._pool.send(
-                        "POST", self._target, headers, body, idempotent=idempotent, more=said, until=until
+                        verb,
+                        self._target,
+                        headers,
+                        body,
+                        idempotent=idempotent,
+                        more=more + shown,
+                        until=until,
                     )
             except ConnectFailed as error:
                 self.lose(error)
                 raise
+            if not await self._is_to_be_repeated(response, shown, hop):
+                return response
+        raise AssertionError("the answer to the last try is taken as it is")
+
+    async def _is_to_be_repeated(self, response: HttpResponse, shown: Headers, hop: int) -> bool:
+        """Whether a request is sent again, with another token or elsewhere; its response is released then."""
+        again = False
+        try:
             if self._credential is not None and response.status in REFUSES_TOKEN:
-                try:
-                    if await self._is_renewed(response, said[len(more) :], hop):
-                        response.release()
-                        continue
-                except BaseException:
-                    response.release()
-                    raise
-            if response.status not in MOVES or not self._moves(response, hop):
-                break
+                again = await self._is_renewed(response, shown, hop)
+            elif response.status in MOVES:
+                again = self._moves(response, hop)
+        except BaseException:
             response.release()
-        if call.method == m.INITIALIZE:
-            self._note_session(response)
-        return response
+            raise
+        if again:
+            response.release()
+        return again
 
     def _note_session(self, response: HttpResponse) -> None:
         self.initialize_status = response.status
@@ -250,47 +224,20 @@ class HttpPeer:
         """POST a message that is not answered. Raises TransportError."""
         if self._watch is not None:
             self._watch.sent(body)
+        response = await self._send("POST", self._of_all, body, idempotent=False)
         try:
-            for hop in _HOPS:
-                shown = await shown_by(self._credential) if self._credential is not None else ()
-                async with self._pool.request(
-                    "POST", self._target, (*self._of_all, *shown), body, idempotent=False
-                ) as response:
-                    if shown and await self._is_renewed(response, shown, hop):
-                        continue
-                    if response.status in MOVES and self._moves(response, hop):
-                        continue
-                    if response.status >= 300:
-                        raise self.status_error(response, await response.read())
-                    return
-        except ConnectFailed as error:
-            self.lose(error)
-            raise
+            if response.status >= 300:
+                raise self.status_error(response, await response.read())
+        finally:
+            response.release()
 
-    @asynccontextmanager
-    async def stream(self, last_event_id: str | None) -> AsyncIterator[HttpResponse]:
+    async def open_stream(self, last_event_id: str | None) -> HttpResponse:
         """GET the server's own stream, or go on with the one that broke off behind an event.
 
-        Raises and may have raised into it the same as `ask`.
+        The response is to be released. Raises the same as `ask`.
         """
-        headers = self._of_all
-        if last_event_id:
-            headers = (*headers, ("Last-Event-ID", last_event_id))
-        try:
-            for hop in _HOPS:
-                shown = await shown_by(self._credential) if self._credential is not None else ()
-                async with self._pool.request(
-                    "GET", self._target, (*headers, *shown), b"", idempotent=True
-                ) as response:
-                    if shown and await self._is_renewed(response, shown, hop):
-                        continue
-                    if response.status in MOVES and self._moves(response, hop):
-                        continue
-                    yield response
-                    return
-        except (ConnectFailed, SessionExpired) as error:
-            self.lose(error)
-            raise
+        more = (("Last-Event-ID", last_event_id),) if last_event_id else ()
+        return await self._send("GET", self._of_all, b"", idempotent=True, more=more)
 
     async def _is_renewed(self, response: HttpResponse, shown: Headers, hop: int) -> bool:
         """Whether the token that was refused has been renewed, so that the request may be repeated.

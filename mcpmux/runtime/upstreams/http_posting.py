@@ -7,8 +7,9 @@ everything as it would have found it. Refuses to know what that is.
 from __future__ import annotations
 
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Fields, Reply
+from mcpmux.protocol.envelope import Reply
 from mcpmux.protocol.inflight import Ticket, encode_call
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import final_result
 from mcpmux.runtime.term import Term
 from mcpmux.runtime.upstreams.http_events import is_event_stream, message_in

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import msgspec
 import trio
-from msgspec import Raw
 
 from mcpmux.config import Caching
 from mcpmux.config import Upstream as UpstreamConfig
@@ -28,8 +27,9 @@ from mcpmux.mux.cache import CHANGES, Audience, Cache, Entry, Key
 from mcpmux.mux.hints import hears, is_own_answer, is_plain, is_public, like, related, size_of, ttl_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
-from mcpmux.protocol.envelope import Fields, Notification, decode_fields, raw, text_of
+from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.upstreams.flight import Flights, share
 

@@ -6,7 +6,8 @@ import structlog
 import trio
 
 from mcpmux.errors import TransportError
-from mcpmux.protocol.envelope import Fields, raw
+from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.upstreams.connection import Connection
 
 log = structlog.get_logger()

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from mcpmux.protocol.call import Call, Notify
-from mcpmux.protocol.envelope import Fields
 from mcpmux.protocol.inflight import Ticket
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.term import Term
 from mcpmux.runtime.upstreams.connection import Connection
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable
 from typing import Protocol, runtime_checkable
 
 from mcpmux.protocol.call import Call, Notify
-from mcpmux.protocol.envelope import Fields
 from mcpmux.protocol.inflight import Ticket
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.term import Term
 
 

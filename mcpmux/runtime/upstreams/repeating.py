@@ -10,7 +10,7 @@ from mcpmux.errors import McpmuxError, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_REQUEST, SERVER_ERROR, SESSION_NOT_FOUND, UNSUPPORTED_VERSION
-from mcpmux.runtime.upstreams.http_peer import REFUSALS, TOO_MANY, HttpStatusError, SessionExpired
+from mcpmux.runtime.upstreams.http_refusal import REFUSALS, TOO_MANY, HttpStatusError, SessionExpired
 
 LONGEST_PAUSE_SECONDS = 10.0  # that a call is kept for a server that wants to be left alone; then it is told
 FAILING_PAUSE_SECONDS = 0.5  # before a server is asked again that has failed by itself (5xx)

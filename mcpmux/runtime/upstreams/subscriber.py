@@ -24,8 +24,9 @@ from mcpmux.errors import RemoteProtocolError, RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
-from mcpmux.protocol.envelope import Fields, decode_any, decode_fields, raw
+from mcpmux.protocol.envelope import decode_any, decode_fields, raw
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.upstreams.connection import Connection, unheard
 

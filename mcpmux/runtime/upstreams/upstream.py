@@ -16,7 +16,6 @@ from functools import partial
 
 import structlog
 import trio
-from msgspec import Raw
 
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import (
@@ -34,8 +33,9 @@ from mcpmux.mux.namespace import Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
-from mcpmux.protocol.envelope import Fields, Notification
+from mcpmux.protocol.envelope import Notification
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.calls import FindClient, Hear
 from mcpmux.runtime.tap import EXCHANGE, Watch

@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring as _quote
 from typing import NamedTuple
 
-from msgspec import Raw
-
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import META, Meta
-from mcpmux.protocol.envelope import Fields, text_of
+from mcpmux.protocol.envelope import text_of
+from mcpmux.protocol.meta import META, Meta
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.traffic.audit.record import (
     NAME_LIMIT,
     TEXT_LIMIT,

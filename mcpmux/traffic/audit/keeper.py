@@ -31,7 +31,7 @@ from mcpmux.config.audit import Audit as AuditSettings
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR
-from mcpmux.protocol.envelope import Fields
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import AT_ONCE
 from mcpmux.traffic.audit.bodies import Bodies, Body
 from mcpmux.traffic.audit.record import AuditRecord, Cleaner, encode_audit, milliseconds, when

@@ -57,9 +57,11 @@ import trio
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import CLIENT_INFO, META, Call, Meta
+from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
-from mcpmux.protocol.envelope import Fields, raw, text_of, value_of
+from mcpmux.protocol.envelope import raw, text_of, value_of
+from mcpmux.protocol.meta import CLIENT_INFO, META, Meta
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import name_in
 from mcpmux.traffic.moment import micros_of, rfc3339
 from mcpmux.traffic.seen import Exchange

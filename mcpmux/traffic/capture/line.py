@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Raw
 
+from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.capture.line_shape import Line
 from mcpmux.traffic.capture.message import (

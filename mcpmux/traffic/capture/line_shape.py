@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-from msgspec import Raw
 
-from mcpmux.protocol.envelope import Id
+from mcpmux.protocol.raw_json import Raw
+from mcpmux.protocol.shapes import Id
 from mcpmux.traffic.record import Body
 
 

@@ -7,9 +7,9 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import msgspec
-from msgspec import Raw
 
-from mcpmux.protocol.envelope import Id
+from mcpmux.protocol.raw_json import Raw
+from mcpmux.protocol.shapes import Id
 from mcpmux.traffic.glance import facts_in
 from mcpmux.traffic.moment import MICROS, micros_of, rfc3339
 from mcpmux.traffic.record import VERSION, Record

@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from mcpmux.config.capture import Capture
-from mcpmux.protocol.envelope import Fields
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.capture.level import OFF, Levels
 from mcpmux.traffic.capture.line import LineEncoder, data_of
 from mcpmux.traffic.capture.message import Run

@@ -20,7 +20,7 @@ import msgspec
 import trio
 
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import Fields
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.seen import Exchange, Seen
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 import trio
-from msgspec import Raw
 
+from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.capture.message import Run, to_record
 from mcpmux.traffic.glance import facts_in
 from mcpmux.traffic.live.ring import Kept, LiveRing, Row

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import META, SERVER_INFO, Call
-from mcpmux.protocol.envelope import Fields, Reply, decode_fields, raw, text_of, value_of
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import Reply, decode_fields, raw, text_of, value_of
+from mcpmux.protocol.meta import META, SERVER_INFO
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED, negotiate_legacy
 from mcpmux.traffic.mock.matching import Book
 from mcpmux.traffic.reading.turn import Turn

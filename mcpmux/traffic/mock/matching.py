@@ -23,7 +23,8 @@ from mcpmux.mux.subscriptions import Subscriptions
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import RESPONSES, STATE
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import ErrorReply, Fields, Reply, decode_fields, text_of, value_of
+from mcpmux.protocol.envelope import ErrorReply, Reply, decode_fields, text_of, value_of
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.traffic.reading.turn import METADATA, REDACTED, Dialogue, Said, Turn

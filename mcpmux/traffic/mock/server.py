@@ -13,15 +13,17 @@ from contextlib import asynccontextmanager, suppress
 
 import structlog
 import trio
-from msgspec import Raw
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, Call, Event, Notify
-from mcpmux.protocol.envelope import Fields, Id, Request, decode_fields, raw, value_of
+from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.envelope import Request, decode_fields, raw, value_of
 from mcpmux.protocol.era import upgrade_error, upgrade_result
+from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SUBSCRIPTION_ID
 from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST
+from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.downstreams.front import read_call
 from mcpmux.runtime.downstreams.listen import Filter, read_filter
 from mcpmux.runtime.downstreams.session import Ask

@@ -18,15 +18,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal, NamedTuple
 
-from msgspec import Raw
-
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
-    Fields,
-    Id,
     Message,
     Notification,
     Reply,
@@ -35,6 +30,9 @@ from mcpmux.protocol.envelope import (
     decode_message,
     id_of,
 )
+from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SUBSCRIPTION_ID
+from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.shapes import Id
 from mcpmux.traffic.reading.turn import (
     METADATA,
     REDACTED,

@@ -12,8 +12,10 @@ from typing import TypeAlias
 import msgspec
 
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import VERSION
-from mcpmux.protocol.envelope import ErrorReply, Fields, Id, Reply
+from mcpmux.protocol.envelope import ErrorReply, Reply
+from mcpmux.protocol.meta import VERSION
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.shapes import Id
 
 Answer: TypeAlias = Reply | ErrorReply
 

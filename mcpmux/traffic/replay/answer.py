@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Raw
-
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import ErrorReply, Fields, Reply, value_of
+from mcpmux.protocol.envelope import ErrorReply, Reply, value_of
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.traffic.reading.turn import Turn
 
 

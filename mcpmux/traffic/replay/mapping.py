@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Raw
-
 from mcpmux.protocol.asking import RELATED_TASK, RESPONSES, STATE
-from mcpmux.protocol.envelope import Fields, decode_fields, raw, text_of, value_of
+from mcpmux.protocol.envelope import decode_fields, raw, text_of, value_of
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID
 
 CURSOR = "cursor"

@@ -10,11 +10,12 @@ from mcpmux import __version__
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Fields, Reply, raw
+from mcpmux.protocol.envelope import Reply, raw
 from mcpmux.protocol.handshake import ServerFacts, initialize_call
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import LEGACY, NEWEST_LEGACY
 from mcpmux.runtime.upstreams.connection import Channel, unheard
-from mcpmux.runtime.upstreams.http_peer import HttpStatusError
+from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
 from mcpmux.traffic.reading.turn import Dialogue, Turn
 
 _CAPABILITY = {m.CREATE_MESSAGE: "sampling", m.ELICIT: "elicitation", m.ROOTS_LIST: "roots"}

@@ -19,7 +19,8 @@ from collections import Counter
 from typing import Literal, NamedTuple
 
 from mcpmux.protocol.asking import RESPONSES, STATE
-from mcpmux.protocol.envelope import Fields, Reply, decode_fields, raw, text_of, value_of
+from mcpmux.protocol.envelope import Reply, decode_fields, raw, text_of, value_of
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.reading.turn import Answer, Dialogue, Turn
 
 INPUT_REQUIRED = "input_required"

@@ -11,24 +11,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import trio
-from msgspec import Raw
 
 from mcpmux.errors import McpmuxError, RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import STATE, error_response, repeated, wishes_in
-from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event
+from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.codes import INVALID_REQUEST
-from mcpmux.protocol.envelope import (
-    EMPTY_OBJECT,
-    ErrorReply,
-    Fields,
-    Notification,
-    Reply,
-    decode_fields,
-    value_of,
-)
+from mcpmux.protocol.envelope import EMPTY_OBJECT, ErrorReply, Notification, Reply, decode_fields, value_of
 from mcpmux.protocol.handshake import read_initialize_result
+from mcpmux.protocol.meta import CLIENT_CAPABILITIES
 from mcpmux.protocol.principal import ANYONE
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_11_25
 from mcpmux.runtime.upstreams.connection import Channel, unheard
 from mcpmux.traffic.reading.turn import Answer, Dialogue, Note, Step, Turn

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import Fields
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.seen import Exchange, Seen
 from mcpmux.traffic.telemetry.outcome_label import METHODS, OK, TOOL_ERROR, class_of, outcome_of
 

@@ -23,7 +23,8 @@ import trio
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import codes
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import Fields, text_of, value_of
+from mcpmux.protocol.envelope import text_of, value_of
+from mcpmux.protocol.raw_json import Fields
 
 OK = "ok"
 TOOL_ERROR = "tool_error"

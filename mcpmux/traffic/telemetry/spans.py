@@ -40,7 +40,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from mcpmux.errors import Overdue, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Fields, Id
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.tap import EXCHANGE, TRACE_HEADERS, Leg
 from mcpmux.traffic.seen import Exchange, Seen
 from mcpmux.traffic.telemetry.outcome_label import TOOL_ERROR, says_failed

@@ -17,7 +17,8 @@ import re
 from collections.abc import Mapping
 
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Fields, raw, text_of
+from mcpmux.protocol.envelope import raw, text_of
+from mcpmux.protocol.raw_json import Fields
 
 TRACEPARENT = "traceparent"
 TRACESTATE = "tracestate"

@@ -18,7 +18,8 @@ from trio.lowlevel import ParkingLot
 from mcpmux.errors import LocalProtocolError, TransportClosed, TransportError
 from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.http.connection import HttpConnection
-from mcpmux.transports.http.message import JOIN_BYTES, Fields, encode_fields, encode_request_head
+from mcpmux.transports.http.encoding import JOIN_BYTES, encode_fields, encode_request_head
+from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.origin import HttpOrigin, PoolLimits
 from mcpmux.transports.http.proxy import Proxy
 from mcpmux.transports.http.route import Route, direct_route

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 
 from mcpmux.errors import McpmuxError, Overdue, TransportClosed
-from mcpmux.transports.http.message import HEAD_FIELDS, JOIN_BYTES
+from mcpmux.transports.http.encoding import JOIN_BYTES
+from mcpmux.transports.http.message import HEAD_FIELDS
 from mcpmux.transports.http.response import ResponseParser
 from mcpmux.transports.punctuality import Punctuality
 from mcpmux.transports.reception import Reception

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from urllib.parse import urljoin, urlsplit
 
 from mcpmux.config import display_url
-from mcpmux.transports.http.message import is_target
+from mcpmux.transports.http.encoding import is_target
 from mcpmux.transports.http.origin import HttpOrigin
 
 MOVES = frozenset({301, 302, 303, 307, 308})

@@ -22,15 +22,14 @@ from typing import Protocol
 import msgspec
 
 from mcpmux.errors import LocalProtocolError
-from mcpmux.transports.http.message import (
+from mcpmux.transports.http.encoding import (
     JOIN_BYTES,
     LAST_CHUNK,
-    Fields,
-    HttpRequest,
     encode_chunk,
     encode_response_head,
     has_no_body,
 )
+from mcpmux.transports.http.message import Fields, HttpRequest
 from mcpmux.transports.http.put_off import OVER, PutOff
 from mcpmux.transports.wire import Part
 

@@ -22,14 +22,9 @@ from urllib.parse import urlsplit
 import httptools
 
 from mcpmux.transports.http.chunk_lines import ChunkLines
+from mcpmux.transports.http.encoding import add_part
 from mcpmux.transports.http.known_head import LESSONS, KnownHead, learn
-from mcpmux.transports.http.message import (
-    FRAMING_PER_BODY_BYTE,
-    HttpLimits,
-    HttpRequest,
-    Refusal,
-    add_part,
-)
+from mcpmux.transports.http.message import FRAMING_PER_BODY_BYTE, HttpLimits, HttpRequest, Refusal
 
 # Fields that mean something else to every reader when they come twice.
 SINGLETONS = frozenset(

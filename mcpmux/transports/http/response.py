@@ -11,8 +11,9 @@ from __future__ import annotations
 import httptools
 
 from mcpmux.errors import RemoteProtocolError, TransportClosed
+from mcpmux.transports.http.encoding import add_part, has_no_body
 from mcpmux.transports.http.known_head import LESSONS, KnownHead, learn
-from mcpmux.transports.http.message import FRAMING_PER_BODY_BYTE, HEAD_FIELDS, add_part, has_no_body
+from mcpmux.transports.http.message import FRAMING_PER_BODY_BYTE, HEAD_FIELDS
 
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake: what a TLS port answers to plain HTTP
