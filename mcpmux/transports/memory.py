@@ -18,11 +18,20 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 def keep_freed_memory() -> None:
     """Have freed memory be used again; nothing happens where the C library is not glibc."""
+    if (library := _c_library()) is not None:
+        library.mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+        library.mallopt(_MMAP_THRESHOLD, SEPARATE_BYTES)
+
+
+def give_back_memory() -> None:
+    """Once give back all that is free, wherever in the heap: what starting has left, a megabyte or so."""
+    if (library := _c_library()) is not None:
+        library.malloc_trim(0)
+
+
+def _c_library() -> ctypes.CDLL | None:
+    """The process's own, if it has what we ask of glibc."""
     if sys.platform != "linux":
-        return
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return
-    mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
-    mallopt(_MMAP_THRESHOLD, SEPARATE_BYTES)
+        return None
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
