@@ -15,14 +15,18 @@ HOOK = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
 MODULES: list[str] = HOOK["include"]
 HARMLESS = {"len", "find", "start", "end"}  # calls that may be made twice
 
+OF_FROZEN = {"frozen=True", "gc=False"}  # what every Frozen is, whatever becomes of its keywords
+
 Found = Iterator[ast.AST]
 
 
 def class_keywords(tree: ast.AST) -> Found:
     """They are lost: a msgspec.Struct is neither frozen nor tagged nor `gc=False` any more. A Frozen is."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and node.keywords and ast.unparse(node.bases[-1]) != "Frozen":
-            yield node
+        if isinstance(node, ast.ClassDef) and node.keywords:
+            said = {f"{each.arg}={ast.unparse(each.value)}" for each in node.keywords}
+            if said != OF_FROZEN or "Frozen" not in map(ast.unparse, node.bases):
+                yield node
 
 
 def cached_properties(tree: ast.AST) -> Found:
@@ -76,7 +80,9 @@ def test_a_compiled_module_does_without(module: str, rule: Callable[[Any], Found
 @pytest.mark.parametrize(
     ("rule", "source"),
     [
-        (class_keywords, "class A(Struct, frozen=True): pass\nclass B(Frozen, frozen=True): pass"),
+        (class_keywords, "class A(Struct, frozen=True): pass\nclass B(Frozen, frozen=True, gc=False): pass"),
+        (class_keywords, "class A(Frozen, frozen=True, gc=False, tag='a'): pass"),
+        (class_keywords, "class A(metaclass=B): pass"),
         (cached_properties, "class A:\n @cached_property\n def a(self): pass"),
         (calls_in_bounds, "rest[self.send(rest):]"),
         (errors_of_one_name, "def f():\n try: pass\n except A as e: pass\n except B as e: pass"),

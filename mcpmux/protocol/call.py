@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any
 
-from mcpmux.protocol.envelope import decode_fields, text_of
+from mcpmux.protocol.envelope import decode_fields, id_of, text_of
 from mcpmux.protocol.frozen import Frozen
-from mcpmux.protocol.meta import META, PROGRESS_TOKEN, Meta, read_meta
+from mcpmux.protocol.meta import META, MODERN_KEYS, PROGRESS_TOKEN, Meta
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
+
+KEPT = 256  # values of `_meta` that are kept as they were read
+KEPT_BYTES = 1024  # of one; a longer one is read anew each time
 
 
 class Call(Frozen, frozen=True, gc=False):
@@ -44,7 +47,7 @@ class Call(Frozen, frozen=True, gc=False):
         """Split params, raw or not. Raises ValueError when `_meta` is no object."""
         fields = decode_fields(params)
         meta = fields.pop(META, None)
-        members = {} if meta is None else read_meta(bytes(meta))
+        members = {} if meta is None else _read_meta(bytes(meta))
         return cls(method, fields, members, client, None, legacy, principal)
 
     def with_params(self, params: Fields) -> Call:
@@ -96,3 +99,27 @@ def with_meta(params: Fields, meta: Fields) -> Mapping[str, Any]:
     if not meta:
         return params
     return {**params, META: meta.encoded if isinstance(meta, Meta) else meta}
+
+
+_kept: dict[bytes, Meta] = {}  # the oldest first
+
+
+def _read_meta(meta: bytes) -> Fields:
+    """Its members. Raises ValueError when it is no object."""
+    known = _kept.get(meta)
+    if known is not None:
+        return known
+    members = _members_of(meta)
+    if len(meta) > KEPT_BYTES or not MODERN_KEYS.issuperset(members):  # a token, say, is for one call
+        return members
+    if len(_kept) >= KEPT:
+        del _kept[next(iter(_kept))]
+    _kept[meta] = kept = Meta(members)
+    return kept
+
+
+def _members_of(meta: bytes) -> Fields:
+    members = decode_fields(meta)
+    if PROGRESS_TOKEN in members and id_of(members[PROGRESS_TOKEN]) is None:
+        del members[PROGRESS_TOKEN]  # null and the like are no tokens
+    return members

@@ -19,20 +19,17 @@ Source: changelog of 2026-07-28; `server/resources` error handling; `server/util
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
-
-import msgspec
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
+from mcpmux.protocol.client_facts import ClientFacts
 from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, RESOURCE_NOT_FOUND
 from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.meta import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
-    LOG_LEVEL,
     META,
     MODERN_KEYS,
     SERVER_INFO,
@@ -50,20 +47,6 @@ _NEWEST = raw(NEWEST)
 _NAMES_A_RESOURCE = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
 _BOOLEAN_SCHEMAS = {b"true": raw({}), b"false": raw({"not": {}})}
 _MODERN_RESULT_KEYS = ("resultType", "ttlMs", "cacheScope")
-
-
-class ClientFacts(msgspec.Struct, frozen=True, dict=True):
-    """What a legacy client said in `initialize`, as raw JSON, and the log level it set since."""
-
-    info: Raw
-    capabilities: Raw
-    log_level: str | None = None
-
-    @cached_property
-    def meta(self) -> Meta:
-        """The same as every request of 2026-07-28 says it."""
-        members = {VERSION: _NEWEST, CLIENT_INFO: self.info, CLIENT_CAPABILITIES: self.capabilities}
-        return Meta(members if self.log_level is None else {**members, LOG_LEVEL: raw(self.log_level)})
 
 
 def upgrade_call(

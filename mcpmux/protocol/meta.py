@@ -1,11 +1,11 @@
-"""The `_meta` of a request: the names of its members, and what is said again and again, kept as it was read.
+"""The `_meta` of a request: the names of its members, and one that clients say again and again.
 
 Source: "_meta" in the Base Protocol overview, 2026-07-28.
 """
 
 from __future__ import annotations
 
-from mcpmux.protocol.envelope import decode_fields, id_of, raw, text_of
+from mcpmux.protocol.envelope import raw, text_of
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST
 
@@ -20,9 +20,6 @@ SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 
 MODERN_KEYS = frozenset({VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, LOG_LEVEL})
 """Members of a request's `_meta` that only 2026-07-28 has; legacy sessions say them once."""
-
-KEPT = 256  # values of `_meta` that are kept as they were read
-KEPT_BYTES = 1024  # of one; a longer one is read anew each time
 
 
 class Meta(dict[str, Raw]):
@@ -40,27 +37,3 @@ class Meta(dict[str, Raw]):
         self.version = text_of(members.get(VERSION))
         self.sound = False
         self.complete = self.version == NEWEST and CLIENT_INFO in members and CLIENT_CAPABILITIES in members
-
-
-_kept: dict[bytes, Meta] = {}  # the oldest first
-
-
-def read_meta(meta: bytes) -> Fields:
-    """Its members. Raises ValueError when it is no object."""
-    known = _kept.get(meta)
-    if known is not None:
-        return known
-    members = _members_of(meta)
-    if len(meta) > KEPT_BYTES or not MODERN_KEYS.issuperset(members):  # a token, say, is for one call
-        return members
-    if len(_kept) >= KEPT:
-        del _kept[next(iter(_kept))]
-    _kept[meta] = kept = Meta(members)
-    return kept
-
-
-def _members_of(meta: bytes) -> Fields:
-    members = decode_fields(meta)
-    if PROGRESS_TOKEN in members and id_of(members[PROGRESS_TOKEN]) is None:
-        del members[PROGRESS_TOKEN]  # null and the like are no tokens
-    return members

@@ -33,5 +33,8 @@ def _c_library() -> ctypes.CDLL | None:
     """The process's own, if it has what we ask of glibc."""
     if sys.platform != "linux":
         return None
-    library = ctypes.CDLL(None)
+    try:
+        library = ctypes.CDLL(None)
+    except OSError:  # an interpreter that loads nothing
+        return None
     return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None

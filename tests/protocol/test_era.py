@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, with_meta
+from mcpmux.protocol.client_facts import ClientFacts
 from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, RESOURCE_NOT_FOUND
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw
 from mcpmux.protocol.era import (
-    ClientFacts,
     downgrade_error,
     downgrade_meta,
     downgrade_result,

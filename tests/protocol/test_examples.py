@@ -14,6 +14,7 @@ import pytest
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, with_meta
+from mcpmux.protocol.client_facts import ClientFacts
 from mcpmux.protocol.content import downgrade_content
 from mcpmux.protocol.envelope import (
     ErrorReply,
@@ -31,7 +32,6 @@ from mcpmux.protocol.envelope import (
     raw,
 )
 from mcpmux.protocol.era import (
-    ClientFacts,
     downgrade_error,
     downgrade_meta,
     downgrade_result,

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import Call, with_meta
+from mcpmux.protocol.call import KEPT, KEPT_BYTES, Call, with_meta
+from mcpmux.protocol.client_facts import ClientFacts
 from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.protocol.era import ClientFacts, downgrade_meta, modern_meta, upgrade_call
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, KEPT, KEPT_BYTES, LOG_LEVEL, VERSION, Meta
+from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_call
+from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION, Meta
 from mcpmux.protocol.modern import check_call, stated_version
 from mcpmux.protocol.raw_json import Raw
 

@@ -1,10 +1,20 @@
-"""What a server says about its event streams, as far as it decides how long mcpmux waits."""
+"""One server over HTTP: how long mcpmux waits for its event streams, and what ends a session with it."""
 
 from __future__ import annotations
 
-import pytest
+import math
 
+import pytest
+import trio
+
+from mcpmux.auth.challenge import Challenge
+from mcpmux.auth.credential import Credential
+from mcpmux.errors import ConnectFailed, TransportError
+from mcpmux.protocol.call import Call
 from mcpmux.runtime.upstreams.http_events import LEAST_RETRY_SECONDS, RETRY_SECONDS, continued, retry_seconds
+from mcpmux.runtime.upstreams.http_peer import HttpPeer
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.origin import HttpOrigin
 from mcpmux.transports.sse import SseDecoder
 
 
@@ -32,3 +42,41 @@ def test_a_connection_goes_on_behind_the_last_event_of_the_one_before():
     fresh = continued(decoder, 1000)
     assert fresh.last_event_id == "7"
     assert [event.data for event in fresh.feed(b"data: y\n\n")] == [b"y"]
+
+
+class NoServer(Credential):
+    """Its authorization server is not there."""
+
+    async def _renew(self, challenge: Challenge | None = None) -> None:
+        raise ConnectFailed("nobody makes tokens")
+
+    async def _step_up(self, challenge: Challenge) -> bool:
+        raise ConnectFailed("nobody makes tokens")
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda peer: peer.tell(b"{}"),
+        lambda peer: peer.open_stream(None),
+        lambda peer: peer.ask(Call("tools/call", {}, {}), b"{}", math.inf),
+    ],
+    ids=["a notification", "the own stream", "a call"],
+)
+async def test_a_token_that_cannot_be_had_does_not_end_the_session(say):
+    with trio.fail_after(30), HttpPool(HttpOrigin(False, "127.0.0.1", 1)) as pool:
+        peer = HttpPeer(pool, "/mcp", (), 1000, credential=NoServer("a", lambda: 0.0))
+        with pytest.raises(TransportError, match="nobody makes tokens"):
+            await say(peer)
+        assert not peer.closed.is_set()
+
+
+@pytest.mark.parametrize(
+    "say", [lambda peer: peer.tell(b"{}"), lambda peer: peer.open_stream(None)], ids=["tell", "open_stream"]
+)
+async def test_a_server_that_cannot_be_reached_is_lost(say):
+    with trio.fail_after(30), HttpPool(HttpOrigin(False, "127.0.0.1", 1)) as pool:
+        peer = HttpPeer(pool, "/mcp", (), 1000)
+        with pytest.raises(ConnectFailed):
+            await say(peer)
+        assert peer.closed.is_set()

@@ -19,6 +19,7 @@ from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import STATE, Wish, error_response, offers, repeated, wishes_in
 from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.client_facts import ClientFacts
 from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.content import downgrade_content
 from mcpmux.protocol.envelope import (
@@ -30,7 +31,7 @@ from mcpmux.protocol.envelope import (
     raw,
     text_of,
 )
-from mcpmux.protocol.era import ClientFacts, downgrade_error, downgrade_result, upgrade_call
+from mcpmux.protocol.era import downgrade_error, downgrade_result, upgrade_call
 from mcpmux.protocol.modern import LOG_LEVELS, severity
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.question import downgrade_question, upgrade_answer
