@@ -47,6 +47,7 @@ JSON_TYPE = "application/json"
 METHODS_KEPT = 64  # whose headers are kept ready
 REDIRECTS = 3  # followed for one request; more are a circle
 _HOPS = range(REDIRECTS + 1)
+_NOT_HERE = REFUSES_TOKEN | MOVES  # statuses after which a request may be sent once more
 FAREWELL_SECONDS = 2.0  # for ending a session at the server while we stop
 _ANSWERS_OF_MODERN = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY})
 
@@ -195,7 +196,7 @@ class HttpPeer:
             except ConnectFailed as error:
                 self.lose(error)
                 raise
-            if not await self._is_to_be_repeated(response, shown, hop):
+            if response.status not in _NOT_HERE or not await self._is_to_be_repeated(response, shown, hop):
                 return response
         raise AssertionError("the answer to the last try is taken as it is")
 
