@@ -67,7 +67,27 @@ def fields_that_are_objects(tree: ast.AST) -> Found:
                     yield field
 
 
-RULES = [class_keywords, cached_properties, calls_in_bounds, errors_of_one_name, fields_that_are_objects]
+def constants_that_are_not_final(tree: ast.AST) -> Found:
+    """They are looked up by name at each use. Times may be: tests shorten them."""
+    for node in tree.body if isinstance(tree, ast.Module) else []:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            is_final = isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation).startswith("Final")
+            for name in (
+                each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)
+            ):
+                if name.isupper() and len(name) > 1 and not name.endswith("_SECONDS") and not is_final:
+                    yield node
+
+
+RULES = [
+    class_keywords,
+    cached_properties,
+    calls_in_bounds,
+    errors_of_one_name,
+    fields_that_are_objects,
+    constants_that_are_not_final,
+]
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -88,7 +108,25 @@ def test_a_compiled_module_does_without(module: str, rule: Callable[[Any], Found
         (errors_of_one_name, "def f():\n try: pass\n except A as e: pass\n except B as e: pass"),
         (fields_that_are_objects, "class A(NamedTuple):\n a: object = None"),
         (fields_that_are_objects, "class A(Frozen, frozen=True):\n a: object"),
+        (constants_that_are_not_final, "LIMIT = 4\nA_SECONDS = 1.0\nT = TypeVar('T')\nB: Final = 1"),
+        (constants_that_are_not_final, "LIMIT: int = 4\nC: Final[int] = 1\nHeaders = tuple[str]"),
+        (constants_that_are_not_final, "NEW, open_ = 1, 2"),
     ],
 )
 def test_a_rule_finds_what_it_is_for(rule: Callable[[Any], Found], source: str) -> None:
     assert len(list(rule(ast.parse(source)))) == 1
+
+
+def read_by(module: str) -> set[Path]:
+    """Where constants of ours are defined that a module imports; and the names of the methods."""
+    found = {Path("mcpmux/protocol/method.py")}
+    for node in ast.walk(ast.parse(Path(module).read_text())):
+        if isinstance(node, ast.ImportFrom) and any(each.name.isupper() for each in node.names):
+            found.add(Path((node.module or "").replace(".", "/") + ".py"))
+    return {path for path in found if path.is_relative_to("mcpmux") and path.exists()}
+
+
+@pytest.mark.parametrize("path", sorted(set[Path]().union(*map(read_by, MODULES))), ids=str)
+def test_what_a_compiled_module_reads_of_others_is_final(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert [f"{path}:{getattr(node, 'lineno', 0)}" for node in constants_that_are_not_final(tree)] == []

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import structlog
 import trio
@@ -23,13 +24,13 @@ from mcpmux.auth.challenge import Challenge, read_challenge
 from mcpmux.auth.tokens import Tokens
 from mcpmux.errors import McpmuxError, TransportError
 
-AHEAD_SECONDS = 60.0
-AHEAD_SHARE = 0.2  # of a token's life, when that is less
-RENEW_SECONDS = 45.0  # for all requests of one renewal: discovery and the token
+AHEAD_SECONDS: Final = 60.0
+AHEAD_SHARE: Final = 0.2  # of a token's life, when that is less
+RENEW_SECONDS: Final = 45.0  # for all requests of one renewal: discovery and the token
 RETRY_SECONDS = 5.0
-NEW_SECONDS = 30.0  # so long a token counts as made a moment ago
+NEW_SECONDS: Final = 30.0  # so long a token counts as made a moment ago
 
-REFUSES_TOKEN = frozenset({401, 403})
+REFUSES_TOKEN: Final = frozenset({401, 403})
 """Statuses that say something of a token: no good, or not for this."""
 
 Header = tuple[tuple[str, str], ...]

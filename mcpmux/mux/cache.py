@@ -21,20 +21,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from mcpmux.mux.subscriptions import at_or_above
 from mcpmux.protocol import method as m
 
-MERGED = ""  # no upstream has this key
-ENTRY_OVERHEAD = 600  # bytes that an entry costs besides its value, about
-LARGEST_SHARE = 4  # one entry may take this part of everything: one large answer must not displace all others
-URI_LIMIT = 2048  # characters of a URI whose contents are kept
-PARTS_LIMIT = 32  # of such a URI: it is found by each of them when something above it changes
+MERGED: Final = ""  # no upstream has this key
+ENTRY_OVERHEAD: Final = 600  # bytes that an entry costs besides its value, about
+# The part of everything that one entry may take: it must not displace all others.
+LARGEST_SHARE: Final = 4
+URI_LIMIT: Final = 2048  # characters of a URI whose contents are kept
+PARTS_LIMIT: Final = 32  # of such a URI: it is found by each of them when something above it changes
 
-CHANGES = {
+CHANGES: Final = {
     m.RESOURCES_CHANGED: (m.RESOURCES_LIST, m.TEMPLATES_LIST),
     m.TOOLS_CHANGED: (m.TOOLS_LIST,),
     m.PROMPTS_CHANGED: (m.PROMPTS_LIST,),

@@ -11,15 +11,17 @@ after one that held the next attempt comes at once. Times are seconds of any clo
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
-FIRST_SECONDS = 0.2  # an upstream that restarts is usually back within a second
-LAST_SECONDS = 30.0  # a dead upstream is asked twice a minute
-GROWTH = 2.0
-JITTER = 0.5  # a hundred upstreams that died together must not come back together
-STABLE_SECONDS = 10.0  # a connection that held so long was a good one: the next loss starts afresh
-DEATHS = 5  # the quick attempts of the first few seconds; a server that survives none of them will not soon
-WINDOW_SECONDS = 60.0
-LOOP_SECONDS = 60.0
+FIRST_SECONDS: Final = 0.2  # an upstream that restarts is usually back within a second
+LAST_SECONDS: Final = 30.0  # a dead upstream is asked twice a minute
+GROWTH: Final = 2.0
+JITTER: Final = 0.5  # a hundred upstreams that died together must not come back together
+STABLE_SECONDS: Final = 10.0  # a connection that held so long was a good one: the next loss starts afresh
+# The quick attempts of the first seconds; a server that survives none will not soon.
+DEATHS: Final = 5
+WINDOW_SECONDS: Final = 60.0
+LOOP_SECONDS: Final = 60.0
 
 
 class Comeback:

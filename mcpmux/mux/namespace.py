@@ -21,14 +21,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from typing import Final
 
-NAME_LIMIT = 64
+NAME_LIMIT: Final = 64
 """Characters; hosts refuse longer tool names (and model APIs do)."""
 
-_HASH_DIGITS = 8
-_SHORTENED = re.compile(r"_[0-9a-f]{8}\Z")
-_UI = "ui://"
-_JOINT = "__"
+_HASH_DIGITS: Final = 8
+_SHORTENED: Final = re.compile(r"_[0-9a-f]{8}\Z")
+_UI: Final = "ui://"
+_JOINT: Final = "__"
 
 
 class Space:

@@ -24,17 +24,17 @@ Completions tell what exists, so a template's are given only when whatever it st
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mcpmux.config import AccessRule
 from mcpmux.mux.rule import Rule, Target, Template, template_glob
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import Principal
 
-NO_RULE = "access"
+NO_RULE: Final = "access"
 """What refuses when no rule allows."""
 
-USED_BY = {
+USED_BY: Final = {
     m.RESOURCES_LIST: m.RESOURCES_READ,
     m.TEMPLATES_LIST: m.RESOURCES_READ,
     m.TOOLS_LIST: m.TOOLS_CALL,
@@ -43,7 +43,7 @@ USED_BY = {
 }
 """List method → what its items are used by."""
 
-CAPABILITY_USES = {
+CAPABILITY_USES: Final = {
     "resources": (m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE),
     "tools": (m.TOOLS_CALL,),
     "tasks": (m.TOOLS_CALL,),
@@ -52,9 +52,10 @@ CAPABILITY_USES = {
 }
 """Capability → what it is for."""
 
-NAMES_URIS = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE})
+NAMES_URIS: Final = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE})
 
-MEMORY_LIMIT = 4096  # (principal, upstream, method) whose rules are remembered; then they are found anew
+# (principal, upstream, method) whose rules are remembered; then they are found anew.
+MEMORY_LIMIT: Final = 4096
 
 
 class Decision(NamedTuple):
@@ -156,8 +157,8 @@ class Policy:
         return self.allows(principal, upstream, USED_BY[list_method], item)
 
 
-_EVERY_USE = (m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.TOOLS_CALL, m.PROMPTS_GET, m.COMPLETE)
-_ANY_OTHER = "*"
+_EVERY_USE: Final = (m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.TOOLS_CALL, m.PROMPTS_GET, m.COMPLETE)
+_ANY_OTHER: Final = "*"
 """Stands for every method that mcpmux does not know: rules about all methods fit it."""
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from mcpmux.errors import RpcError
 from mcpmux.mux import task_ids
@@ -34,9 +34,9 @@ from mcpmux.protocol.tasks import made_task
 
 TextChange = Callable[[str], str]
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # RFC 3986 section 3.1: what every URI begins with
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # RFC 3986 section 3.1: what every URI begins with
 
-NAMED_BY = {
+NAMED_BY: Final = {
     m.RESOURCES_LIST: "uri",
     m.TEMPLATES_LIST: "uriTemplate",
     m.TOOLS_LIST: "name",
@@ -44,7 +44,7 @@ NAMED_BY = {
 }
 """Which member of an item is its name, in each list."""
 
-DEPTH_LIMIT = 64  # nesting of content blocks and arguments that is followed; deeper is left as it is
+DEPTH_LIMIT: Final = 64  # nesting of content blocks and arguments that is followed; deeper is left as it is
 
 
 def expose_item(method: str, item: Fields, space: Space) -> Fields:

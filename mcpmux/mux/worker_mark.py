@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Final
 from urllib.parse import parse_qs
 
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol.envelope import decode_fields, text_of
 
-WORKERS_LIMIT = 256  # more processes than any machine has use for
+WORKERS_LIMIT: Final = 256  # more processes than any machine has use for
 
-_MARK = re.compile(r"([1-9][0-9]{0,3})\.")
-_STATE, _TASK = "requestState", "taskId"  # members of `params` that name something of a worker
-_SAYS_STATE, _SAYS_TASK = b'"requestState"', b'"taskId"'
+_MARK: Final = re.compile(r"([1-9][0-9]{0,3})\.")
+# Members of `params` that name something of a worker.
+_STATE: Final = "requestState"
+_TASK: Final = "taskId"
+_SAYS_STATE: Final = b'"requestState"'
+_SAYS_TASK: Final = b'"taskId"'
 
 
 class ForeignMark(McpmuxError):

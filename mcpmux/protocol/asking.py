@@ -18,7 +18,7 @@ revision.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
@@ -28,15 +28,15 @@ from mcpmux.protocol.envelope import EMPTY_OBJECT, Request, decode_fields, decod
 from mcpmux.protocol.meta import META
 from mcpmux.protocol.raw_json import Fields, Raw
 
-ASKS = frozenset({m.CREATE_MESSAGE, m.ELICIT, m.ROOTS_LIST})
-STATE = "requestState"
-RESPONSES = "inputResponses"
-ERROR = "dev.mcpmux/error"
+ASKS: Final = frozenset({m.CREATE_MESSAGE, m.ELICIT, m.ROOTS_LIST})
+STATE: Final = "requestState"
+RESPONSES: Final = "inputResponses"
+ERROR: Final = "dev.mcpmux/error"
 
-WITHDRAWN = "dev.mcpmux/withdrawn"
+WITHDRAWN: Final = "dev.mcpmux/withdrawn"
 """Inside mcpmux: a server takes back what the parked call `params.requestState` waits for."""
 
-SHARED_CAPABILITIES = raw(
+SHARED_CAPABILITIES: Final = raw(
     {
         "sampling": {"tools": {}},
         "elicitation": {"form": {}, "url": {}},
@@ -45,13 +45,13 @@ SHARED_CAPABILITIES = raw(
 )
 """What a session that many clients share declares to a legacy server: whatever one of them may offer."""
 
-ELICITATION_ID = "elicitationId"
-RELATED_TASK = "io.modelcontextprotocol/related-task"
+ELICITATION_ID: Final = "elicitationId"
+RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 
-_NEED_TOOLS = ("tools", "toolChoice")
+_NEED_TOOLS: Final = ("tools", "toolChoice")
 """Only a client with `sampling.tools` may be asked with these."""
 
-_CAPABILITY = {m.CREATE_MESSAGE: "sampling", m.ELICIT: "elicitation", m.ROOTS_LIST: "roots"}
+_CAPABILITY: Final = {m.CREATE_MESSAGE: "sampling", m.ELICIT: "elicitation", m.ROOTS_LIST: "roots"}
 
 
 class Wish(NamedTuple):

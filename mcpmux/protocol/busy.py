@@ -8,12 +8,15 @@ Source: RFC 9110 sections 10.2.3 and 15.6.4, RFC 6585 section 4.
 
 from __future__ import annotations
 
+from typing import Final
+
 from mcpmux.errors import RpcError
 from mcpmux.protocol.codes import BUSY
 
 RETRY_SECONDS = 1  # what is in the way is an exchange that runs, and few run longer
-TOO_MANY_REQUESTS, UNAVAILABLE = 429, 503
-IN_FLIGHT = "limits.max_in_flight"  # the setting
+TOO_MANY_REQUESTS: Final = 429
+UNAVAILABLE: Final = 503
+IN_FLIGHT: Final = "limits.max_in_flight"  # the setting
 
 
 class Busy(RpcError):

@@ -7,7 +7,7 @@ Source: "_meta" in the Base Protocol overview, 2026-07-28.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from mcpmux.protocol.envelope import decode_fields, id_of, text_of
 from mcpmux.protocol.frozen import Frozen
@@ -15,8 +15,8 @@ from mcpmux.protocol.meta import META, MODERN_KEYS, PROGRESS_TOKEN, Meta
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 
-KEPT = 256  # values of `_meta` that are kept as they were read
-KEPT_BYTES = 1024  # of one; a longer one is read anew each time
+KEPT: Final = 256  # values of `_meta` that are kept as they were read
+KEPT_BYTES: Final = 1024  # of one; a longer one is read anew each time
 
 
 class Call(Frozen, frozen=True, gc=False):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -27,20 +27,20 @@ from mcpmux.protocol.shapes import Id, ReplyOut, RequestOut, Wire, WireError, Wi
 
 T = TypeVar("T")
 
-_encoder = msgspec.json.Encoder()
-_fields_decoder = msgspec.json.Decoder(Fields)
-_list_decoder = msgspec.json.Decoder(list[Fields])
-_any_decoder = msgspec.json.Decoder()
-_text_decoder = msgspec.json.Decoder(str)
-_items_decoder = msgspec.json.Decoder(list[Raw])
+_encoder: Final = msgspec.json.Encoder()
+_fields_decoder: Final = msgspec.json.Decoder(Fields)
+_list_decoder: Final = msgspec.json.Decoder(list[Fields])
+_any_decoder: Final = msgspec.json.Decoder()
+_text_decoder: Final = msgspec.json.Decoder(str)
+_items_decoder: Final = msgspec.json.Decoder(list[Raw])
 
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding a stranger's bytes can raise: malformed, not UTF-8, nested deeper than we go."""
 
-EMPTY_OBJECT = Raw(b"{}")
-_BATCH = re.compile(rb"\s*\[")
+EMPTY_OBJECT: Final = Raw(b"{}")
+_BATCH: Final = re.compile(rb"\s*\[")
 
-NO_BATCH = (
+NO_BATCH: Final = (
     "Invalid request: batches are part of sessions of revision 2025-03-26 only; send messages one by one"
 )
 
@@ -96,10 +96,10 @@ class ErrorReply(Frozen, frozen=True, gc=False):
 Message = Request | Notification | Reply | ErrorReply
 
 
-_wire_decoder = msgspec.json.Decoder(Wire)
-_wire_request_decoder = msgspec.json.Decoder(WireRequest)
-_wire_reply_decoder = msgspec.json.Decoder(WireReply)
-_wire_error_decoder = msgspec.json.Decoder(WireError)
+_wire_decoder: Final = msgspec.json.Decoder(Wire)
+_wire_request_decoder: Final = msgspec.json.Decoder(WireRequest)
+_wire_reply_decoder: Final = msgspec.json.Decoder(WireReply)
+_wire_error_decoder: Final = msgspec.json.Decoder(WireError)
 
 
 class BadMessage(RpcError):

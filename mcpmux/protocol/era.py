@@ -19,7 +19,7 @@ Source: changelog of 2026-07-28; `server/resources` error handling; `server/util
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
@@ -40,13 +40,13 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST
 
-_COMPLETE = raw("complete")
-_NOT_FRESH = raw(0)
-_PRIVATE = raw("private")
-_NEWEST = raw(NEWEST)
-_NAMES_A_RESOURCE = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
-_BOOLEAN_SCHEMAS = {b"true": raw({}), b"false": raw({"not": {}})}
-_MODERN_RESULT_KEYS = ("resultType", "ttlMs", "cacheScope")
+_COMPLETE: Final = raw("complete")
+_NOT_FRESH: Final = raw(0)
+_PRIVATE: Final = raw("private")
+_NEWEST: Final = raw(NEWEST)
+_NAMES_A_RESOURCE: Final = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
+_BOOLEAN_SCHEMAS: Final = {b"true": raw({}), b"false": raw({"not": {}})}
+_MODERN_RESULT_KEYS: Final = ("resultType", "ttlMs", "cacheScope")
 
 
 def upgrade_call(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
@@ -22,27 +22,28 @@ from mcpmux.protocol.revisions import SUPPORTED
 
 Headers = tuple[tuple[str, str], ...]
 
-VERSION_HEADER = "mcp-protocol-version"
-METHOD_HEADER = "mcp-method"
-NAME_HEADER = "mcp-name"
-PARAM_PREFIX = "mcp-param-"
-SESSION_HEADER = "mcp-session-id"
-LAST_EVENT_ID = "last-event-id"
+VERSION_HEADER: Final = "mcp-protocol-version"
+METHOD_HEADER: Final = "mcp-method"
+NAME_HEADER: Final = "mcp-name"
+PARAM_PREFIX: Final = "mcp-param-"
+SESSION_HEADER: Final = "mcp-session-id"
+LAST_EVENT_ID: Final = "last-event-id"
 
-_NAMED_BY = {m.TOOLS_CALL: "name", m.PROMPTS_GET: "name", m.RESOURCES_READ: "uri"}
-_NAMED_TASKS = frozenset({m.TASKS_GET, m.TASKS_UPDATE, m.TASKS_CANCEL})
+_NAMED_BY: Final = {m.TOOLS_CALL: "name", m.PROMPTS_GET: "name", m.RESOURCES_READ: "uri"}
+_NAMED_TASKS: Final = frozenset({m.TASKS_GET, m.TASKS_UPDATE, m.TASKS_CANCEL})
 """Named by their `taskId`, says the Tasks extension; said by us, and believed when a client says nothing."""
-_NAMING = {**_NAMED_BY, **dict.fromkeys(_NAMED_TASKS, "taskId")}
-_PACKED = "=?base64?"
-_SENTINEL = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
-_PLAIN = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)?")
-_WHITESPACE = " \t"  # what may stand around a header value (RFC 9110 section 5.5); other blanks are content
-_INTEGER = re.compile(r"(-?[0-9]{1,20})(?:\.0{1,20})?")  # a safe integer has 16 digits at most
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_NAMED_SCHEMAS = frozenset(
+_NAMING: Final = {**_NAMED_BY, **dict.fromkeys(_NAMED_TASKS, "taskId")}
+_PACKED: Final = "=?base64?"
+_SENTINEL: Final = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
+_PLAIN: Final = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)?")
+# What may stand around a header value (RFC 9110 section 5.5); other blanks are content.
+_WHITESPACE: Final = " \t"
+_INTEGER: Final = re.compile(r"(-?[0-9]{1,20})(?:\.0{1,20})?")  # a safe integer has 16 digits at most
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NAMED_SCHEMAS: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )
-_NO_SCHEMA = frozenset({"const", "default", "enum", "examples", "required", "dependentRequired"})
+_NO_SCHEMA: Final = frozenset({"const", "default", "enum", "examples", "required", "dependentRequired"})
 
 
 class HeaderMismatch(RpcError):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol import method as m
@@ -27,7 +27,7 @@ from mcpmux.protocol.envelope import ErrorReply, Reply, Request, encode_request,
 from mcpmux.protocol.meta import LOG_LEVEL, PROGRESS_TOKEN, VERSION
 from mcpmux.protocol.shapes import Id
 
-EVENT_LIMIT = 64  # events that wait for one exchange; a reader that keeps up never sees the bound
+EVENT_LIMIT: Final = 64  # events that wait for one exchange; a reader that keeps up never sees the bound
 
 
 class Limit(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -16,21 +17,22 @@ from mcpmux.protocol.envelope import BadMessage, Reply, decode_fields, decode_li
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.shapes import Id
 
-LARGE_BYTES = 64 * 1024  # of a value: copying a smaller one costs less than a part of its own
-TAIL_BYTES = 512  # behind the result: an id, and little else
-PIECE_BYTES = 64 * 1024  # of text that is looked at at a time
-QUICK_BYTES = 256  # at first, as most strings are short
-QUOTES_LIMIT = 64  # strings, and quotes in a string, that are looked for; with more the decoder is faster
-_BACKSLASH = 0x5C
+LARGE_BYTES: Final = 64 * 1024  # of a value: copying a smaller one costs less than a part of its own
+TAIL_BYTES: Final = 512  # behind the result: an id, and little else
+PIECE_BYTES: Final = 64 * 1024  # of text that is looked at at a time
+QUICK_BYTES: Final = 256  # at first, as most strings are short
+# Strings, and quotes in a string, that are looked for; with more the decoder is faster.
+QUOTES_LIMIT: Final = 64
+_BACKSLASH: Final = 0x5C
 
 Part = bytes | memoryview
 Body = bytes | bytearray
 
-_MEMBER = rb'\s*"(?:jsonrpc|id)"\s*:\s*(?:-?[0-9]{1,18}|"[^"\\]{0,200}")\s*'
-_HEAD = re.compile(rb"\s*\{((?:" + _MEMBER + rb',){0,2})\s*"result"\s*:\s*(?=\{)')
-_TAIL = re.compile(rb"((?:," + _MEMBER + rb"){0,2})\}\s*\Z")
+_MEMBER: Final = rb'\s*"(?:jsonrpc|id)"\s*:\s*(?:-?[0-9]{1,18}|"[^"\\]{0,200}")\s*'
+_HEAD: Final = re.compile(rb"\s*\{((?:" + _MEMBER + rb',){0,2})\s*"result"\s*:\s*(?=\{)')
+_TAIL: Final = re.compile(rb"((?:," + _MEMBER + rb"){0,2})\}\s*\Z")
 
-_encode = msgspec.json.Encoder().encode
+_encode: Final = msgspec.json.Encoder().encode
 
 
 def read_large_reply(data: Body) -> Reply | None:

@@ -7,53 +7,53 @@ the extension `io.modelcontextprotocol/tasks` (SEP-2663) for tasks.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-INITIALIZE = "initialize"
-INITIALIZED = "notifications/initialized"
-PING = "ping"
-DISCOVER = "server/discover"
+INITIALIZE: Final = "initialize"
+INITIALIZED: Final = "notifications/initialized"
+PING: Final = "ping"
+DISCOVER: Final = "server/discover"
 
-RESOURCES_LIST = "resources/list"
-TEMPLATES_LIST = "resources/templates/list"
-RESOURCES_READ = "resources/read"
-RESOURCES_SUBSCRIBE = "resources/subscribe"
-RESOURCES_UNSUBSCRIBE = "resources/unsubscribe"
-TOOLS_LIST = "tools/list"
-TOOLS_CALL = "tools/call"
-PROMPTS_LIST = "prompts/list"
-PROMPTS_GET = "prompts/get"
-COMPLETE = "completion/complete"
-LISTEN = "subscriptions/listen"
-SET_LEVEL = "logging/setLevel"
+RESOURCES_LIST: Final = "resources/list"
+TEMPLATES_LIST: Final = "resources/templates/list"
+RESOURCES_READ: Final = "resources/read"
+RESOURCES_SUBSCRIBE: Final = "resources/subscribe"
+RESOURCES_UNSUBSCRIBE: Final = "resources/unsubscribe"
+TOOLS_LIST: Final = "tools/list"
+TOOLS_CALL: Final = "tools/call"
+PROMPTS_LIST: Final = "prompts/list"
+PROMPTS_GET: Final = "prompts/get"
+COMPLETE: Final = "completion/complete"
+LISTEN: Final = "subscriptions/listen"
+SET_LEVEL: Final = "logging/setLevel"
 
-CANCELLED = "notifications/cancelled"
-PROGRESS = "notifications/progress"
-LOG_MESSAGE = "notifications/message"
-ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
-RESOURCE_UPDATED = "notifications/resources/updated"
-RESOURCES_CHANGED = "notifications/resources/list_changed"
-TOOLS_CHANGED = "notifications/tools/list_changed"
-PROMPTS_CHANGED = "notifications/prompts/list_changed"
-ROOTS_CHANGED = "notifications/roots/list_changed"
+CANCELLED: Final = "notifications/cancelled"
+PROGRESS: Final = "notifications/progress"
+LOG_MESSAGE: Final = "notifications/message"
+ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+RESOURCE_UPDATED: Final = "notifications/resources/updated"
+RESOURCES_CHANGED: Final = "notifications/resources/list_changed"
+TOOLS_CHANGED: Final = "notifications/tools/list_changed"
+PROMPTS_CHANGED: Final = "notifications/prompts/list_changed"
+ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 
-TASKS_GET = "tasks/get"
-TASKS_RESULT = "tasks/result"
-TASKS_LIST = "tasks/list"
-TASKS_CANCEL = "tasks/cancel"
-TASKS_UPDATE = "tasks/update"
-TASK_STATUS = "notifications/tasks/status"
-ELICITATION_COMPLETE = "notifications/elicitation/complete"
+TASKS_GET: Final = "tasks/get"
+TASKS_RESULT: Final = "tasks/result"
+TASKS_LIST: Final = "tasks/list"
+TASKS_CANCEL: Final = "tasks/cancel"
+TASKS_UPDATE: Final = "tasks/update"
+TASK_STATUS: Final = "notifications/tasks/status"
+ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 
-MISSED = "dev.mcpmux/missed"
+MISSED: Final = "dev.mcpmux/missed"
 """Said by our own edge to the core, never on a wire: what a server told for a while may not have arrived."""
 
-HEARING = "dev.mcpmux/hearing"
+HEARING: Final = "dev.mcpmux/hearing"
 """Likewise: whether a legacy server's announcements can be heard has changed; its channel says how it is."""
 
-CREATE_MESSAGE = "sampling/createMessage"
-ELICIT = "elicitation/create"
-ROOTS_LIST = "roots/list"
+CREATE_MESSAGE: Final = "sampling/createMessage"
+ELICIT: Final = "elicitation/create"
+ROOTS_LIST: Final = "roots/list"
 
 
 class ListMethod(NamedTuple):
@@ -63,34 +63,34 @@ class ListMethod(NamedTuple):
     capability: str
 
 
-LISTS = {
+LISTS: Final = {
     RESOURCES_LIST: ListMethod("resources", "resources"),
     TEMPLATES_LIST: ListMethod("resourceTemplates", "resources"),
     TOOLS_LIST: ListMethod("tools", "tools"),
     PROMPTS_LIST: ListMethod("prompts", "prompts"),
 }
 
-PAGED = {**LISTS, TASKS_LIST: ListMethod("tasks", "tasks")}
+PAGED: Final = {**LISTS, TASKS_LIST: ListMethod("tasks", "tasks")}
 """Every list that comes in pages; tasks are merged like the others, but are each client's own."""
 
-CACHEABLE = frozenset({*LISTS, DISCOVER, RESOURCES_READ})
+CACHEABLE: Final = frozenset({*LISTS, DISCOVER, RESOURCES_READ})
 
-MAY_ASK_FOR_INPUT = frozenset({PROMPTS_GET, RESOURCES_READ, TOOLS_CALL})
+MAY_ASK_FOR_INPUT: Final = frozenset({PROMPTS_GET, RESOURCES_READ, TOOLS_CALL})
 
-ASKED_DURING = MAY_ASK_FOR_INPUT | {TASKS_RESULT}
+ASKED_DURING: Final = MAY_ASK_FOR_INPUT | {TASKS_RESULT}
 """Requests during which a legacy server may ask its client something."""
 
-ABOUT_TASKS = frozenset({TOOLS_CALL, TASKS_GET, TASKS_RESULT, TASKS_LIST, TASKS_CANCEL, TASKS_UPDATE})
+ABOUT_TASKS: Final = frozenset({TOOLS_CALL, TASKS_GET, TASKS_RESULT, TASKS_LIST, TASKS_CANCEL, TASKS_UPDATE})
 """What can make a task or is about one."""
 
-ABOUT_ONE_TASK = frozenset({TASKS_GET, TASKS_RESULT, TASKS_CANCEL, TASKS_UPDATE})
+ABOUT_ONE_TASK: Final = frozenset({TASKS_GET, TASKS_RESULT, TASKS_CANCEL, TASKS_UPDATE})
 
-IDEMPOTENT = frozenset(
+IDEMPOTENT: Final = frozenset(
     {*LISTS, DISCOVER, RESOURCES_READ, PROMPTS_GET, COMPLETE, TASKS_GET, TASKS_LIST, TASKS_RESULT}
 )
 """Reading these twice changes nothing, so they may be sent again after a lost connection."""
 
-REMOVED_IN_MODERN = frozenset(
+REMOVED_IN_MODERN: Final = frozenset(
     {INITIALIZE, PING, SET_LEVEL, RESOURCES_SUBSCRIBE, RESOURCES_UNSUBSCRIBE, TASKS_LIST, TASKS_RESULT}
 )
 """Requests of the legacy revisions that 2026-07-28 no longer has."""

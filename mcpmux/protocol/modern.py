@@ -6,7 +6,7 @@ Source: "_meta" and "Error Codes" in the Base Protocol overview, "Streamable HTT
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Call
@@ -24,10 +24,10 @@ from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VE
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.revisions import SUPPORTED, is_modern
 
-LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Least to most severe (RFC 5424)."""
 
-_STATUS = {
+_STATUS: Final = {
     PARSE_ERROR: 400,
     INVALID_REQUEST: 400,
     METHOD_NOT_FOUND: 404,

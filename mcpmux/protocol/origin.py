@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 from ipaddress import IPv6Address
+from typing import Final
 from urllib.parse import urlsplit
 
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-VERDICTS = 256  # kept; the same few names are asked for again and again
-_ANYWHERE = frozenset({"0.0.0.0", "::", ""})
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+VERDICTS: Final = 256  # kept; the same few names are asked for again and again
+_ANYWHERE: Final = frozenset({"0.0.0.0", "::", ""})
 
 
 class OriginPolicy:

@@ -7,12 +7,13 @@ about. Two clients with the same principal are the same somebody, however they w
 from __future__ import annotations
 
 import re
+from typing import Final
 
 import msgspec
 
-MOST_NAME = 256  # characters
+MOST_NAME: Final = 256  # characters
 
-_NAME = re.compile(rf"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,{MOST_NAME}}}")
+_NAME: Final = re.compile(rf"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,{MOST_NAME}}}")
 
 
 class Principal(msgspec.Struct, frozen=True, gc=False):
@@ -26,7 +27,7 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
         return bool(self.name)
 
 
-ANYONE = Principal("")
+ANYONE: Final = Principal("")
 """A client that nobody has asked who it is."""
 
 

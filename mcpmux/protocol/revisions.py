@@ -5,22 +5,24 @@ Source: "Versioning and Compatibility", 2026-07-28; "Lifecycle" of the earlier r
 
 from __future__ import annotations
 
-V_2024_11_05 = "2024-11-05"
-V_2025_03_26 = "2025-03-26"
-V_2025_06_18 = "2025-06-18"
-V_2025_11_25 = "2025-11-25"
-V_2026_07_28 = "2026-07-28"
+from typing import Final
 
-LEGACY = (V_2024_11_05, V_2025_03_26, V_2025_06_18, V_2025_11_25)
-MODERN = (V_2026_07_28,)
-NEWEST_LEGACY = LEGACY[-1]
-NEWEST = MODERN[-1]
-SUPPORTED = MODERN[::-1] + LEGACY[::-1]
+V_2024_11_05: Final = "2024-11-05"
+V_2025_03_26: Final = "2025-03-26"
+V_2025_06_18: Final = "2025-06-18"
+V_2025_11_25: Final = "2025-11-25"
+V_2026_07_28: Final = "2026-07-28"
+
+LEGACY: Final = (V_2024_11_05, V_2025_03_26, V_2025_06_18, V_2025_11_25)
+MODERN: Final = (V_2026_07_28,)
+NEWEST_LEGACY: Final = LEGACY[-1]
+NEWEST: Final = MODERN[-1]
+SUPPORTED: Final = MODERN[::-1] + LEGACY[::-1]
 """Every revision, newest first, as listed in errors and in `server/discover`."""
 
 # A client that sends no MCP-Protocol-Version header is taken to speak this one
 # (Streamable HTTP, 2025-06-18 and later).
-ASSUMED_WITHOUT_HEADER = V_2025_03_26
+ASSUMED_WITHOUT_HEADER: Final = V_2025_03_26
 
 
 def negotiate_legacy(requested: str) -> str:

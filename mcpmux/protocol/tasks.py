@@ -19,7 +19,7 @@ Source: `basic/utilities/tasks`, 2025-11-25; the Tasks extension (SEP-2663).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol.asking import RELATED_TASK
@@ -30,14 +30,15 @@ from mcpmux.protocol.meta import META
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_11_25, is_modern
 
-EXTENSION = "io.modelcontextprotocol/tasks"
-TASK = "task"
-TASK_ID = "taskId"
-TERMINAL = frozenset({"completed", "failed", "cancelled"})
+EXTENSION: Final = "io.modelcontextprotocol/tasks"
+TASK: Final = "task"
+TASK_ID: Final = "taskId"
+TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
 
-_RENAMED = {"ttl": "ttlMs", "pollInterval": "pollIntervalMs"}
-_DEFAULT_POLL_MS = 1000
-_POLL_BOUNDS_MS = (100, 10_000)  # a server that names nothing sensible is neither flooded nor forgotten
+_RENAMED: Final = {"ttl": "ttlMs", "pollInterval": "pollIntervalMs"}
+_DEFAULT_POLL_MS: Final = 1000
+# Who names nothing sensible is neither flooded nor forgotten.
+_POLL_BOUNDS_MS: Final = (100, 10_000)
 
 
 def knows_extension(capabilities: Raw | None) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 import trio
@@ -46,18 +46,18 @@ from mcpmux.runtime.term import Term, limited
 
 log = structlog.get_logger()
 
-PARK_SECONDS = 600.0  # for a person to answer; then the server is told that nobody did
-PARK_LIMIT = 1000  # parked calls of one server; each holds a request of it open
-STATE_BYTES = 24  # of randomness: a state is proof that one was given it
+PARK_SECONDS: Final = 600.0  # for a person to answer; then the server is told that nobody did
+PARK_LIMIT: Final = 1000  # parked calls of one server; each holds a request of it open
+STATE_BYTES: Final = 24  # of randomness: a state is proof that one was given it
 
-_ANSWERS = (Reply, ErrorReply)
+_ANSWERS: Final = (Reply, ErrorReply)
 
 Send = Callable[[bytes], Awaitable[None]]
 
 Hear = Callable[[Notification], None]
 """Takes a notification of the peer that belongs to no exchange. Never waits."""
 
-AMBIGUOUS = (
+AMBIGUOUS: Final = (
     "clients share this session and mcpmux cannot tell which one is meant; "
     'set session = "per-client" on the upstream'
 )

@@ -16,6 +16,7 @@ answered just before them. The upstream has the prefix of now, and the one it ha
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
@@ -33,10 +34,10 @@ from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.posted import Posted
 from mcpmux.runtime.upstreams.upstream import Upstream
 
-PLAIN = frozenset({m.RESOURCES_READ, m.PROMPTS_GET, m.TOOLS_CALL})
+PLAIN: Final = frozenset({m.RESOURCES_READ, m.PROMPTS_GET, m.TOOLS_CALL})
 """Methods of calls that may be plain."""
 
-_GOES_ON = frozenset({STATE, RESPONSES, TASK})
+_GOES_ON: Final = frozenset({STATE, RESPONSES, TASK})
 
 Narrow = Callable[[Call, Notify], Notify]
 """What a call hears of all that its server says on the way."""

@@ -7,6 +7,8 @@ sessions and what a method means, but for cancellation, progress and log message
 
 from __future__ import annotations
 
+from typing import Final
+
 import structlog
 import trio
 
@@ -46,10 +48,11 @@ from mcpmux.transports.pipe import MessagePipe, receive_from
 
 log = structlog.get_logger()
 
-_ANSWERS = (Reply, ErrorReply)
+_ANSWERS: Final = (Reply, ErrorReply)
 
-INCOMING_LIMIT = 1024  # exchanges of one peer at a time; more than any host opens, less than hurts
-OBJECTION_LIMIT = 16  # refusals of one peer's messages that wait to be sent, after which it is not read on
+INCOMING_LIMIT: Final = 1024  # exchanges of one peer at a time; more than any host opens, less than hurts
+# Refusals of one peer's messages that wait to be sent, after which it is not read on.
+OBJECTION_LIMIT: Final = 16
 
 
 class Link(Posting):

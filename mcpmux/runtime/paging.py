@@ -87,7 +87,7 @@ async def find_page(upstream: Upstream, call: Call, cursor: str | None, *, anew:
             texts, items = expose_list(call.method, page.items, upstream.space)
         except ValueError:
             raise not_a_list(upstream, call.method) from None
-        hints = {key: page.result[key] for key in HINTS if key in page.result}
+        hints: Fields = {key: page.result[key] for key in HINTS if key in page.result}
         return Page(texts, items, page.following, hints, 2 * len(memoryview(page.items)))
 
     memory = upstream.memory

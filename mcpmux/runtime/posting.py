@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from contextlib import suppress
+from typing import Final
 
 import trio
 
@@ -23,9 +24,9 @@ from mcpmux.runtime.term import Term, limited
 from mcpmux.transports.pipe import MessagePipe, offer_to
 from mcpmux.transports.punctuality import Punctuality
 
-EXPIRE_SECONDS = 10.0  # how often parked calls are looked after
-FAREWELL_SECONDS = 2.0  # for telling a peer that an exchange is cancelled
-LAST_WORDS_SECONDS = 1.0  # for the answers of a peer that takes nothing more
+EXPIRE_SECONDS: Final = 10.0  # how often parked calls are looked after
+FAREWELL_SECONDS: Final = 2.0  # for telling a peer that an exchange is cancelled
+LAST_WORDS_SECONDS: Final = 1.0  # for the answers of a peer that takes nothing more
 
 
 class Posting:

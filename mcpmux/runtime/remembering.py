@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import trio
 
 from mcpmux.errors import RpcError
@@ -14,7 +16,7 @@ from mcpmux.runtime.tap import EXCHANGE
 from mcpmux.runtime.upstreams.memory import Ask, Memory, Page
 from mcpmux.runtime.upstreams.upstream import Upstream
 
-REMEMBERED = frozenset({*m.LISTS, m.RESOURCES_READ})
+REMEMBERED: Final = frozenset({*m.LISTS, m.RESOURCES_READ})
 """What `ask_or_remember` may answer without asking."""
 
 

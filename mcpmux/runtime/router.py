@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -43,7 +44,8 @@ from mcpmux.runtime.tasks.tasks import Tasks
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.upstream import Upstream
 
-STARTUP_SECONDS = 10.0  # how long a client's first question waits for upstreams that are still starting
+# How long a client's first question waits for upstreams that are still starting.
+STARTUP_SECONDS: Final = 10.0
 
 
 Introduction = tuple[dict[str, object], str | None]

@@ -6,13 +6,14 @@ Source: "_meta" in the Base Protocol overview, 2026-07-28.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 from mcpmux.protocol.envelope import decode_fields, raw
 from mcpmux.protocol.meta import META, SERVER_INFO
 from mcpmux.protocol.raw_json import Fields, Raw
 
-KEPT = 256  # values of `_meta` whose signed form is kept: servers repeat them
-KEPT_BYTES = 1024  # of one; a longer one is signed anew each time
+KEPT: Final = 256  # values of `_meta` whose signed form is kept: servers repeat them
+KEPT_BYTES: Final = 1024  # of one; a longer one is signed anew each time
 
 
 class Signature:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextvars import ContextVar
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 import trio
@@ -29,14 +29,15 @@ Side = Literal["client", "upstream"]
 Direction = Literal["in", "out"]
 """Seen from mcpmux: what it receives, what it sends."""
 
-LAST_SECONDS = 5.0  # for keeping how an exchange went that was cut off
-NO_HEADERS: Mapping[str, str] = {}
-INTRODUCTION_LENGTH = 1024  # bytes; modern clients say who they are with every call, and longer is read anew
+LAST_SECONDS: Final = 5.0  # for keeping how an exchange went that was cut off
+NO_HEADERS: Final[Mapping[str, str]] = {}
+# Bytes; modern clients say it with every call, and longer is read anew.
+INTRODUCTION_LENGTH: Final = 1024
 
 Introduction: TypeAlias = tuple[Raw | None, Raw | None]
 """What a modern call says about its client: revision, and who it is."""
 
-EXCHANGE: ContextVar[int] = ContextVar("exchange", default=0)
+EXCHANGE: Final[ContextVar[int]] = ContextVar("exchange", default=0)
 """The exchange that a task works for, 0 for none. Tasks that it starts inherit it."""
 
 
@@ -47,7 +48,7 @@ class _AtOnce:
         yield from ()
 
 
-AT_ONCE = _AtOnce()
+AT_ONCE: Final = _AtOnce()
 """What was to be done has been done: it can be awaited, and need not be."""
 
 
@@ -162,14 +163,14 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
     headers: Mapping[str, str]
 
 
-ORIGIN: ContextVar[Origin | None] = ContextVar("origin", default=None)
+ORIGIN: Final[ContextVar[Origin | None]] = ContextVar("origin", default=None)
 """Of the exchange in `EXCHANGE`, or, when there is none, of the one before."""
 
 
 Trace = Callable[[Leg, Call, Callable[[Call], Awaitable[Fields]]], Awaitable[Fields]]
 """Has `work` do a call of an upstream, and may change its `_meta`. Returns and raises what `work` does."""
 
-TRACE_HEADERS: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("trace headers", default=())
+TRACE_HEADERS: Final[ContextVar[tuple[tuple[str, str], ...]]] = ContextVar("trace headers", default=())
 """HTTP headers for what a task asks of an upstream, as a Trace says."""
 
 

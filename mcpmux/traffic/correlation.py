@@ -27,7 +27,7 @@ from mcpmux.traffic.moment import MICROS
 from mcpmux.traffic.said import NOTHING, Glance, Params
 from mcpmux.traffic.seen import Passed, Pending, Seen
 
-PENDING_LIMIT = 4096  # of one leg and direction; older ones are taken for never answered
+PENDING_LIMIT: Final = 4096  # of one leg and direction; older ones are taken for never answered
 
 
 _Asked: TypeAlias = dict[Id, Pending]
@@ -200,10 +200,11 @@ def _split(batch: bytes) -> list[bytes] | None:
         return None
 
 
-_IN, _OUT = 0, 1
+_IN: Final = 0
+_OUT: Final = 1
 _DATA: Final = 2  # of Passed
 _EXCHANGE: Final = 0  # of Pending
-_OF_EXCHANGES = frozenset({m.PROGRESS, m.LOG_MESSAGE})
+_OF_EXCHANGES: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE})
 
 
 def _is_id(value: Any) -> bool:

@@ -6,6 +6,8 @@ are not as they should be in some place are read again, member by member.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 from msgspec import UNSET
 
@@ -14,10 +16,10 @@ from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.shapes import Id
 from mcpmux.traffic.said import NOTHING, Error, Glance, Params, Result
 
-_decode = msgspec.json.Decoder(Glance).decode
-_params_decoder = msgspec.json.Decoder(Params)
-_result_decoder = msgspec.json.Decoder(Result)
-_NOT_DECODED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_decode: Final = msgspec.json.Decoder(Glance).decode
+_params_decoder: Final = msgspec.json.Decoder(Params)
+_result_decoder: Final = msgspec.json.Decoder(Result)
+_NOT_DECODED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def glance(data: bytes) -> Glance:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Final
 
-MICROS = 1_000_000
-SECONDS_CACHED = 16  # what is written at one time is from one or two
+MICROS: Final = 1_000_000
+SECONDS_CACHED: Final = 16  # what is written at one time is from one or two
 
 
 def micros_of(seconds: float) -> int:

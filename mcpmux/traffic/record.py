@@ -39,13 +39,13 @@ With level `metadata` neither `message` nor `text` is there. A record of kind `s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
 from mcpmux.protocol.raw_json import Raw
 
-VERSION = 1
+VERSION: Final = 1
 
 if TYPE_CHECKING:
     Body: TypeAlias = Raw | None
@@ -53,7 +53,7 @@ else:
     Body = Raw  # msgspec decodes a Raw member only when its type is nothing else; absent it is None
 
 Kind = Literal["request", "notification", "result", "error", "invalid", "start"]
-ANSWERS = frozenset({"result", "error"})
+ANSWERS: Final = frozenset({"result", "error"})
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

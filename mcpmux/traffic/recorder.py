@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
 
 import trio
 
@@ -21,7 +22,7 @@ from mcpmux.traffic.correlation import Correlator
 from mcpmux.traffic.seen import Exchange, Passed
 from mcpmux.traffic.watcher import LONG, Archive, Doorkeeper, Keeper, Sink
 
-BATCH = 128  # messages that wait to be looked at: one look costs less for many
+BATCH: Final = 128  # messages that wait to be looked at: one look costs less for many
 
 
 class Recorder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -41,7 +41,7 @@ class Error(msgspec.Struct, gc=False):
     message: str = ""
 
 
-NOTHING = Params()
+NOTHING: Final = Params()
 
 
 class Glance(msgspec.Struct, gc=False):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.seen import Exchange, Seen
 
-LONG = 16 * 2**10  # bytes; longer messages do not wait, so that those that do take little memory
+LONG: Final = 16 * 2**10  # bytes; longer messages do not wait, so that those that do take little memory
 
 
 class Sink(Protocol):

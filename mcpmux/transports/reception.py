@@ -17,18 +17,19 @@ import select
 import sys
 from collections.abc import Callable
 from time import perf_counter
+from typing import Final
 
 import structlog
 import trio
 
 log = structlog.get_logger()
 
-MOST_AT_ONCE = 64  # calls before other tasks get their turn
-MOST_LINGERED = 16  # the same where each may have been waited for, besides those that are ready then
+MOST_AT_ONCE: Final = 64  # calls before other tasks get their turn
+MOST_LINGERED: Final = 16  # the same where each may have been waited for, besides those that are ready then
 LINGER_SECONDS = 60e-6  # about as long as it takes to be woken
-MOST_MISSES = 6  # that are counted: twice as many waits without lingering after each, 64 in the end
-FEW = 8  # connections that are busy; with more of them something is ready all the time
-COUNTED_WAITS = 64  # after which it is found out anew which connections are busy
+MOST_MISSES: Final = 6  # that are counted: twice as many waits without lingering after each, 64 in the end
+FEW: Final = 8  # connections that are busy; with more of them something is ready all the time
+COUNTED_WAITS: Final = 64  # after which it is found out anew which connections are busy
 
 available = sys.platform == "linux"
 

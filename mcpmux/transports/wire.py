@@ -13,25 +13,24 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 from trio.lowlevel import wait_readable, wait_writable
 
 from mcpmux.errors import ConnectFailed, TransportClosed
 
-RECEIVE_BYTES = 64 * 1024  # one receive holds any usual message whole
-LARGE_RECEIVE_BYTES = (
-    512 * 1024
-)  # of what is of use only as a whole: each piece costs a turn of the scheduler
+RECEIVE_BYTES: Final = 64 * 1024  # one receive holds any usual message whole
+# Of what is of use only as a whole: each piece costs a turn of the scheduler.
+LARGE_RECEIVE_BYTES: Final = 512 * 1024
 
 # A server that vanished without a word (power, network, a firewall that forgot) is found out in a minute.
-KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
+KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
 """The last in milliseconds: for what was sent and is not acknowledged. Systems lack some of them."""
 
 
-LARGE_SEND_BYTES = 2 * 2**20  # that may wait in the kernel to be sent, for who has large messages
-PARTS_AT_ONCE = 64  # what every system takes in one call; the rest comes after
+LARGE_SEND_BYTES: Final = 2 * 2**20  # that may wait in the kernel to be sent, for who has large messages
+PARTS_AT_ONCE: Final = 64  # what every system takes in one call; the rest comes after
 
 Part = bytes | memoryview
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable
 from functools import partial
+from typing import Final
 
 from mcpmux.errors import RpcError
 from mcpmux.mux.request_state import ForeignState, StateSeal
@@ -29,7 +30,7 @@ from mcpmux.runtime.router import Router
 from mcpmux.runtime.tap import Tap, identify, watched
 from mcpmux.runtime.tasks.tasks import task_not_found
 
-STATE_KEY_BYTES = 32
+STATE_KEY_BYTES: Final = 32
 
 
 class Front:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import msgspec
 import structlog
@@ -25,9 +26,9 @@ Work = Callable[[Notify], Awaitable[Fields]]
 Say = Callable[[bytes], Awaitable[None]]
 """Sends one more message to the client, before the answer."""
 
-JSON: Headers = (("Content-Type", "application/json"),)
-JSON_LATER: Headers = (*JSON, ("Retry-After", str(RETRY_SECONDS)))
-STREAM_HEADERS: Headers = (
+JSON: Final[Headers] = (("Content-Type", "application/json"),)
+JSON_LATER: Final[Headers] = (*JSON, ("Retry-After", str(RETRY_SECONDS)))
+STREAM_HEADERS: Final[Headers] = (
     ("Content-Type", "text/event-stream"),
     ("Cache-Control", "no-store"),
     ("X-Accel-Buffering", "no"),

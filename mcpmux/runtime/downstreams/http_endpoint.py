@@ -13,7 +13,7 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 import trio
@@ -80,10 +80,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-JSON_TYPE = "application/json"
-SESSION_BYTES = 18  # of randomness in a session id: it is a bearer's proof, so it must not be guessed
+JSON_TYPE: Final = "application/json"
+SESSION_BYTES: Final = 18  # of randomness in a session id: it is a bearer's proof, so it must not be guessed
 SWEEP_SECONDS = 1.0  # how often idle sessions are looked for
-LEARNERS_LIMIT = 1000  # principals whose lists of tools are remembered; for others headers are not compared
+# Principals whose lists of tools are remembered; for others headers are not compared.
+LEARNERS_LIMIT: Final = 1000
 
 
 class SessionLimits(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from contextvars import Context, copy_context
+from typing import Final
 
 from mcpmux.runtime.tap import Tap, Watch
 from mcpmux.transports.http.message import Fields
@@ -16,8 +17,9 @@ from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import SseDecoder
 from mcpmux.transports.wire import Part
 
-CONNECTION_LIMIT = 1024  # legs that are remembered, of which most are over: a listener serves 800 at a time
-EVENT_LIMIT = 2**40  # what mcpmux sends is bounded before it comes here
+# Legs that are remembered, of which most are over: a listener serves 800 at a time.
+CONNECTION_LIMIT: Final = 1024
+EVENT_LIMIT: Final = 2**40  # what mcpmux sends is bounded before it comes here
 
 
 class ConnectionLegs:

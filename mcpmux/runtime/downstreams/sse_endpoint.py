@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import parse_qs
 
 import structlog
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-SESSION_BYTES = 18  # of randomness in a session id: it is a bearer's proof, so it must not be guessed
-SESSION_KEY = "session_id"
+SESSION_BYTES: Final = 18  # of randomness in a session id: it is a bearer's proof, so it must not be guessed
+SESSION_KEY: Final = "session_id"
 
 
 class SseLimits(NamedTuple):

@@ -6,7 +6,7 @@ Both may be used on the same stream. Source: "Versioning and Compatibility" (dua
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-STALL_SECONDS = 60.0  # a client that reads nothing for so long is gone
+STALL_SECONDS: Final = 60.0  # a client that reads nothing for so long is gone
 LINGER_SECONDS = 10.0  # for answering what was asked before the client closed its side
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 import trio
@@ -34,7 +35,7 @@ from mcpmux.runtime.upstreams.turnstile import Turnstile
 
 log = structlog.get_logger()
 
-BREATH_SECONDS = 0.05  # between the exchanges of one call, such as the pages of a list
+BREATH_SECONDS: Final = 0.05  # between the exchanges of one call, such as the pages of a list
 
 OnChange = Callable[[str, ServerFacts], None]
 """An upstream has come or gone: its name, and what it said about itself."""

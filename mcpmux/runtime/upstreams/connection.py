@@ -10,7 +10,7 @@ import enum
 import math
 from collections.abc import Awaitable
 from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 import trio
@@ -39,7 +39,7 @@ log = structlog.get_logger()
 PROBE_SECONDS = (
     5.0  # a legacy server may be silent on `server/discover`; a slow start must not look like that
 )
-SURE_SECONDS = 5.0  # after a server was found to speak as agreed; many errors cost one question
+SURE_SECONDS: Final = 5.0  # after a server was found to speak as agreed; many errors cost one question
 
 
 class Channel(Protocol):
@@ -325,7 +325,7 @@ class Eras(enum.Enum):
         return _AFTER_A_DEATH[self]
 
 
-_AFTER_A_DEATH = {
+_AFTER_A_DEATH: Final = {
     Eras.MODERN_FIRST: Eras.LEGACY_FIRST,
     Eras.LEGACY_FIRST: Eras.MODERN_FIRST,
     Eras.LEGACY_ONLY: Eras.LEGACY_ONLY,

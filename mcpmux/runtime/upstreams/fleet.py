@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 import trio
@@ -34,7 +34,7 @@ from mcpmux.runtime.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
 
-RETIRE_SECONDS = 30.0  # for what is in flight when an upstream is removed or restarted
+RETIRE_SECONDS: Final = 30.0  # for what is in flight when an upstream is removed or restarted
 
 MakePrivate = Callable[[str, str, Raw, Eras], Upstream]
 """Makes the upstream for a private session: (configured name, key, the client's capabilities, eras)."""

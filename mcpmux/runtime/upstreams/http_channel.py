@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Final
 
 import structlog
 import trio
@@ -54,16 +55,17 @@ log = structlog.get_logger()
 OpenOlder = Callable[[], Awaitable[Link | None]]
 """Opens a link to the same server over HTTP+SSE; None when it does not speak that."""
 
-LISTEN_SECONDS = 2.0  # for the server to open its own stream; some send no headers before there is an event
-TOOL_PAGES = 100  # of a server's tools that are searched for annotations before a call is repeated
+# For the server to open its own stream; some send no headers before there is an event.
+LISTEN_SECONDS: Final = 2.0
+TOOL_PAGES: Final = 100  # of a server's tools that are searched for annotations before a call is repeated
 
-_NOT_STREAMABLE = (400, 404, 405)
+_NOT_STREAMABLE: Final = (400, 404, 405)
 """What a server of HTTP+SSE answers to an `initialize` that is POSTed to its event stream's URL."""
 
-_MAY_BE_PARKED = frozenset({m.TOOLS_CALL, m.PROMPTS_GET, m.TASKS_RESULT})
+_MAY_BE_PARKED: Final = frozenset({m.TOOLS_CALL, m.PROMPTS_GET, m.TASKS_RESULT})
 """Reading a resource is not among them: no legacy server asks for input there, and it is the hot path."""
 
-_TEACH = frozenset({m.TOOLS_LIST, m.TOOLS_CALL})
+_TEACH: Final = frozenset({m.TOOLS_LIST, m.TOOLS_CALL})
 """What tells which headers a tool's arguments need."""
 
 

@@ -6,6 +6,7 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol.batch import read_batch
@@ -22,10 +23,10 @@ from mcpmux.protocol.large import LARGE_BYTES, read_large_reply
 from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.sse import SseDecoder
 
-JSON_TYPE = "application/json"
-EVENT_STREAM = "text/event-stream"
+JSON_TYPE: Final = "application/json"
+EVENT_STREAM: Final = "text/event-stream"
 RETRY_SECONDS = 1.0  # before a broken event stream is opened again, when the server did not say `retry`
-LEAST_RETRY_SECONDS = 0.05  # a server that says 0 and closes at once must not keep us spinning
+LEAST_RETRY_SECONDS: Final = 0.05  # a server that says 0 and closes at once must not keep us spinning
 
 
 def message_in(body: bytes) -> Message | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from typing import Final
 
 import structlog
 import trio
@@ -43,13 +44,15 @@ from mcpmux.transports.sse import SseDecoder
 
 log = structlog.get_logger()
 
-JSON_TYPE = "application/json"
-METHODS_KEPT = 64  # whose headers are kept ready
-REDIRECTS = 3  # followed for one request; more are a circle
-_HOPS = range(REDIRECTS + 1)
-_NOT_HERE = REFUSES_TOKEN | MOVES  # statuses after which a request may be sent once more
-FAREWELL_SECONDS = 2.0  # for ending a session at the server while we stop
-_ANSWERS_OF_MODERN = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY})
+JSON_TYPE: Final = "application/json"
+METHODS_KEPT: Final = 64  # whose headers are kept ready
+REDIRECTS: Final = 3  # followed for one request; more are a circle
+_HOPS: Final = range(REDIRECTS + 1)
+_NOT_HERE: Final = REFUSES_TOKEN | MOVES  # statuses after which a request may be sent once more
+FAREWELL_SECONDS: Final = 2.0  # for ending a session at the server while we stop
+_ANSWERS_OF_MODERN: Final = frozenset(
+    {METHOD_NOT_FOUND, INVALID_PARAMS, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY}
+)
 
 
 async def shown_by(credential: Credential) -> Headers:

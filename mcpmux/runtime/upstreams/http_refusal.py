@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.transports.http.client_response import HttpResponse
 
-ERROR_TEXT_BYTES = 4096  # of a foreign error page that are looked at
-ERROR_TEXT_LIMIT = 200  # characters of it that are worth showing
+ERROR_TEXT_BYTES: Final = 4096  # of a foreign error page that are looked at
+ERROR_TEXT_LIMIT: Final = 200  # characters of it that are worth showing
 
-TOO_MANY, UNAVAILABLE = 429, 503  # of what a server is asked; RFC 6585 section 4, RFC 9110 section 15.6.4
+# Of what a server is asked: RFC 6585 section 4, RFC 9110 section 15.6.4.
+TOO_MANY: Final = 429
+UNAVAILABLE: Final = 503
 
-_CHECK_URL = "check that the URL is that of an MCP endpoint"
-_HINTS = {
+_CHECK_URL: Final = "check that the URL is that of an MCP endpoint"
+_HINTS: Final = {
     202: f"it took the request and gave no answer: {_CHECK_URL}",
     401: "it asks for credentials: give them in the upstream's `headers`, or set `oauth` and log in",
     403: "it refuses these credentials or this caller",
@@ -20,7 +24,7 @@ _HINTS = {
 }
 
 # How a server of the other era, or one that has forgotten our session, answers what it does not understand.
-REFUSALS = frozenset({400, 404, 405, 406, 415})
+REFUSALS: Final = frozenset({400, 404, 405, 406, 415})
 
 
 class SessionExpired(TransportError):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import trio
@@ -33,11 +33,12 @@ from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.upstreams.flight import Flights, share
 
-DOUBTS = 32  # reads in a row that nobody else may have, until a server's reads are not looked at for a while
-PASSED = 256  # reads that go by then
+# Reads in a row that nobody else may have, until a server's reads are not looked at for a while.
+DOUBTS: Final = 32
+PASSED: Final = 256  # reads that go by then
 
-ITEM_OVERHEAD = 150  # bytes that an item costs besides its texts, about
-HINTS = ("ttlMs", "cacheScope")
+ITEM_OVERHEAD: Final = 150  # bytes that an item costs besides its texts, about
+HINTS: Final = ("ttlMs", "cacheScope")
 """Members of a result that say how long it may be used, and for whom."""
 
 Ask = Callable[[Notify], Awaitable[Fields]]

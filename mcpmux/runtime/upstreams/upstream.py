@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from typing import Final
 
 import structlog
 import trio
@@ -51,7 +52,7 @@ from mcpmux.transports.wall import walled
 
 log = structlog.get_logger()
 
-SOON_SECONDS = 1.0  # until the attempt after a loss: calls wait for that
+SOON_SECONDS: Final = 1.0  # until the attempt after a loss: calls wait for that
 
 OpenChannel = Callable[[UpstreamConfig, Hear, Watch | None], AbstractAsyncContextManager[Channel]]
 """Opens a channel to a server; whoever watches its leg sees every message."""

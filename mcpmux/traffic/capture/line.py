@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -28,19 +28,20 @@ from mcpmux.traffic.record import VERSION, Body
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.seen import Seen
 
-LEGS_CACHED = 1024
-SORTS_CACHED = 256  # of one leg
-METHOD_LENGTH = 256  # characters; longer ones are not remembered
-HEAD = 512  # bytes at either end in which messages with the same contents may differ
-GROUP = 16  # lines that are encoded in one go: msgspec's buffer grows by being copied, within the caches then
+LEGS_CACHED: Final = 1024
+SORTS_CACHED: Final = 256  # of one leg
+METHOD_LENGTH: Final = 256  # characters; longer ones are not remembered
+HEAD: Final = 512  # bytes at either end in which messages with the same contents may differ
+# Lines that are encoded in one go: msgspec's buffer grows by being copied, within the caches then.
+GROUP: Final = 16
 
-_json = msgspec.json.Encoder().encode
-_encode_lines = msgspec.json.Encoder().encode_lines
+_json: Final = msgspec.json.Encoder().encode
+_encode_lines: Final = msgspec.json.Encoder().encode_lines
 
 
 data_of = operator.attrgetter("data")  # of a message that was seen; walks many without a loop in Python
-_TEXT = b'"text":"'
-_NO_SECRETS = itertools.repeat(0)
+_TEXT: Final = b'"text":"'
+_NO_SECRETS: Final = itertools.repeat(0)
 
 _Sort = tuple[str, str, str | None]
 """Kind, direction and method of a message."""

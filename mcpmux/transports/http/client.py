@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Self
+from typing import Final, Self
 
 import trio
 from trio.lowlevel import ParkingLot
@@ -27,8 +27,8 @@ from mcpmux.transports.http.unsent import not_sent_yet
 from mcpmux.transports.punctuality import Punctuality, limit
 from mcpmux.transports.reception import Reception
 
-FRESH_SECONDS = 0.2  # no server closes a connection so soon after it was used
-LENGTHLESS_METHODS = frozenset({"GET", "DELETE", "OPTIONS"})  # say no Content-Length without a body
+FRESH_SECONDS: Final = 0.2  # no server closes a connection so soon after it was used
+LENGTHLESS_METHODS: Final = frozenset({"GET", "DELETE", "OPTIONS"})  # say no Content-Length without a body
 
 
 class HttpPool:

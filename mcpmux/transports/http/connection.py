@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Final
 
 from mcpmux.errors import McpmuxError, Overdue, TransportClosed
 from mcpmux.transports.http.encoding import JOIN_BYTES
@@ -13,7 +14,7 @@ from mcpmux.transports.punctuality import Punctuality
 from mcpmux.transports.reception import Reception
 from mcpmux.transports.wire import RECEIVE_BYTES, PlainWire, Wire
 
-ROOM_BYTES = 4 * 2**20  # for a body, as soon as its length is known
+ROOM_BYTES: Final = 4 * 2**20  # for a body, as soon as its length is known
 
 
 class HttpConnection:

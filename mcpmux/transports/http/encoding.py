@@ -5,20 +5,22 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from http import HTTPStatus
+from typing import Final
 
 from mcpmux.errors import LocalProtocolError
 from mcpmux.transports.http.message import Fields
 
-NAMES = 256  # of fields, that are known to be good or bad
-ENCODED_HEADS = 1024  # heads kept encoded: a few per session and method in use
-JOIN_BYTES = 16 * 1024  # below this, copying a body behind its head is cheaper than a second send
-SMALL_PART = 512  # bytes; parts of a body that are smaller are gathered, as each costs more than it holds
-LAST_CHUNK = b"0\r\n\r\n"
+NAMES: Final = 256  # of fields, that are known to be good or bad
+ENCODED_HEADS: Final = 1024  # heads kept encoded: a few per session and method in use
+JOIN_BYTES: Final = 16 * 1024  # below this, copying a body behind its head is cheaper than a second send
+# Bytes; parts of a body that are smaller are gathered, as each costs more than it holds.
+SMALL_PART: Final = 512
+LAST_CHUNK: Final = b"0\r\n\r\n"
 
-_FRAMING = frozenset({"connection", "content-length", "transfer-encoding"})
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_FIELD_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-_TARGET = re.compile(r"[\x21-\x7e]+")
+_FRAMING: Final = frozenset({"connection", "content-length", "transfer-encoding"})
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FIELD_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_TARGET: Final = re.compile(r"[\x21-\x7e]+")
 
 
 def encode_fields(fields: Fields) -> bytes:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import Final
 
-VARYING = {
+VARYING: Final = {
     "authorization": 4096,
     "content-length": 32,
     "date": 64,
@@ -23,17 +24,17 @@ VARYING = {
 }
 """And how long their values may be, more or less: the parser reads longer ones."""
 
-LENGTH = "content-length"
-LESSONS = 4  # heads that are learned on one connection: some peers never say the same again
-LEARNED_BYTES = 1024  # of a head, without what varies: to prepare a longer one takes too long
-HEADS = 256  # kept ready for all connections, as those who use the same software say the same
+LENGTH: Final = "content-length"
+LESSONS: Final = 4  # heads that are learned on one connection: some peers never say the same again
+LEARNED_BYTES: Final = 1024  # of a head, without what varies: to prepare a longer one takes too long
+HEADS: Final = 256  # kept ready for all connections, as those who use the same software say the same
 
 
-_VALUE = r"([!-~](?:[ -~]*[!-~])?)"
-_DIGITS = r"([0-9]{1,15})"
-_UNFIT = frozenset({"expect", "transfer-encoding", "upgrade"})  # these change how the rest is read
-_LINE_END = b"\r\n"
-_HEAD_END = b"\r\n\r\n"
+_VALUE: Final = r"([!-~](?:[ -~]*[!-~])?)"
+_DIGITS: Final = r"([0-9]{1,15})"
+_UNFIT: Final = frozenset({"expect", "transfer-encoding", "upgrade"})  # these change how the rest is read
+_LINE_END: Final = b"\r\n"
+_HEAD_END: Final = b"\r\n\r\n"
 
 
 class KnownHead:
@@ -66,7 +67,7 @@ class KnownHead:
         return (fields, position) if len(data) - position == int(fields[LENGTH]) else None
 
 
-_known = lru_cache(HEADS)(KnownHead)
+_known: Final = lru_cache(HEADS)(KnownHead)
 
 
 def learn(data: bytes, headers: dict[str, str]) -> KnownHead | None:

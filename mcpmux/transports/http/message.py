@@ -6,15 +6,17 @@ and again is checked and encoded once.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from mcpmux.protocol.principal import ANYONE, Principal
 
 Fields = tuple[tuple[str, str], ...]
 
-FRAMING_PER_BODY_BYTE = 8  # received; a chunk of one byte needs five, more is padding
-HEAD_FIELDS = 100  # browsers send 20, proxies in between add a few; each costs more than its bytes
-BODY_RATE = 1024  # bytes a second, from the end of the head on: slower is not a client but a burden
+FRAMING_PER_BODY_BYTE: Final = 8  # received; a chunk of one byte needs five, more is padding
+HEAD_FIELDS: Final = 100  # browsers send 20, proxies in between add a few; each costs more than its bytes
+BODY_RATE: Final = 1024  # bytes a second, from the end of the head on: slower is not a client but a burden
 
 
 class HttpLimits(msgspec.Struct, frozen=True):

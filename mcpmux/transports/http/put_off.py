@@ -8,7 +8,7 @@ handler returns --`hear`--> `take` says True: it was sent
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -51,6 +51,6 @@ def _nothing() -> Generator[None]:
     yield from ()
 
 
-_NOTHING = _nothing()
-OVER = _Over()
+_NOTHING: Final = _nothing()
+OVER: Final = _Over()
 """For handlers that have nothing left to do."""

@@ -7,15 +7,16 @@ another scheme, host or port, and a POST never becomes a GET. Source: RFC 9110, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 from mcpmux.config import display_url
 from mcpmux.transports.http.encoding import is_target
 from mcpmux.transports.http.origin import HttpOrigin
 
-MOVES = frozenset({301, 302, 303, 307, 308})
-KEEPING_METHOD = frozenset({307, 308})
-SHOWN_CHARACTERS = 200  # of a location
+MOVES: Final = frozenset({301, 302, 303, 307, 308})
+KEEPING_METHOD: Final = frozenset({307, 308})
+SHOWN_CHARACTERS: Final = 200  # of a location
 
 
 def target_after(origin: HttpOrigin, target: str, status: int, headers: Mapping[str, str]) -> str | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum, auto
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -49,7 +49,10 @@ class _Stage(Enum):
     PASSED = auto()
 
 
-NEW, OPEN, FINISHED, PASSED = _Stage
+NEW: Final = _Stage.NEW
+OPEN: Final = _Stage.OPEN
+FINISHED: Final = _Stage.FINISHED
+PASSED: Final = _Stage.PASSED
 
 
 class AtOnce(Protocol):

@@ -8,6 +8,8 @@ Interim responses (1xx) are skipped. Trailers are ignored.
 
 from __future__ import annotations
 
+from typing import Final
+
 import httptools
 
 from mcpmux.errors import RemoteProtocolError, TransportClosed
@@ -15,8 +17,9 @@ from mcpmux.transports.http.encoding import add_part, has_no_body
 from mcpmux.transports.http.known_head import LESSONS, KnownHead, learn
 from mcpmux.transports.http.message import FRAMING_PER_BODY_BYTE, HEAD_FIELDS
 
-_FRAMING = frozenset({"content-length", "transfer-encoding"})
-_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake: what a TLS port answers to plain HTTP
+_FRAMING: Final = frozenset({"content-length", "transfer-encoding"})
+# An alert, a handshake: what a TLS port answers to plain HTTP.
+_TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
 
 
 class ResponseParser:

@@ -15,6 +15,7 @@ import math
 import ssl
 from collections.abc import Awaitable, Sequence
 from contextvars import ContextVar
+from typing import Final
 
 import structlog
 import trio
@@ -33,11 +34,11 @@ from mcpmux.transports.tls.handshake import NotTls, accept_tls
 from mcpmux.transports.wall import walled
 from mcpmux.transports.wire import Part, PlainWire, Wire, address_of
 
-CALLED_OFF = 202  # the status of an answer that is none, to a request that was taken back
+CALLED_OFF: Final = 202  # the status of an answer that is none, to a request that was taken back
 
 log = structlog.get_logger()
 
-CONNECTION: ContextVar[str] = ContextVar("CONNECTION", default="")
+CONNECTION: Final[ContextVar[str]] = ContextVar("CONNECTION", default="")
 """The peer's address and port, in everything that one of its requests causes; "" elsewhere."""
 
 
