@@ -10,7 +10,6 @@ Promises: what is made of a message here is what the parser would have made of i
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import Final
 
@@ -30,41 +29,52 @@ LEARNED_BYTES: Final = 1024  # of a head, without what varies: to prepare a long
 HEADS: Final = 256  # kept ready for all connections, as those who use the same software say the same
 
 
-_VALUE: Final = r"([!-~](?:[ -~]*[!-~])?)"
-_DIGITS: Final = r"([0-9]{1,15})"
 _UNFIT: Final = frozenset({"expect", "transfer-encoding", "upgrade"})  # these change how the rest is read
 _LINE_END: Final = b"\r\n"
 _HEAD_END: Final = b"\r\n\r\n"
+_RETURN: Final = "\r"
+_VISIBLE: Final = bytes(byte if 0x20 <= byte < 0x7F else (byte + 1) % 2 for byte in range(256))
+"""Leaves what may be in a value as it is, and nothing else. At its ends there is no space."""
+_DIGITS: Final = 15
 
 
 class KnownHead:
     """A good head, as `learn` has made it."""
 
-    __slots__ = ("_begin", "_beginning", "_end", "_headers", "_keys", "_match")
+    __slots__ = ("_end", "_headers", "_most", "_varying")
 
-    def __init__(self, beginning: bytes, pattern: str, fields: tuple[tuple[str, str | None], ...]) -> None:
-        """`pattern` matches what follows on `beginning`, and finds those of `fields` that vary (None)."""
-        self._beginning = beginning
-        self._begin = len(beginning)
-        self._match = re.compile(pattern).match
+    def __init__(self, fields: tuple[tuple[str, str | None], ...], between: tuple[str, ...]) -> None:
+        """`between`: what stands before, between and behind the values of those fields that vary (None)."""
+        *befores, self._end = between
+        keys = [key for key, value in fields if value is None]
         self._headers = {key: value or "" for key, value in fields}
-        self._keys = [key for key, value in fields if value is None]
-        self._end = len(beginning) + len(pattern) + sum(VARYING[key] for key in self._keys)
+        self._varying = [(before, key, VARYING[key]) for before, key in zip(befores, keys, strict=True)]
+        self._most = sum(map(len, between)) + sum(VARYING[key] for key in keys)
 
     def __repr__(self) -> str:
         return f"<KnownHead {list(self._headers)}>"
 
     def read(self, data: bytes) -> tuple[dict[str, str], int] | None:
         """The fields of the one message that `data` is, and where its body begins; None for anything else."""
-        if not data.startswith(self._beginning):
-            return None
-        head = self._match(data[self._begin : self._end].decode("latin-1"))
-        if head is None:
-            return None
+        text = data[: self._most].decode("latin-1")
         fields = self._headers.copy()
-        fields.update(zip(self._keys, head.groups()))  # noqa: B905 - as many, and telling it so takes time
-        position = self._begin + head.end()
-        return (fields, position) if len(data) - position == int(fields[LENGTH]) else None
+        position = 0
+        for before, key, most in self._varying:
+            start = position + len(before)
+            if text[position:start] != before:
+                return None
+            position = text.find(_RETURN, start, start + most)
+            if position <= start or text[start] == " " or text[position - 1] == " ":
+                return None
+            value = data[start:position]
+            if value.translate(_VISIBLE) != value:
+                return None
+            fields[key] = text[start:position]
+        body = position + len(self._end)
+        length = fields[LENGTH]
+        if text[position:body] != self._end or not length.isdigit() or len(length) > _DIGITS:
+            return None
+        return (fields, body) if len(data) - body == int(length) else None
 
 
 _known: Final = lru_cache(HEADS)(KnownHead)
@@ -81,27 +91,19 @@ def learn(data: bytes, headers: dict[str, str]) -> KnownHead | None:
     first, *lines = data[:end].split(_LINE_END)
     if len(lines) != len(headers):
         return None
-    pattern: list[str] = []
+    between = [first + _LINE_END]
     fields: list[tuple[str, str | None]] = []
     for line, (key, value) in zip(lines, headers.items(), strict=True):
         name, colon, _ = line.partition(b": ")
-        varying = colon and key in VARYING and name.lower() == key.encode("latin-1")
-        if varying:
-            pattern.append(_exactly(name + colon) + (_DIGITS if key == LENGTH else _VALUE))
-        else:
-            pattern.append(_exactly(line))
-        fields.append((key, None if varying else value))
-    varies = [value is None for _, value in fields]
-    if True not in varies:
+        varies = bool(colon) and key in VARYING and name.lower() == key.encode("latin-1")
+        between[-1] += name + colon if varies else line + _LINE_END
+        if varies:
+            between.append(_LINE_END)
+        fields.append((key, None if varies else value))
+    if len(between) == 1:
         return None  # not even its length is written as it mostly is
-    same = varies.index(True)
-    beginning = b"".join(line + _LINE_END for line in (first, *lines[:same]))
-    rest = _exactly(_LINE_END).join(pattern[same:]) + _exactly(_HEAD_END)
-    if len(beginning) + len(rest) > LEARNED_BYTES:
+    between[-1] += _LINE_END
+    if sum(map(len, between)) > LEARNED_BYTES:
         return None
-    known = _known(beginning, rest, tuple(fields))
+    known = _known(tuple(fields), tuple(part.decode("latin-1") for part in between))
     return known if known.read(data) is not None else None
-
-
-def _exactly(text: bytes) -> str:
-    return re.escape(text.decode("latin-1"))
