@@ -165,5 +165,5 @@ def _in_own_words(call: Call, namespace: Namespace) -> tuple[str, Call] | None:
 def _is_asked_itself(upstream: Upstream, call: Call) -> bool:
     """Whether an answer cannot come from a memory, nor be a task."""
     if call.method == m.RESOURCES_READ:
-        return upstream.memory is None or (upstream.memory.may_pass and upstream.memory.passes)
+        return upstream.memory is None or upstream.memory.passes_at_once()
     return call.method != m.TOOLS_CALL or (upstream.facts is not None and not offers_tasks(upstream.facts))

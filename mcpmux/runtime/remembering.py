@@ -39,7 +39,7 @@ async def read_or_remember(
 async def ask_or_remember(upstream: Upstream, call: Call, notify: Notify) -> Fields:
     """An upstream's own answer to a read or a list, in its own words. Raises RpcError."""
     memory = upstream.memory
-    if memory is None or (call.method == m.RESOURCES_READ and memory.passes):
+    if memory is None or (call.method == m.RESOURCES_READ and memory.passes()):
         return await upstream.exchange(call, notify)
     if call.method == m.RESOURCES_READ:
 

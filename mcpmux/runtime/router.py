@@ -262,7 +262,7 @@ class Router:
     def _read_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
         call = call.with_params({**call.params, "uri": raw(own)})
         upstream = self._fleet.for_call(owner, call)
-        if upstream.memory is None or upstream.memory.passes:
+        if upstream.memory is None or upstream.memory.passes():
             return self._ask(upstream, call, notify)
         return read_or_remember(upstream, upstream.memory, call, partial(self._ask, upstream, call), notify)
 

@@ -125,6 +125,7 @@ class Memory:
         self._is_shared = config.session == "shared"
         self._doubts = 0
         self._passing = 0
+        self._due = False  # one that was not sent at once is to be looked at
         self._public: set[str] = set()  # lists that are the same for everybody, as far as is known
         self._reads: Flights[Key, _Brought] = {}
         self._pages: Flights[tuple[Key, Audience], Found] = {}
@@ -189,19 +190,29 @@ class Memory:
 
     # What it is asked
 
-    @property
-    def may_pass(self) -> bool:
-        """Whether `passes` would say so; asking it counts, and this does not."""
-        return self._passing > 0 or not self.modern
-
-    @property
     def passes(self) -> bool:
-        """Whether a read is not worth a look, as this server's were for nobody else for a while."""
+        """Whether a read is not worth a look, as this server's were for nobody else for a while.
+
+        One of many is looked at, and those that come while it is on its way are not.
+        """
+        if self._due:
+            self._due = False
+            return not self.modern
+        return self._pass_one()
+
+    def passes_at_once(self) -> bool:
+        """The same for a read that is asked about again, by `passes`, when it does not."""
+        if self._pass_one():
+            return True
+        self._due = True
+        return False
+
+    def _pass_one(self) -> bool:
         if self._passing:
             self._passing -= 1
             return True
         if self._doubts >= DOUBTS:
-            self._passing = PASSED  # one is looked at; those that come while it is on its way are not
+            self._passing = PASSED
         return not self.modern  # no older revision has a word for it
 
     async def read(self, call: Call, ask: Ask, notify: Notify, seconds: float) -> Fields | None:
@@ -261,6 +272,7 @@ class Memory:
         """A read was looked at: it was for everybody, or not."""
         if public:
             self._doubts = self._passing = 0
+            self._due = False
         elif self._doubts < DOUBTS:
             self._doubts += 1
             self._passing = PASSED if self._doubts == DOUBTS else 0

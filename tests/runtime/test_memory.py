@@ -1,0 +1,48 @@
+"""Which reads are looked at: few of a server whose reads are for nobody else."""
+
+from __future__ import annotations
+
+from mcpmux.config import Tcp, Upstream
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.runtime.upstreams.memory import DOUBTS, PASSED, Memory, Store
+
+READ = Call(m.RESOURCES_READ, {"uri": raw("file:///a")}, {})
+
+
+async def private(_notify: object) -> Fields:
+    return {"contents": raw([]), "cacheScope": raw("private")}
+
+
+async def unheard(_event: Event) -> None:
+    raise AssertionError
+
+
+async def doubtful() -> Memory:
+    memory = Store().memory_of(Upstream(name="x", target=Tcp("127.0.0.1", 1)), "x")
+    assert memory is not None
+    for _ in range(DOUBTS):
+        assert not memory.passes()
+        await memory.read(READ, private, unheard, 1.0)
+    return memory
+
+
+async def test_after_many_doubts_one_read_of_many_is_looked_at(autojump_clock):
+    memory = await doubtful()
+    passed = [memory.passes() for _ in range(2 * (PASSED + 1))]
+    assert passed == ([True] * PASSED + [False]) * 2
+
+
+async def test_of_reads_that_come_at_once_those_behind_the_one_that_is_due_pass(autojump_clock):
+    memory = await doubtful()
+    at_once = [memory.passes_at_once() for _ in range(PASSED + 10)]
+    assert at_once == [True] * PASSED + [False] + [True] * 9
+    assert [memory.passes(), memory.passes()] == [False, True]  # the one that is due is asked about again
+
+
+async def test_a_server_of_a_legacy_revision_is_never_looked_at(autojump_clock):
+    memory = await doubtful()
+    memory.modern = False
+    assert all(memory.passes_at_once() and memory.passes() for _ in range(PASSED + 10))
