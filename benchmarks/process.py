@@ -19,6 +19,9 @@ PIPE_BYTES = 64 * 1024  # read at a time
 STOP_SECONDS = 10  # for a child to end when it is asked to
 MEASURED = "MCPMUX_MEASURED"
 """Names the environment variable with the folder whose mcpmux is measured; without it, it is this one's."""
+FROM_THERE = frozenset({"mcpmux", "benchmarks.upstream"})
+"""What is started there. The upstreams are mcpmux's transport: where that is compiled, so are they, or they
+would be what is measured."""
 
 _CPU_CLOCK_OF_PROCESS = 2
 
@@ -44,7 +47,7 @@ class Child:
         self.started = time.perf_counter()
         self._process = subprocess.Popen(
             [*under, sys.executable, "-m", *arguments],
-            cwd=measured_folder() if self._module == "mcpmux" else PROJECT,
+            cwd=measured_folder() if self._module in FROM_THERE else PROJECT,
             env={**inherited, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
