@@ -17,9 +17,10 @@ from urllib.parse import parse_qsl
 import trio
 
 from mcpmux.errors import McpmuxError, TransportError
-from mcpmux.transports.http.message import Fields, HttpLimits, HttpRequest
+from mcpmux.transports.http.message import Fields, HttpLimits
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http
+from mcpmux.transports.http.server_request import HttpRequest
 
 HOST = "127.0.0.1"
 PATH = "/callback"

@@ -10,36 +10,60 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, Final
 
 from mcpmux.protocol.envelope import decode_fields, id_of, text_of
-from mcpmux.protocol.frozen import Frozen
 from mcpmux.protocol.meta import META, MODERN_KEYS, PROGRESS_TOKEN, Meta
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.value import Value
 
 KEPT: Final = 256  # values of `_meta` that are kept as they were read
 KEPT_BYTES: Final = 1024  # of one; a longer one is read anew each time
 
 
-class Call(Frozen, frozen=True, gc=False):
-    """One request as the core sees it. `params` has no `_meta`; `meta` is what was in it."""
+class Call(Value):
+    """One request as the core sees it. `params` has no `_meta`; `meta` is what was in it.
 
-    method: str
-    params: Fields
-    meta: Fields
-    client: Hashable | None = None
-    """Who asks, as far as that is known: the same object for every call of one client. Never looked into."""
-    capabilities: Raw | None = None
-    """What that client can be asked, on a leg whose `meta` does not say it."""
-    legacy: bool = False
-    """Whether that client speaks a legacy revision: a server of both eras may be spoken to in the same."""
-    principal: Principal = ANYONE
-    """Who that client has been shown to be."""
+    `client`: who asks, as far as that is known: the same object for every call of one client. Never looked
+    into. `capabilities`: what that client can be asked, on a leg whose `meta` does not say it. `legacy`:
+    whether it speaks a legacy revision: a server of both eras may be spoken to in the same. `principal`: who
+    it has been shown to be.
+    """
 
-    @classmethod
+    __slots__ = ("capabilities", "client", "legacy", "meta", "method", "params", "principal")
+
+    def __init__(
+        self,
+        method: str,
+        params: Fields,
+        meta: Fields,
+        client: Hashable | None = None,
+        capabilities: Raw | None = None,
+        legacy: bool = False,
+        principal: Principal = ANYONE,
+    ) -> None:
+        self.method = method
+        self.params = params
+        self.meta = meta
+        self.client = client
+        self.capabilities = capabilities
+        self.legacy = legacy
+        self.principal = principal
+
+    def parts(self) -> tuple[object, ...]:
+        return (
+            self.method,
+            self.params,
+            self.meta,
+            self.client,
+            self.capabilities,
+            self.legacy,
+            self.principal,
+        )
+
+    @staticmethod
     def of(
-        cls,
         method: str,
         params: Raw | Fields | None,
-        client: object = None,
+        client: Hashable | None = None,
         *,
         legacy: bool = False,
         principal: Principal = ANYONE,
@@ -48,7 +72,7 @@ class Call(Frozen, frozen=True, gc=False):
         fields = decode_fields(params)
         meta = fields.pop(META, None)
         members = {} if meta is None else _read_meta(bytes(meta))
-        return cls(method, fields, members, client, None, legacy, principal)
+        return Call(method, fields, members, client, None, legacy, principal)
 
     def with_params(self, params: Fields) -> Call:
         """The same call with other parameters."""
@@ -62,6 +86,12 @@ class Call(Frozen, frozen=True, gc=False):
             return self
         return Call(
             self.method, self.params, meta, self.client, self.capabilities, self.legacy, self.principal
+        )
+
+    def with_client(self, client: Hashable | None) -> Call:
+        """The same call of another client."""
+        return Call(
+            self.method, self.params, self.meta, client, self.capabilities, self.legacy, self.principal
         )
 
     def on_behalf(self, method: str, params: Fields) -> Call:
@@ -78,11 +108,17 @@ class Call(Frozen, frozen=True, gc=False):
         return PROGRESS_TOKEN in self.meta
 
 
-class Event(Frozen, frozen=True, gc=False):
+class Event(Value):
     """A notification inside the core: request-scoped on its way down, or a change on its way to the relay."""
 
-    method: str
-    params: Fields
+    __slots__ = ("method", "params")
+
+    def __init__(self, method: str, params: Fields) -> None:
+        self.method = method
+        self.params = params
+
+    def parts(self) -> tuple[object, ...]:
+        return self.method, self.params
 
 
 Notify = Callable[[Event], Awaitable[None]]

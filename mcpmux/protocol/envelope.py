@@ -21,9 +21,9 @@ from msgspec import UNSET, UnsetType
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
-from mcpmux.protocol.frozen import Frozen
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.shapes import Id, ReplyOut, RequestOut, Wire, WireError, WireReply, WireRequest
+from mcpmux.protocol.value import Value
 
 T = TypeVar("T")
 
@@ -45,16 +45,28 @@ NO_BATCH: Final = (
 )
 
 
-class Request(Frozen, frozen=True, gc=False):
+class Request(Value):
     """A call that wants an answer. `params` is a raw JSON object, or None when it was absent.
 
     `members`: its members, where reading the message has shown them; `params` is empty then.
     """
 
-    id: Id
-    method: str
-    params: Raw | None = None
-    members: Fields | None = None
+    __slots__ = ("id", "members", "method", "params")
+
+    def __init__(
+        self,
+        id: Id,  # noqa: A002 - the field's name
+        method: str,
+        params: Raw | None = None,
+        members: Fields | None = None,
+    ) -> None:
+        self.id = id
+        self.method = method
+        self.params = params
+        self.members = members
+
+    def parts(self) -> tuple[object, ...]:
+        return self.id, self.method, self.params, self.members
 
     @property
     def payload(self) -> Raw | Fields | None:
@@ -62,31 +74,49 @@ class Request(Frozen, frozen=True, gc=False):
         return self.params if self.members is None else self.members
 
 
-class Notification(Frozen, frozen=True, gc=False):
+class Notification(Value):
     """A message that wants no answer."""
 
-    method: str
-    params: Raw | None = None
+    __slots__ = ("method", "params")
+
+    def __init__(self, method: str, params: Raw | None = None) -> None:
+        self.method = method
+        self.params = params
+
+    def parts(self) -> tuple[object, ...]:
+        return self.method, self.params
 
 
-class Reply(Frozen, frozen=True, gc=False):
+class Reply(Value):
     """The successful answer to `id`. `result` is raw JSON: an object, if the peer keeps the rules.
 
     `members`: its members, where reading the message has shown them; `result` may be empty then.
     """
 
-    id: Id
-    result: Raw
-    members: Fields | None = None
+    __slots__ = ("id", "members", "result")
+
+    def __init__(self, id: Id, result: Raw, members: Fields | None = None) -> None:  # noqa: A002
+        self.id = id
+        self.result = result
+        self.members = members
+
+    def parts(self) -> tuple[object, ...]:
+        return self.id, self.result, self.members
 
 
-class ErrorReply(Frozen, frozen=True, gc=False):
+class ErrorReply(Value):
     """The failed answer to `id`; `id` is None when the peer could not read the request."""
 
-    id: Id | None
-    code: int
-    message: str
-    data: Raw | None = None
+    __slots__ = ("code", "data", "id", "message")
+
+    def __init__(self, id: Id | None, code: int, message: str, data: Raw | None = None) -> None:  # noqa: A002
+        self.id = id
+        self.code = code
+        self.message = message
+        self.data = data
+
+    def parts(self) -> tuple[object, ...]:
+        return self.id, self.code, self.message, self.data
 
     def as_error(self) -> RpcError:
         """The same as an exception, to be raised in whoever waits for the answer."""

@@ -105,11 +105,11 @@ def read(path: Path) -> Any:
 def wire(message: Message) -> bytes:
     """A decoded message, encoded as we send it."""
     match message:
-        case Request(request_id, method, params):
+        case Request(id=request_id, method=method, params=params):
             return encode_request(request_id, method, None if params is None else decode_fields(params))
-        case Notification(method, params):
+        case Notification(method=method, params=params):
             return encode_notification(method, None if params is None else decode_fields(params))
-        case Reply(request_id, result):
+        case Reply(id=request_id, result=result):
             return encode_reply(request_id, decode_fields(result))
         case ErrorReply():
             return encode_error(message.id, message.as_error())

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import structlog
 import trio
 from trio.abc import Stream
@@ -151,7 +150,7 @@ class _Hop:
     async def answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
         """See Service."""
         self._check()
-        return await self._front.answer(request_id, msgspec.structs.replace(call, client=None), notify)
+        return await self._front.answer(request_id, call.with_client(None), notify)
 
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[Session, Fields]:
         """See Service."""

@@ -72,8 +72,8 @@ from mcpmux.runtime.downstreams.stdio_client import STALL_SECONDS
 from mcpmux.runtime.errand import PLAIN
 from mcpmux.runtime.link import INCOMING_LIMIT
 from mcpmux.runtime.tap import Tap
-from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server_request import HttpRequest
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate

@@ -21,8 +21,8 @@ from mcpmux.protocol.headers import METHOD_HEADER
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.downstreams.http_answer import JSON, refuse_with
-from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server_request import HttpRequest
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate

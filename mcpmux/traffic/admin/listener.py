@@ -25,9 +25,10 @@ from mcpmux.traffic.admin.door import Door, Entry
 from mcpmux.traffic.admin.pages import Page, load_pages
 from mcpmux.traffic.admin.route import BadQuestion, Route, Routes, Visit, read_query
 from mcpmux.traffic.live.view import LiveView, encode
-from mcpmux.transports.http.message import Fields, HttpLimits, HttpRequest
+from mcpmux.transports.http.message import Fields, HttpLimits
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http
+from mcpmux.transports.http.server_request import HttpRequest
 from mcpmux.transports.stream_server import cannot_listen
 from mcpmux.transports.tls.served import ServedCertificates
 

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qs, unquote
 
-from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server_request import HttpRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,6 @@ from typing import Final
 
 import msgspec
 
-from mcpmux.protocol.principal import ANYONE, Principal
-
 Fields = tuple[tuple[str, str], ...]
 
 FRAMING_PER_BODY_BYTE: Final = 8  # received; a chunk of one byte needs five, more is padding
@@ -30,26 +28,6 @@ class HttpLimits(msgspec.Struct, frozen=True):
     idle_seconds: float = 120  # between two requests of one connection
     write_seconds: float = 60  # without the peer reading anything while we have something for it
     connections: int = 800  # leaves room for upstreams below the usual 1024 open files
-
-
-class HttpRequest(msgspec.Struct, gc=False):
-    """One complete request.
-
-    `path` and `query` are as sent, percent-escapes included; `headers` have lower-case names, repeated
-    fields are joined by ", ". `keep_alive` says whether the connection outlives the answer.
-    `holder`: of the client's certificate, see `holder_of`; `principal`: set by whoever finds out who it is.
-    """
-
-    method: str
-    path: str
-    query: str
-    headers: dict[str, str]
-    body: bytes
-    peer: str
-    http_1_0: bool
-    keep_alive: bool
-    holder: str = ""
-    principal: Principal = ANYONE
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -19,8 +19,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum, auto
 from typing import Final, Protocol
 
-import msgspec
-
 from mcpmux.errors import LocalProtocolError
 from mcpmux.transports.http.encoding import (
     JOIN_BYTES,
@@ -29,17 +27,27 @@ from mcpmux.transports.http.encoding import (
     encode_response_head,
     has_no_body,
 )
-from mcpmux.transports.http.message import Fields, HttpRequest
+from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.put_off import OVER, PutOff
+from mcpmux.transports.http.server_request import HttpRequest
 from mcpmux.transports.wire import Part
 
 
-class ServerState(msgspec.Struct):
-    """What all connections of a server share and look up instead of asking the clock each time."""
+class ServerState:
+    """What all connections of a server share and look up instead of asking the clock each time.
 
-    now: float  # trio's time, at most a sweep old
-    date_field: bytes  # b"Date: …\r\n"
-    draining: bool = False
+    `now`: trio's time, at most a sweep old; `date_field`: b"Date: …\\r\\n".
+    """
+
+    __slots__ = ("date_field", "draining", "now")
+
+    def __init__(self, now: float, date_field: bytes, draining: bool = False) -> None:
+        self.now = now
+        self.date_field = date_field
+        self.draining = draining
+
+    def __repr__(self) -> str:
+        return f"<ServerState {self.date_field!r}{', draining' if self.draining else ''}>"
 
 
 class _Stage(Enum):

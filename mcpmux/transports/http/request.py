@@ -25,7 +25,8 @@ import httptools
 from mcpmux.transports.http.chunk_lines import ChunkLines
 from mcpmux.transports.http.encoding import add_part
 from mcpmux.transports.http.known_head import LESSONS, KnownHead, learn
-from mcpmux.transports.http.message import FRAMING_PER_BODY_BYTE, HttpLimits, HttpRequest, Refusal
+from mcpmux.transports.http.message import FRAMING_PER_BODY_BYTE, HttpLimits, Refusal
+from mcpmux.transports.http.server_request import HttpRequest
 
 # Fields that mean something else to every reader when they come twice.
 SINGLETONS: Final = frozenset(

@@ -24,10 +24,11 @@ from mcpmux.errors import LocalProtocolError, TransportClosed
 from mcpmux.transports.handing import Note
 from mcpmux.transports.http.attention import Attention
 from mcpmux.transports.http.hand_over import encode_requests, give_back, hand_over
-from mcpmux.transports.http.message import BODY_RATE, HttpRequest, Refusal
+from mcpmux.transports.http.message import BODY_RATE, Refusal
 from mcpmux.transports.http.put_off import OVER, PutOff, give_up
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.request import BODY, IDLE, Phase, RequestParser
+from mcpmux.transports.http.server_request import HttpRequest
 from mcpmux.transports.http.shared import Shared, refuse_client
 from mcpmux.transports.tls.certificate import holder_of
 from mcpmux.transports.tls.handshake import NotTls, accept_tls
