@@ -88,6 +88,8 @@ class Bench:
         }
         arguments = [f"--{name}={value}" for name, value in options.items()]
         arguments += [f"--subject={subject}" for subject in subjects]
+        if load.connections > 1 and self.load_core != self.mux_core:
+            arguments.append("--awake")
         with Child(["benchmarks.load", *arguments, *more, "--", *targets], self.load_core) as child:
             return msgspec.json.decode(child.output(self.effort.seconds + GRACE_SECONDS), type=Tally)
 
