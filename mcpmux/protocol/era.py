@@ -19,6 +19,7 @@ Source: changelog of 2026-07-28; `server/resources` error handling; `server/util
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 from mcpmux.errors import Refused, RpcError
@@ -46,6 +47,9 @@ _PRIVATE: Final = raw("private")
 _NEWEST: Final = raw(NEWEST)
 _NAMES_A_RESOURCE: Final = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
 _BOOLEAN_SCHEMAS: Final = {b"true": raw({}), b"false": raw({"not": {}})}
+KEPT: Final = 64  # values of `_meta` whose rest is kept: a server says the same with every result
+KEPT_BYTES: Final = 1024  # of one; of a longer one it is found anew each time
+
 _MODERN_RESULT_KEYS: Final = ("resultType", "ttlMs", "cacheScope")
 
 
@@ -101,15 +105,28 @@ def downgrade_result(result: Fields) -> Fields:
 
 
 def _drop_server_info(result: Fields) -> None:
-    try:
-        meta = decode_fields(result.get(META))
-    except ValueError:  # no object, so not ours to change
+    meta = result.get(META)
+    if meta is None:
         return
-    if meta.pop(SERVER_INFO, None) is not None:
-        if meta:
-            result[META] = raw(meta)
-        else:
-            del result[META]
+    rest = (_kept_rest if len(meta) <= KEPT_BYTES else _rest_of)(bytes(meta))
+    if rest is None:
+        del result[META]
+    else:
+        result[META] = rest
+
+
+def _rest_of(meta: bytes) -> Raw | None:
+    """The `_meta` of a result without the server's info; None when nothing is left."""
+    try:
+        members = decode_fields(meta)
+    except ValueError:  # no object, so not ours to change
+        return Raw(meta)
+    if members.pop(SERVER_INFO, None) is None:
+        return Raw(meta)
+    return raw(members) if members else None
+
+
+_kept_rest: Final = lru_cache(KEPT)(_rest_of)
 
 
 def _tighten_schemas(result: Fields) -> None:

@@ -112,13 +112,13 @@ def request_headers(method: str, params: Fields, revision: str) -> Headers:
     return method_headers(method, revision) + name_headers(method, params)
 
 
-def check_version(headers: Mapping[str, str], version: str) -> None:
+def check_version(headers: dict[str, str], version: str) -> None:
     """The version in the body is the one in the header, whether we know it or not. Raises HeaderMismatch."""
     if headers.get(VERSION_HEADER) != version or version not in SUPPORTED:
         _expect(headers, VERSION_HEADER, version, encoded=False)
 
 
-def check_headers(headers: Mapping[str, str], call: Call) -> None:
+def check_headers(headers: dict[str, str], call: Call) -> None:
     """The standard headers of a modern request agree with its body. Raises HeaderMismatch.
 
     But for the version, which is looked at before the body is: see `check_version`.
@@ -132,7 +132,7 @@ def check_headers(headers: Mapping[str, str], call: Call) -> None:
         _expect(headers, NAME_HEADER, call.text("taskId"), encoded=True)
 
 
-def _expect(headers: Mapping[str, str], header: str, body: str | None, *, encoded: bool) -> None:
+def _expect(headers: dict[str, str], header: str, body: str | None, *, encoded: bool) -> None:
     value = headers.get(header)
     if value is None:
         raise HeaderMismatch(f"the {_canonical(header)} header is missing")

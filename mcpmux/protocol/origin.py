@@ -5,7 +5,7 @@ Source: "Security Warning" of Streamable HTTP in every revision since 2025-03-26
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Final
@@ -44,7 +44,7 @@ class OriginPolicy:
     def __repr__(self) -> str:
         return f"OriginPolicy({sorted(self._hosts)}, origins={sorted(self._origins)})"
 
-    def refuses(self, headers: Mapping[str, str]) -> str | None:
+    def refuses(self, headers: dict[str, str]) -> str | None:
         """Why a request with these headers (lower-case names) is refused; None when it is not."""
         return self._refuses(headers.get("host", ""), headers.get("origin"))
 

@@ -170,10 +170,11 @@ async def test_other_revisions_have_no_batches(revision: str, autojump_clock):
 # From a client, over HTTP
 
 
-async def test_over_http_a_batch_is_answered_with_one_array():
+@pytest.mark.parametrize("before", [b"", b" ", b"\r\n\t "], ids=repr)
+async def test_over_http_a_batch_is_answered_with_one_array(before: bytes):
     async with open_endpoint({"docs": reading_server(), "more": docs()}) as client:
         session = await client.initialize(WITH_BATCHES)
-        answer = await client.send(json.dumps([READ, NOTE, LIST, PING]).encode(), session)
+        answer = await client.send(before + json.dumps([READ, NOTE, LIST, PING]).encode(), session)
         assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
         assert by_id(answer.messages[0]).keys() == {1, 2, 3}
 

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 JSON_TYPE: Final = "application/json"
+_OBJECT: Final = b"{"  # what most bodies begin with, and no batch does
 SESSION_BYTES: Final = 18  # of randomness in a session id: it is a bearer's proof, so it must not be guessed
 SWEEP_SECONDS = 1.0  # how often idle sessions are looked for
 # Principals whose lists of tools are remembered; for others headers are not compared.
@@ -223,7 +224,8 @@ class HttpEndpoint:
         if kind != JSON_TYPE and kind.partition(";")[0].strip().lower() != JSON_TYPE:
             return refuse_with(reply, 415, "Content-Type must be application/json")
         try:
-            if SESSION_HEADER in request.headers and (session := self._batching(request)) is not None:
+            may_be_batch = request.body[:1] != _OBJECT and SESSION_HEADER in request.headers
+            if may_be_batch and (session := self._batching(request)) is not None:
                 return self._take_batch(read_batch(request.body), session, request, reply)
             message = decode_request(request.body) or decode_message(request.body)
         except BadMessage as bad:

@@ -54,7 +54,7 @@ class Door:
         """The value of Set-Cookie for a browser that has shown the token."""
         return f"{self._name}={self._pass}; Path=/; HttpOnly; SameSite=Strict{self._secure}"
 
-    def refuses(self, headers: Mapping[str, str]) -> str | None:
+    def refuses(self, headers: dict[str, str]) -> str | None:
         """Why a request is not served, whoever it is from; None when it is."""
         origin = headers.get("origin")
         if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():
