@@ -100,6 +100,7 @@ RESULTS = [
 ]
 
 SPELLINGS = [
+    '[{"uri":"file:///a","text":"t"}]',
     '[{"uri":"file:\\/\\/\\/a","text":"t"}]',
     '[{"uri":"\\u0066ile:///a","text":"t"}]',
     '[{"uri": "file:///a", "text": "t"}]',
@@ -140,6 +141,26 @@ def test_results_show_outside_names_and_are_otherwise_the_same(method: str, text
 def test_what_was_read_shows_its_outside_uri_however_it_is_spelled(contents: str):
     changed = expose_result(m.RESOURCES_READ, {"contents": Raw(contents.encode())}, SPACE)
     assert json.loads(bytes(changed["contents"])) == [{"uri": "docs+file:///a", "text": "t"}]
+
+
+TEXTS = st.sampled_from(
+    ["file:///a", "uri", '"uri"', "}", '{"uri":"file:///a"}', "\u00e4", "\\u0061", "}]", ""]
+)
+CONTENTS = st.lists(
+    st.one_of(st.dictionaries(st.sampled_from(["uri", "text", "x"]), TEXTS | st.lists(TEXTS)), TEXTS),
+    min_size=1,
+)
+
+
+@given(contents=CONTENTS, as_ascii=st.booleans())
+def test_what_was_read_shows_its_outside_uris_whatever_else_is_in_it(contents: list, as_ascii: bool):
+    text = json.dumps(contents, separators=(",", ":"), ensure_ascii=as_ascii)
+    changed = expose_result(m.RESOURCES_READ, {"contents": Raw(text.encode())}, SPACE)
+    if all(isinstance(each, dict) for each in contents):
+        for each in contents:
+            if isinstance(each.get("uri"), str):
+                each["uri"] = SPACE.expose_uri(each["uri"])
+    assert json.loads(bytes(changed["contents"])) == contents
 
 
 @pytest.mark.parametrize(("method", "text"), EVENTS)
