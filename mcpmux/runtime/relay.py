@@ -13,6 +13,7 @@ names with a set of wanted URIs.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Final
 
 import structlog
 import trio
@@ -36,18 +37,19 @@ from mcpmux.runtime.updates import Updates
 
 log = structlog.get_logger()
 
-_CHANGE_OF = {
+_CHANGE_OF: Final = {
     "resources": m.RESOURCES_CHANGED,
     "tools": m.TOOLS_CHANGED,
     "prompts": m.PROMPTS_CHANGED,
 }
-LIST_CHANGES = frozenset(_CHANGE_OF.values())
-ANYTHING = "dev.mcpmux/anything"
+LIST_CHANGES: Final = frozenset(_CHANGE_OF.values())
+ANYTHING: Final = "dev.mcpmux/anything"
 """Among a mailbox's kinds: its client may hear what nobody knows. A modern one hears what it asked for."""
 
-SUBSCRIPTION_LIMIT = 10_000  # URIs of one client: bounds its outbox, which holds one event for each
+SUBSCRIPTION_LIMIT: Final = 10_000  # URIs of one client: bounds its outbox, which holds one event for each
 
-WAITING_LIMIT = 1000  # updates that wait for their pass; with more, whoever brings one waits for it himself
+# Updates that wait for their pass; with more, whoever brings one waits for it himself.
+WAITING_LIMIT: Final = 1000
 
 SpaceOf = Callable[[str], Space | None]
 """The space of an upstream, None when it has gone."""

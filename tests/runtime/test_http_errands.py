@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from mcpmux.cli.compiled import is_compiled
 from mcpmux.protocol.large import LARGE_BYTES
 from mcpmux.runtime.downstreams.http_errand import HttpErrand
 from mcpmux.runtime.errand import Errand
@@ -30,7 +31,10 @@ PATIENCE = 30  # seconds, on a busy machine
 
 
 class Asking:
-    """A client, modern or of a session, in front of server `x`. `carried`: calls that a task went on with."""
+    """A client, modern or of a session, in front of server `x`. `carried`: calls that a task went on with.
+
+    Compiled callers do not see what is put in a method's place, so that nothing may be carried there.
+    """
 
     def __init__(self, client: HttpClient, session: Json | None, carried: list[Errand]) -> None:
         self.client = client
@@ -146,7 +150,7 @@ async def test_a_plain_call_is_answered_in_its_clients_words_and_no_task_waits(
             assert (f"x+{URI}" in text) is (call is not PROMPT)
             assert ("resultType" in text) is (era == MODERN)
             assert ("resource_link" in text) is (call is TOOL and era != "2024-11-05")
-        assert bool(found.carried) is server.carries(call)
+        assert is_compiled() or bool(found.carried) is server.carries(call)
         assert held(found.client.world) == NO_SLOT_IS_HELD
 
 
@@ -163,7 +167,7 @@ async def test_progress_makes_the_answer_an_event_stream(server, era, monkeypatc
             told = [message["params"]["progressToken"] for message in answer.messages[:-1]]
             assert told == ["mine"] * 3
             assert "contents" in answer.last["result"]
-            assert len(found.carried) == 1
+            assert is_compiled() or len(found.carried) == 1
         else:
             answer = await found.ask(method, params)  # it did not ask for progress, so hears of none
             assert len(answer.messages) == 1
@@ -277,7 +281,7 @@ async def test_a_large_answer_is_whole(server, era, size, monkeypatch):
             answer = await found.ask(*READ, number)
             assert answer.last["result"]["contents"] == [{"uri": f"x+{URI}", "text": text}]
         in_parts = server.over == HTTP and size > LARGE_BYTES  # a task reads these where they stay
-        assert bool(found.carried) is in_parts
+        assert is_compiled() or bool(found.carried) is in_parts
 
 
 @pytest.mark.interpreted

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -52,7 +53,7 @@ from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import encode_event, with_id
 
 PRIMING_SECONDS = 0.05  # for a call's answer, before its client gets an event id that it can resume from
-RETRY_MILLISECONDS = 1000  # for a client to come back after its stream has broken off
+RETRY_MILLISECONDS: Final = 1000  # for a client to come back after its stream has broken off
 
 
 CallOff = Callable[[str], None]

@@ -10,6 +10,8 @@ Source: "Listening for Messages from the Server" and "Resumability and Redeliver
 
 from __future__ import annotations
 
+from typing import Final
+
 import trio
 
 from mcpmux.mux.replay import ReplayBuffer, Said
@@ -20,13 +22,14 @@ from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import encode_event
 
-OWN_STREAM = 0  # its number, of which its ids begin
-LATELY, LATELY_BYTES = 64, 4096  # events of the same that are kept ready, and how long one may be
-KEEP_ALIVE_SECONDS = 15.0  # between comments on a quiet stream, so that nothing in between closes it
+OWN_STREAM: Final = 0  # its number, of which its ids begin
+LATELY: Final = 64  # events that are kept ready, as many clients are told the same
+LATELY_BYTES: Final = 4096  # how long one of them may be
+KEEP_ALIVE_SECONDS: Final = 15.0  # between comments on a quiet stream, so that nothing in between closes it
 
-_EVENT = b"id: %d-%%d\n%%b" % OWN_STREAM
-_QUESTION = Event("dev.mcpmux/question", {})  # in the mailbox: something is to be asked
-_REPEATS = frozenset({m.RESOURCE_UPDATED, m.RESOURCES_CHANGED, m.TOOLS_CHANGED, m.PROMPTS_CHANGED})
+_EVENT: Final = b"id: %d-%%d\n%%b" % OWN_STREAM
+_QUESTION: Final = Event("dev.mcpmux/question", {})  # in the mailbox: something is to be asked
+_REPEATS: Final = frozenset({m.RESOURCE_UPDATED, m.RESOURCES_CHANGED, m.TOOLS_CHANGED, m.PROMPTS_CHANGED})
 """They say "look again": one that is heard stands for all before it."""
 
 

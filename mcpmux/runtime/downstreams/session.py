@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -46,13 +47,13 @@ from mcpmux.runtime.tap import ORIGIN, Tap, name_in, watched
 Ask = Callable[[str, Fields], Awaitable[Fields]]
 """Asks the client something (method, params) and gives its result; raises RpcError when it refuses."""
 
-ELICITATION_BYTES = 12  # of randomness in the name of a URL elicitation, which must be unique
+ELICITATION_BYTES: Final = 12  # of randomness in the name of a URL elicitation, which must be unique
 
-_ABOUT_THE_SESSION = frozenset({m.INITIALIZED, m.CANCELLED, m.PROGRESS})
+_ABOUT_THE_SESSION: Final = frozenset({m.INITIALIZED, m.CANCELLED, m.PROGRESS})
 """Notifications of clients that mean this session, or a request in it."""
 
-_MODERN_ONLY = frozenset({m.DISCOVER, m.LISTEN, m.TASKS_UPDATE})
-_TASKS = m.ABOUT_TASKS - {m.TOOLS_CALL}
+_MODERN_ONLY: Final = frozenset({m.DISCOVER, m.LISTEN, m.TASKS_UPDATE})
+_TASKS: Final = m.ABOUT_TASKS - {m.TOOLS_CALL}
 
 
 class LegacySession:

@@ -16,6 +16,7 @@ the interest of its subscribers moves to the shared session.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 import trio
@@ -27,7 +28,7 @@ from mcpmux.runtime.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
 
-PAUSE_SECONDS = 60.0  # after a server had no legacy session for us; asking again costs it one request
+PAUSE_SECONDS: Final = 60.0  # after a server had no legacy session for us; asking again costs it one request
 
 MakeLane = Callable[[str, str], Upstream]
 """Makes the upstream for a lane: (configured name, key)."""
