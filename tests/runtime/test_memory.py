@@ -16,6 +16,10 @@ async def private(_notify: object) -> Fields:
     return {"contents": raw([]), "cacheScope": raw("private")}
 
 
+async def public(_notify: object) -> Fields:
+    return {"contents": raw([]), "cacheScope": raw("public"), "ttlMs": raw(60_000)}
+
+
 async def unheard(_event: Event) -> None:
     raise AssertionError
 
@@ -46,3 +50,16 @@ async def test_a_server_of_a_legacy_revision_is_never_looked_at(autojump_clock):
     memory = await doubtful()
     memory.modern = False
     assert all(memory.passes_at_once() and memory.passes() for _ in range(PASSED + 10))
+
+
+async def test_what_is_served_from_memory_ends_the_doubts(autojump_clock):
+    """A server with one public resource that everybody reads, and many that are private."""
+    memory = await doubtful()
+    hot = Call(m.RESOURCES_READ, {"uri": raw("file:///hot")}, {})
+    await memory.read(hot, public, unheard, 1.0)
+    for _ in range(DOUBTS - 1):
+        await memory.read(READ, private, unheard, 1.0)
+    await memory.read(hot, private, unheard, 1.0)
+    await memory.read(READ, private, unheard, 1.0)
+    assert memory.counts.hits == 1
+    assert not memory.passes()

@@ -227,6 +227,7 @@ class Memory:
         entry = self._cache.find(key, None, trio.current_time())
         if entry is not None:
             self.counts.hits += 1
+            self._doubt(public=True)
             return aged(entry)
         self.counts.misses += 1
         if hears(call):
@@ -245,6 +246,7 @@ class Memory:
             if shared:
                 self.counts.misses -= 1
                 self.counts.shared += 1
+                self._doubt(public=brought.public)
             return dict(brought.result)
         return None
 
@@ -269,7 +271,7 @@ class Memory:
         return _Brought(result, public)
 
     def _doubt(self, *, public: bool) -> None:
-        """A read was looked at: it was for everybody, or not."""
+        """A read was looked at: what it has brought was for everybody, or not."""
         if public:
             self._doubts = self._passing = 0
             self._due = False
