@@ -18,7 +18,7 @@ from mcpmux.runtime.tap import Tap
 
 
 class Session(Protocol):
-    """One initialized legacy client; see `runtime.session.LegacySession`."""
+    """One initialized legacy client; see `runtime.downstreams.session.LegacySession`."""
 
     revision: str
     mailbox: Mailbox
@@ -39,7 +39,7 @@ class Session(Protocol):
 
 
 class Service(Protocol):
-    """Serves modern calls, and opens legacy sessions; see `runtime.front.Front`."""
+    """Serves modern calls, and opens legacy sessions; see `runtime.downstreams.front.Front`."""
 
     tap: Tap | None
 
