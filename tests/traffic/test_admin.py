@@ -285,6 +285,28 @@ async def test_the_stream_of_rows_tells_what_changes():
         assert [(row["row"], row["status"]) for row in told["rows"]] == [(3, "ok")]
 
 
+@pytest.mark.parametrize("filtering", ["", "filter=upstream%3Ddocs&"])
+async def test_the_stream_of_rows_goes_on_where_the_list_ended(filtering: str):
+    traffic = Traffic()
+    traffic.exchange()
+    async with listening(traffic) as here:
+        _, _, body = await ask(here, f"/api/exchanges?{filtering}", token=here.token)
+        listed = json.loads(body)
+        traffic.exchange()  # after the list, before the stream
+        async with events(here, f"/api/exchanges/stream?{filtering}since={listed['messages']}") as receive:
+            await hear(receive)
+            _, told = await hear(receive)
+    assert [[row["row"] for row in part["rows"]] for part in (listed, told)] == [[1], [2]]
+
+
+async def test_a_stream_of_rows_of_another_run_begins_with_this_one():
+    traffic = Traffic()
+    async with listening(traffic) as here, events(here, "/api/exchanges/stream?since=1000000") as receive:
+        await hear(receive)
+        traffic.exchange()
+        assert [row["row"] for row in (await hear(receive))[1]["rows"]] == [1]
+
+
 async def test_the_stream_of_rows_says_which_fit_the_filter_no_more():
     traffic = Traffic()
     async with (

@@ -2,8 +2,8 @@
 
 | path | answer |
 | --- | --- |
-| `/api/exchanges?filter=&before=&limit=` | `rows`, newest first; `before`: where to go on, or null |
-| `/api/exchanges/stream?filter=` | events `rows`, see `admin_stream` |
+| `/api/exchanges?filter=&before=&limit=` | `rows`, newest first; `before`: to go on, or null; `messages` |
+| `/api/exchanges/stream?filter=&since=` | events `rows`, see `stream`; `since`: `messages` of a list |
 | `/api/exchanges/{row}` | `row`, and `messages` on both legs with their records |
 | `/api/exchanges/{row}/{seq}` | one of its messages, uncut |
 | `/api/traffic/stream?filter=` | events `record` (as in captures) and `missed` |
@@ -132,7 +132,9 @@ class Api:
 
     async def _stream_exchanges(self, visit: Visit) -> None:
         self._only_get(visit)
-        await stream_rows(self._view, self._matches(visit), visit.reply, self._stream_fields, self._stopping)
+        since = whole_number(visit.query, "since", 0, 2**53, self._view.ring.seq)
+        matches = self._matches(visit)
+        await stream_rows(self._view, matches, since, visit.reply, self._stream_fields, self._stopping)
 
     async def _stream_traffic(self, visit: Visit) -> None:
         self._only_get(visit)

@@ -26,14 +26,20 @@ COMMENT = b":\n\n"
 
 
 async def stream_rows(
-    view: LiveView, matches: Matches | None, reply: HttpReply, fields: Fields, stopping: trio.Event
+    view: LiveView,
+    matches: Matches | None,
+    since: int,
+    reply: HttpReply,
+    fields: Fields,
+    stopping: trio.Event,
 ) -> None:
     """Events `rows`: the rows that changed, the newest of them; those that match no more; how many there are.
 
+    `since`: messages that had passed when the list was asked for; what came after them is told.
     `first`, `last`: of all rows. `skipped`: rows that changed and are not told, for there were too many.
     """
     ring = view.ring
-    position, quiet = ring.seq, 0.0
+    position, quiet = min(since, ring.seq), 0.0  # more had passed in another run
     await reply.open(200, (*STREAM_HEADERS, *fields), _rows_event(view, [], [], 0))
     over = False
     while not over:

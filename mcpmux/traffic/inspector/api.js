@@ -68,9 +68,9 @@ export async function post(path) {
 
 /** The live list. It comes back by itself after a loss; `onState` is told `live`, `lost` or `closed`. */
 export class Stream {
-  constructor(filter, onRows, onState) {
-    const query = filter ? `?${new URLSearchParams({ filter })}` : "";
-    this.source = new EventSource(`/api/exchanges/stream${query}`);
+  /** `since`: `messages` of the list that it goes on from. */
+  constructor(filter, since, onRows, onState) {
+    this.source = new EventSource(`/api/exchanges/stream?${new URLSearchParams({ filter, since })}`);
     this.source.addEventListener("rows", (event) => onRows(JSON.parse(event.data)));
     this.source.addEventListener("open", () => onState("live"));
     this.source.addEventListener("error", () => {

@@ -62,7 +62,7 @@ async function apply(text) {
 
 function connect() {
   stream?.close();
-  stream = new Stream(rows.filter, (event) => rows.hear(event), state);
+  stream = new Stream(rows.filter, rows.messages, (event) => rows.hear(event), state);
 }
 
 function state(word) {

@@ -61,6 +61,7 @@ export class Rows {
     this.reset();
     this.first = part.first;
     this.last = this.top = part.last;
+    this.messages = part.messages;
     this.add(part);
     this.onChange(0);
   }

@@ -64,12 +64,16 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the list, newest first. `before`: where to go on, or None. `first`, `last`: of all rows."""
+    """A part of the list, newest first. `before`: where to go on, or None. `first`, `last`: of all rows.
+
+    `messages`: how many had passed when it was begun; a stream goes on from there.
+    """
 
     rows: list[Summary]
     before: int | None
     first: int
     last: int
+    messages: int
 
 
 Matches = Callable[[Row], bool]
@@ -140,6 +144,7 @@ class LiveView:
         """The newest rows before a row number (None: of all) that match. Looks for a bounded time only."""
         ring = self.ring
         rows: list[Summary] = []
+        messages = ring.seq
         position = ring.last + 1 if before is None else before
         until = trio.current_time() + SCAN_SECONDS
         while position > ring.first and len(rows) < most and trio.current_time() < until:
@@ -153,8 +158,8 @@ class LiveView:
             else:
                 position = ring.first
             await trio.lowlevel.checkpoint()
-        more = position > ring.first
-        return Found(rows=rows, before=position if more else None, first=ring.first, last=ring.last)
+        following = position if position > ring.first else None
+        return Found(rows=rows, before=following, first=ring.first, last=ring.last, messages=messages)
 
     async def messages(self, row: Row) -> list[Message]:
         """All messages of a row, the long ones cut."""
