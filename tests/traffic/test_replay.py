@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from mcpmux.config.json_path import parse_path
 from mcpmux.errors import ConnectFailed
@@ -22,15 +23,22 @@ from tests.traffic.replay_world import (
     MODERN,
     ROOTS,
     WISH,
+    Tape,
     Varied,
     client_of,
     listen,
+    live,
     open_taped,
     replayed,
     taped,
     to_server,
     to_service,
 )
+
+FORM: Json = {
+    "method": "elicitation/create",
+    "params": {"mode": "form", "message": "Who?", "requestedSchema": {"type": "object", "properties": {}}},
+}
 
 
 def told(report: Report) -> list[tuple[str, str, str | None]]:
@@ -311,6 +319,42 @@ async def test_what_the_server_asks_without_an_answer_in_the_capture_is_refused(
     assert report.questions == {("new", "roots/list"): 1}
 
 
+async def tape_of_silence() -> Tape:
+    """The upstream leg of a session with a server that asked nothing."""
+    server = Hasty(MODERN, times=0)
+    async with open_taped({"x": server}) as (world, tape):
+        await live(await client_of(world, MODERN), server)
+        await trio.testing.wait_all_tasks_blocked()
+    return tape
+
+
+@pytest.mark.parametrize(("wish", "answer"), [(WISH, {"roots": []}), (FORM, {"action": "cancel"})])
+async def test_a_modern_server_that_asks_what_it_did_not_ask_then_is_given_nothing(
+    wish, answer, autojump_clock
+):
+    tape, server = await tape_of_silence(), Hasty(MODERN, wish=wish)
+    report = await replayed(tape.dialogues("upstream", "x"), to_server(server))
+    assert server.roots == answer
+    assert paths(report) == {"tools/call ask": ["result.content[0].text"]}  # which tells what it was given
+    assert report.questions == {("new", wish["method"]): 1}
+
+
+async def test_a_modern_server_that_asks_for_a_model_as_it_did_not_then_is_a_difference(autojump_clock):
+    wish = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
+    tape = await tape_of_silence()
+    report = await replayed(tape.dialogues("upstream", "x"), to_server(Hasty(MODERN, wish=wish)))
+    assert "result.resultType" in paths(report)["resources/list"]
+    assert report.questions == {("new", "sampling/createMessage"): 1}
+
+
+async def test_a_modern_server_may_ask_something_else_before_what_it_asked_then(autojump_clock):
+    tape, server = await taped(MODERN, MODERN), Curious(MODERN)
+    report = await replayed(tape.dialogues("upstream", "x"), to_server(server))
+    assert server.form == {"action": "cancel"}
+    assert told(report) == []
+    assert report.questions == {("new", "elicitation/create"): 1}
+
+
 @pytest.mark.parametrize("up", ERAS)
 async def test_a_question_that_came_before_another_request_is_answered_and_told(up, autojump_clock):
     """Once in the tool that asks; in the replay before it, while a list is fetched."""
@@ -348,12 +392,16 @@ async def test_what_comes_in_the_end_is_compared_when_the_question_does_not_come
 
 
 class Hasty(Varied):
-    """Asks for roots `times` times while its first resources are listed; its tool `ask` knows them then."""
+    """Asks for roots `times` times while its first resources are listed; its tool `ask` knows them then.
 
-    def __init__(self, revision: str, times: int = 1) -> None:
+    `wish`: what a modern one asks for in their place.
+    """
+
+    def __init__(self, revision: str, times: int = 1, wish: Json = WISH) -> None:
         super().__init__(revision)
         self.roots: Json = ROOTS
         self._times = times
+        self._wish = wish
 
     async def handle(self, method: str, params: Json, message: Json) -> Json:
         if method == "resources/list" and self._times:
@@ -365,7 +413,7 @@ class Hasty(Varied):
                     self.roots = params["inputResponses"]["early"]
                 return {
                     "resultType": "input_required",
-                    "inputRequests": {"early": WISH},
+                    "inputRequests": {"early": self._wish},
                     "requestState": "early",
                 }
         elif "inputResponses" in params:
@@ -377,6 +425,23 @@ class Hasty(Varied):
 
     async def _ask(self, _params: Json) -> Json:
         return {"content": [{"type": "text", "text": json.dumps(self.roots)}]}
+
+
+class Curious(Varied):
+    """Has a form filled in before its tool `ask` asks for roots."""
+
+    def __init__(self, revision: str) -> None:
+        super().__init__(revision)
+        self.form: Json | None = None
+
+    async def _ask(self, params: Json) -> Json:
+        if params.get("requestState") == "form":
+            self.form = params["inputResponses"]["form"]
+            params = {"name": params["name"]}
+        if self.form is None:
+            asked = {"form": FORM}
+            return {"resultType": "input_required", "inputRequests": asked, "requestState": "form"}
+        return await super()._ask(params)
 
 
 @pytest.mark.parametrize("down", ERAS)

@@ -10,6 +10,8 @@ in the answer to whatever it asks just then. So a question gets the captured ans
 | all are used: the last one again | `again` |
 | there is none | `new` |
 
+A question that has no answer is refused; in the modern era, where nobody can refuse, it gets one that gives
+nothing away (`nothing_to_give`), so that the request comes to its end and the server is not left waiting.
 What nobody has asked in the end is told as `missing`. None of this is a difference of results.
 """
 
@@ -18,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, NamedTuple
 
+from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import RESPONSES, STATE
 from mcpmux.protocol.envelope import Reply, decode_fields, raw, text_of, value_of
 from mcpmux.protocol.raw_json import Fields
@@ -33,6 +36,9 @@ KINDS: dict[Kind, str] = {
     "new": "asked, and not asked then",
     "missing": "not asked this time",
 }
+
+
+_NOTHING_TO_GIVE = {m.ROOTS_LIST: {"roots": []}, m.ELICIT: {"action": "cancel"}}
 
 
 class _Kept(NamedTuple):
@@ -69,10 +75,8 @@ class Questions:
                     if key in methods and turn.problem is None
                 ]
             if is_asking(turn):
-                assert isinstance(turn.answer, Reply)
-                result = decode_fields(turn.answer.result)
-                asked = {key: _method_of(wish) for key, wish in _members(result, "inputRequests").items()}
-                asking[_round(turn, result)] = (turn.place, asked)
+                result = _result_of(turn)
+                asking[_round(turn, result)] = (turn.place, _asked_in(result))
 
     def asked_by(self, turn: Turn) -> int | None:
         """The place of the request whose result asked for what this one brings, None for any other."""
@@ -97,12 +101,33 @@ class Questions:
         self._open.clear()
 
 
+def nothing_to_give(method: str) -> Reply | None:
+    """The result of a client without roots and without anybody to fill in forms; None for anything else."""
+    result = _NOTHING_TO_GIVE.get(method)
+    return None if result is None else Reply(0, raw(result))
+
+
 def is_asking(turn: Turn) -> bool:
     """Whether the captured answer of a modern request is a question."""
     if not turn.modern or not isinstance(turn.answer, Reply):
         return False
     result = value_of(turn.answer.result)
     return isinstance(result, dict) and result.get("resultType") == INPUT_REQUIRED
+
+
+def asked_then(turn: Turn) -> frozenset[str]:
+    """The methods that the captured answer of a modern request asks for."""
+    return frozenset(_asked_in(_result_of(turn)).values()) if is_asking(turn) else frozenset()
+
+
+def _result_of(turn: Turn) -> Fields:
+    assert isinstance(turn.answer, Reply)
+    return decode_fields(turn.answer.result)
+
+
+def _asked_in(result: Fields) -> dict[str, str]:
+    """The methods that a result asks for, by key."""
+    return {key: _method_of(wish) for key, wish in _members(result, "inputRequests").items()}
 
 
 def _round(turn: Turn, carrier: Fields) -> str:

@@ -29,7 +29,13 @@ from mcpmux.traffic.replay.answer import acknowledged, captured, error_value, re
 from mcpmux.traffic.replay.difference import compare
 from mcpmux.traffic.replay.mapping import Mapping, Unmapped
 from mcpmux.traffic.replay.opening import initialize, opening, opening_call, settle
-from mcpmux.traffic.replay.questions import INPUT_REQUIRED, Questions, is_asking
+from mcpmux.traffic.replay.questions import (
+    INPUT_REQUIRED,
+    Questions,
+    asked_then,
+    is_asking,
+    nothing_to_give,
+)
 from mcpmux.traffic.replay.reach import Reach
 from mcpmux.traffic.replay.replayable import is_legacy, replayable, waits_for, why_not
 from mcpmux.traffic.replay.report import Outcome, Report
@@ -231,18 +237,26 @@ class SessionReplay:
     async def _ask_server(self, turn: Turn, call: Call) -> Fields:
         """The result; what the server asks on the way, and did not ask just there, is answered as it was."""
         go_on = self._channel.exchange if turn.modern else self._channel.resume
+        expected = asked_then(turn)
         result = await self._channel.exchange(call, unheard)
         for _ in range(ROUNDS):
             wishes = wishes_in(result) if turn.modern or STATE in result else None
             if wishes is None:
                 break
-            answers = {key: self._questions.take(wish.method, turn.place) for key, wish in wishes.items()}
-            if is_asking(turn) or (turn.modern and not all(isinstance(a, Reply) for a in answers.values())):
-                break  # the next request of the capture answers, or nobody can
+            answers = {key: self._answer_to(wish.method, turn) for key, wish in wishes.items()}
+            if not expected.isdisjoint(wish.method for wish in wishes.values()):
+                break  # the next request of the capture answers
+            if turn.modern and not all(isinstance(answer, Reply) for answer in answers.values()):
+                break  # nobody can
             responses = {key: _response(wishes[key].method, answer) for key, answer in answers.items()}
             call = repeated(call, result, responses)
             result = await go_on(call, unheard)
         return result
+
+    def _answer_to(self, method: str, turn: Turn) -> Answer | None:
+        """What a question is answered that comes in the result of a request."""
+        answer = self._questions.take(method, turn.place)
+        return answer if isinstance(answer, Reply) or not turn.modern else nothing_to_give(method)
 
     async def ask(self, method: str, _params: Fields) -> Fields:
         """See runtime.calls.Client."""
