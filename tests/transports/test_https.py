@@ -296,7 +296,7 @@ async def test_server_that_leaves_during_the_handshake_is_told(certificates):
 @pytest.mark.parametrize("begun", [b"", b"\x16", b"\x16\x03\x01\x40\x00" + bytes(50)])
 async def test_silent_client_is_cut_off_and_holds_up_nobody(certificates, begun):
     async with (
-        serving(server_tls(certificates), head_seconds=0.2) as port,
+        serving(server_tls(certificates), head_seconds=1.0) as port,  # longer than a handshake
         await trio.open_tcp_stream("127.0.0.1", port) as silent,
     ):
         if begun:
