@@ -9,6 +9,8 @@ long a line is. Refuses to know what a message says.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 
@@ -20,7 +22,9 @@ class Oversized(msgspec.Struct, frozen=True):
 
 Line = bytes | Oversized
 
-_LF, _CR = 0x0A, 0x0D  # as numbers: a byte is found much faster than a sequence of one
+# As numbers: a byte is found much faster than a sequence of one.
+LF: Final = 0x0A
+CR: Final = 0x0D
 
 
 def encode_line(message: bytes) -> bytes:
@@ -29,9 +33,9 @@ def encode_line(message: bytes) -> bytes:
     A payload that was pretty-printed by its author holds line breaks; in JSON they can only be
     insignificant whitespace, so spaces may stand in. A lone CR would end the line for some readers.
     """
-    if _LF in message:
+    if LF in message:
         message = message.replace(b"\n", b" ")
-    if _CR in message:
+    if CR in message:
         message = message.replace(b"\r", b" ")
     return message + b"\n"
 

@@ -50,6 +50,7 @@ class Front:
         `mark` stands in front of states and task ids, so that they come back to this worker.
         """
         self._mark = mark
+        self._seal_of_nobody = partial(self._sealed, principal="") if mark else None
         self._state_seal = state_seal or StateSeal(secrets.token_bytes(STATE_KEY_BYTES))
         self.tap = tap
         self._router = router
@@ -82,7 +83,7 @@ class Front:
                 return None
             identify(call)
         principal = call.principal.name
-        seal = partial(self._sealed, principal=principal) if principal or self._mark else None
+        seal = partial(self._sealed, principal=principal) if principal else self._seal_of_nobody
         return self._router.post(call, _wanted, seal)
 
     async def _exchange_sealed(self, call: Call, notify: Notify) -> Fields:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mcpmux.protocol.framing import CR, LF
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.capture.line_shape import Line
@@ -89,7 +90,7 @@ class LineEncoder:
         joined = b"\t".join(without_repeats(bodies))
         if not redactor.spares(bodies, joined):
             return self._encode_redacted(first, level, messages)
-        are_simple = level == "full" and b"\n" not in joined and b"\r" not in joined
+        are_simple = level == "full" and LF not in joined and CR not in joined
         return _in_groups(self._lines(first, level, messages, bodies, _NO_SECRETS, are_simple))
 
     def _encode_redacted(self, first: int, level: str, messages: Sequence[Seen]) -> list[bytes]:

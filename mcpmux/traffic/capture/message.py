@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from mcpmux.protocol.framing import CR, LF
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.shapes import Id
 from mcpmux.traffic.glance import facts_in
@@ -113,7 +114,7 @@ def body_of(kind: str, body: bytes, level: str, limit: int) -> tuple[Raw | None,
 
 def without_line_ends(body: bytes) -> Raw:
     """JSON on one line: between its tokens a space means the same, and in them no line ends."""
-    return Raw(body.translate(_LINE_ENDS) if b"\n" in body or b"\r" in body else body)
+    return Raw(body.translate(_LINE_ENDS) if LF in body or CR in body else body)
 
 
 def _is_object(body: bytes) -> bool:

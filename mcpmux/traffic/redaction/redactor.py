@@ -166,7 +166,7 @@ class Redactor:
         folded = fold_message(data)
         # `find`, for `in` takes bytes for a number first.
         found = {hint for hint, folded_hint in self._hints if folded.find(folded_hint) >= 0}
-        if _RUN in data.translate(_RUNS):
+        if data.translate(_RUNS).find(_RUN) >= 0:
             found.update(hint for exact_hint, hint in self._exact if data.find(exact_hint) >= 0)
         live = tuple(shape for shape in self._shapes if not found.isdisjoint(shape.hints + shape.exact))
         if live or self._patterns or not found.isdisjoint(self._name_hints):
