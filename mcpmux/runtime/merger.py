@@ -34,6 +34,8 @@ from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.memory import Found, Store, aged
 from mcpmux.runtime.upstreams.upstream import Upstream
 
+AT_ONCE = 32  # upstreams that are asked for a page before whatever else has come gets its turn
+
 Hides = Callable[[Upstream, Call, Fields], bool]
 """Whether an item of an upstream's list must not be shown to the client of the call."""
 
@@ -179,7 +181,9 @@ class Merger:
 
         async with trio.open_nursery() as nursery:
             nursery.cancel_scope.deadline = parts.began + seconds
-            for position, upstream in pages[1:]:
+            for number, (position, upstream) in enumerate(pages[1:], 1):
+                if number % AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
                 nursery.start_soon(fetch, position, upstream)
             await fetch(*pages[0])
         for position, upstream in waiting.values():

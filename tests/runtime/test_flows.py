@@ -9,7 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
+from mcpmux.runtime.merger import AT_ONCE
+from tests.runtime.scripted import CACHE, Json, RpcFailure, ScriptedServer
 from tests.runtime.world import World, open_world
 
 LEGACY = "2025-11-25"
@@ -159,6 +160,33 @@ async def test_those_who_answer_in_time_are_not_lost_with_those_who_hang(autojum
         left_out = result["_meta"]["dev.mcpmux/upstreams"]
         assert set(left_out) == {"first", "last"}
         assert all("within 3 s" in each["reason"] for each in left_out.values())
+
+
+async def test_list_of_many_upstreams_lets_others_have_their_turn(autojump_clock):
+    first, asked = trio.Event(), 0
+
+    async def answer(_server: Any, _params: Json, _message: Json) -> Json:
+        nonlocal asked
+        asked += 1
+        first.set()
+        return {"resources": [resource("x:1")], "resultType": "complete", **CACHE}
+
+    async def watch(seen: list[int]) -> None:
+        await first.wait()
+        seen.append(asked)
+
+    many = 8 * AT_ONCE
+    servers = {
+        f"s{number}": ScriptedServer(resources=[], handlers={"resources/list": answer})
+        for number in range(many)
+    }
+    async with open_world(servers) as world, trio.open_nursery() as nursery:
+        seen: list[int] = []
+        nursery.start_soon(watch, seen)
+        result = await world.client().request("resources/list")
+        assert [item["uri"] for item in result["resources"]] == [f"{name}+x:1" for name in servers]
+        assert asked == many
+        assert seen[0] < many / 2
 
 
 async def test_an_upstream_that_is_not_there_is_named_and_the_rest_answers(autojump_clock):
