@@ -42,6 +42,11 @@ class Effort(NamedTuple):
     warm_up: float
 
 
+def mux_command(*more: str) -> list[str]:
+    """`python -m` with this is mcpmux, configured over its standard input. It prints its URL."""
+    return ["mcpmux", "serve", "-", "--http", "127.0.0.1:0", *QUIET, *more]
+
+
 class Bench:
     """Starts what is measured, and measures it. `note` hears what is being done."""
 
@@ -72,9 +77,8 @@ class Bench:
         return Child(["benchmarks.upstream", *["--port=0"] * count, *more], self.load_core)
 
     def mux(self, config: str, core: int | None = None, *more: str) -> Child:
-        """mcpmux with this configuration, on its core unless told otherwise. It prints its URL."""
-        command = ["mcpmux", "serve", "-", "--http", "127.0.0.1:0", *QUIET, *more]
-        return Child(command, self.mux_core if core is None else core, config)
+        """mcpmux with this configuration, on its core unless told otherwise."""
+        return Child(mux_command(*more), self.mux_core if core is None else core, config)
 
     def load(self, load: Load, targets: Sequence[str], subjects: Sequence[str], *more: str) -> Tally:
         """Run the load generator once."""

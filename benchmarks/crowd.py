@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from statistics import median
 
 from benchmarks.asking import timed_walk
-from benchmarks.bench import Bench
+from benchmarks.bench import Bench, mux_command
+from benchmarks.counting import count_instructions
 from benchmarks.goal import at_most
 from benchmarks.naming import http_config
-from benchmarks.report import Row, time_row
+from benchmarks.process import Child
+from benchmarks.report import MEGA, Row, time_row
 
 ITEMS = 100  # of each upstream
 FEWEST, MORE = 250, (500, 1000)
@@ -17,6 +21,7 @@ READY_SECONDS = 120.0  # until as many upstreams listen
 FILES = 16  # that one upstream takes at most, in the process of all of them
 
 LINEAR = at_most(1.3, " × as long")
+EXACT = at_most(1.05, " × as many")
 
 
 def rows(bench: Bench) -> list[Row]:
@@ -35,6 +40,34 @@ def rows(bench: Bench) -> list[Row]:
         shares = [each / expected for each in through]
         found.append(time_row(measure, direct, through).judged(LINEAR, shares))
     return found
+
+
+def counted(bench: Bench) -> list[Row]:
+    """The largest of these lists in instructions, which no cache and no neighbour changes."""
+    _allow_files(FILES * max(MORE))
+    count = max(MORE)
+    times = count / FEWEST
+    measure = f"list {count:,} × {ITEMS} resources, instructions, beside {times:g} × those of {FEWEST}"
+    bench.note(measure)
+    expected, found = _instructions(bench, FEWEST) * times, _instructions(bench, count)
+    share = found / expected
+    row = Row(measure, f"{expected / MEGA:,.0f} M", f"{found / MEGA:,.0f} M", f"{share:.2f} × as many")
+    return [row.judged(EXACT, [share])]
+
+
+def _instructions(bench: Bench, count: int) -> int:
+    """Of mcpmux for one whole list, the third."""
+
+    @contextmanager
+    def prepare(mux: Child) -> Iterator[Callable[[], object]]:
+        (url,) = mux.lines(1, READY_SECONDS)
+        for _ in range(2):
+            timed_walk(url, ITEMS * count)
+        yield lambda: timed_walk(url, ITEMS * count)
+
+    with bench.upstream(count, f"--items={ITEMS}") as upstream:
+        config = http_config(upstream.lines(count, READY_SECONDS))
+        return count_instructions(mux_command(), bench.mux_core, config, prepare)
 
 
 def _seconds(bench: Bench, count: int) -> list[float]:

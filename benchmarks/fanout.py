@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from benchmarks.bench import Bench
+from benchmarks.bench import Bench, mux_command
 from benchmarks.goal import Goal, at_least, at_most
 from benchmarks.load import percentile
 from benchmarks.notifier import URI
@@ -28,7 +28,6 @@ CHANGES = 100
 NAME = "s0"
 SETTLE_SECONDS = 3.0  # after which a process whose clients have just come is idle
 GRACE_SECONDS = 600
-QUIET = ("--log-level", "error")
 DELIVERED = at_most(50, " ms", absolute=True)
 SUSTAINED = at_least(20_000, " /s", absolute=True)
 SESSION = Goal("≤ 30 KB", most=30e3)
@@ -116,7 +115,7 @@ class Fanout:
             f"[limits]\nmax_sessions = {room}\nmax_connections = {room}\n"
             f'[upstreams.{NAME}]\nurl = "{upstream}"\nprefix = "{NAME}"\n'
         )
-        return Child(["mcpmux", "serve", "-", "--http", "127.0.0.1:0", *QUIET], self.mux_core, config)
+        return Child(mux_command(), self.mux_core, config)
 
 
 def rows(bench: Bench) -> list[Row]:

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 
 import click
 
-from benchmarks.bench import QUIET, UPSTREAMS
+from benchmarks.bench import QUIET, UPSTREAMS, mux_command
 from benchmarks.compiled import measure_compiled
 from benchmarks.connection import Connection, WrongAnswer
 from benchmarks.counting import (
@@ -195,7 +195,7 @@ def _count(
 ) -> T:
     """Count what mcpmux does, with its configuration on standard input unless its client is there."""
     if not scenario.started:
-        return count(["mcpmux", "serve", "-", "--http", "127.0.0.1:0", *QUIET], _cores()[0], config, prepare)
+        return count(mux_command(), _cores()[0], config, prepare)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "mcpmux.toml"
         path.write_text(config)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from benchmarks import crowd, fanout, footprint, latencies, lists, pipes, rates, stdio, watching, workers
 from benchmarks.bench import Bench
 from benchmarks.connection import WrongAnswer
+from benchmarks.counting import CountingFailed
 from benchmarks.process import on_core
 from benchmarks.report import Row, failed_row
 
@@ -34,6 +35,7 @@ SCENARIOS = {
     "list-slow": Scenario(lists.cold_slow, quick=True),
     "list-warm": Scenario(lists.warm, quick=True),
     "list-many": Scenario(crowd.rows, quick=False),
+    "list-many-counted": Scenario(crowd.counted, quick=False),
     "cache": Scenario(rates.read_slow, quick=True),
     "stdio": Scenario(pipes.stdio, quick=True),
     "stdio-channel": Scenario(stdio.channel, quick=False),
@@ -58,6 +60,6 @@ def measure(bench: Bench, names: Iterable[str]) -> list[Row]:
 def _measured(bench: Bench, name: str) -> list[Row]:
     try:
         return SCENARIOS[name].measure(bench)
-    except (RuntimeError, WrongAnswer, OSError) as error:
+    except (RuntimeError, WrongAnswer, CountingFailed, OSError) as error:
         bench.note(f"{name}: {error}")
         return [failed_row(name, error)]

@@ -23,7 +23,7 @@ from statistics import median
 
 import msgspec
 
-from benchmarks.bench import GRACE_SECONDS, QUIET, UPSTREAMS, Bench
+from benchmarks.bench import GRACE_SECONDS, UPSTREAMS, Bench, mux_command
 from benchmarks.goal import at_least, spread_of
 from benchmarks.load import Tally
 from benchmarks.naming import READ, exposed_subjects, http_config
@@ -68,8 +68,7 @@ def _run(bench: Bench, workers: int) -> tuple[float, float]:
     cores = sorted({bench.mux_core, bench.load_core})[:workers]
     with _Spread(["benchmarks.upstream", *["--port=0"] * UPSTREAMS], cores) as upstream:
         urls = upstream.lines(UPSTREAMS)
-        command = ["mcpmux", "serve", "-", "--http", "127.0.0.1:0", f"--workers={workers}", *QUIET]
-        with _Spread(command, cores, http_config(urls)) as mux:
+        with _Spread(mux_command(f"--workers={workers}"), cores, http_config(urls)) as mux:
             (url,) = mux.lines(1)
             processes = _workers_of(mux.pid) if workers > 1 else []
             weights = [_halves_weight(each) for each in processes]
