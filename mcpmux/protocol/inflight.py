@@ -141,8 +141,12 @@ class Outgoing:
     def open(self, call: Call) -> Ticket:
         """A ticket for a call, under an id of its own."""
         ticket = Ticket(self.next_id(), call)
-        self._tickets[ticket.id] = ticket
+        self.adopt(ticket)
         return ticket
+
+    def adopt(self, ticket: Ticket) -> None:
+        """A ticket that was made elsewhere, with an id from here."""
+        self._tickets[ticket.id] = ticket
 
     def take_answer(self, answer: Reply | ErrorReply) -> bool:
         """Hand an answer to whoever waits; False when nobody does (cancelled, or never asked)."""

@@ -121,8 +121,12 @@ async def test_a_question_in_a_calls_stream_parks_it_and_the_answer_is_posted():
 
 async def test_a_call_that_is_taken_back_at_once_is_taken_back_after_it_was_sent_or_not_at_all():
     async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
-        if not await initialize(web, request, message, reply) and message["method"] == "resources/read":
+        if await initialize(web, request, message, reply):
+            return
+        if message["method"] == "resources/read":
             await web.answer(reply, message, {"contents": []})
+        elif message["method"] == "tools/call":
+            await trio.sleep_forever()  # nothing is left to take back of what was answered
 
     async with open_web(script) as (web, mux):
         await exchange(mux, "resources/read", {"uri": "a:1"})

@@ -1,5 +1,7 @@
 """Calls in which a legacy server over HTTP may ask something: each carried by a task, as it can be parked.
 
+One that was sent already is carried from where there is more to it than its answer.
+
 A call is parked when the server asks and the client has to repeat its request with the answers: until then
 nobody waits, but the connection on which the server will answer has to be read on.
 """
@@ -15,10 +17,11 @@ from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.envelope import ErrorReply, Reply
 from mcpmux.protocol.inflight import Ticket
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.calls import PARK_SECONDS, Calls
+from mcpmux.runtime.calls import PARK_SECONDS, Calls, result_of
+from mcpmux.runtime.upstreams.http_posting import SentTicket
 
 Perform = Callable[[Ticket], Awaitable[Reply | ErrorReply]]
-"""Sends the ticket's call and reads until its answer. Raises McpmuxError.
+"""Sends the ticket's call, if that was not done, and reads until its answer. Raises McpmuxError.
 
 Cancelled, it tells the server, if that has been sent the call and the ticket still waits for the answer.
 """
@@ -42,9 +45,21 @@ class CarriedCalls:
         if self._over is not None:
             raise self._over
         ticket = self._calls.outgoing.open(call)
-        scope = self._carriers[ticket.id] = trio.CancelScope()
-        self._nursery.start_soon(self._carry, ticket, scope, name=f"carry {call.method}")
+        self._begin(ticket, sent=False)
         return await self._wait(ticket, notify)
+
+    async def go_on(self, ticket: SentTicket, notify: Notify) -> Fields:
+        """The same for a call that was sent already, and whose ticket is open."""
+        if self._over is None:
+            ticket.take_time()
+            self._begin(ticket, sent=True)
+            return await self._wait(ticket, notify)
+        try:
+            return result_of(await self._perform(ticket))  # which ends at once, unless it is there
+        except TransportError:
+            raise self._over from None
+        finally:
+            self._calls.outgoing.close(ticket)
 
     def end(self, reason: TransportError) -> None:
         """The channel is over: who still comes hears why."""
@@ -65,10 +80,14 @@ class CarriedCalls:
             self._nursery.start_soon(self._give_up, ticket)
         return ticket is not None
 
-    async def _carry(self, ticket: Ticket, scope: trio.CancelScope) -> None:
+    def _begin(self, ticket: Ticket, *, sent: bool) -> None:
+        scope = self._carriers[ticket.id] = trio.CancelScope()
+        self._nursery.start_soon(self._carry, ticket, scope, sent, name=f"carry {ticket.call.method}")
+
+    async def _carry(self, ticket: Ticket, scope: trio.CancelScope, sent: bool) -> None:
         try:
             with scope:
-                if not scope.cancel_called:  # else it is taken back before its task has run
+                if sent or not scope.cancel_called:  # else it is taken back before its task has run
                     ticket.settle(await self._perform(ticket))
         except McpmuxError as error:
             ticket.settle(error)

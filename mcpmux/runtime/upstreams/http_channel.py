@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 import trio
 
-from mcpmux.errors import LocalProtocolError, RpcError, TransportClosed, TransportError
+from mcpmux.errors import LocalProtocolError, Overdue, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import HEADER_MISMATCH
@@ -139,7 +139,7 @@ class HttpChannel:
         Raises RpcError (the server's answer), SessionExpired, HttpStatusError or another TransportError,
         Overdue; all of them when it is awaited.
         """
-        if self._peer.legacy and call.method in _MAY_BE_PARKED:
+        if self._may_be_parked(call):
             return self._within(term, self._carried.exchange(call, notify))
         exchange = self._exchange_or_learn if call.method in _TEACH else self._exchange
         if self._peer.shows_token:
@@ -150,19 +150,35 @@ class HttpChannel:
         """See PromptChannel."""
         if term is None or not self._peer.may_post or self.closed.is_set():
             return None
-        if self._peer.legacy and call.method in _MAY_BE_PARKED:
-            return None
         ticket = SentTicket(self._calls.outgoing.next_id(), call, term)
-        return ticket if post(self._peer, ticket, term) else None
+        if not post(self._peer, ticket, term):
+            return None
+        if self._may_be_parked(call):
+            self._calls.outgoing.adopt(ticket)
+        return ticket
 
     def take(self, ticket: Ticket) -> Fields | None:
         """See PromptChannel."""
-        return take(self._peer, ticket) if isinstance(ticket, SentTicket) else None
+        if not isinstance(ticket, SentTicket) or ticket.events or ticket.asked:
+            return None
+        try:
+            result = take(self._peer, ticket)
+        except BaseException:
+            self._calls.outgoing.close(ticket)
+            raise
+        if result is not None:
+            self._calls.outgoing.close(ticket)
+        return result
 
     def go_on(self, ticket: Ticket, notify: Notify, term: Term | None = None) -> Awaitable[Fields]:
         """See PromptChannel. Raises as `exchange` does."""
+        if isinstance(ticket, SentTicket) and self._may_be_parked(ticket.call):
+            return self._within(term, self._carried.go_on(ticket, notify))
         exchange = self._exchange_or_learn if ticket.call.method in _TEACH else self._exchange
         return exchange(ticket.call, notify, term, ticket if isinstance(ticket, SentTicket) else None)
+
+    def _may_be_parked(self, call: Call) -> bool:
+        return self._peer.legacy and call.method in _MAY_BE_PARKED
 
     async def _within(self, term: Term | None, exchange: Awaitable[Fields]) -> Fields:
         with limited(term):
@@ -258,15 +274,16 @@ class HttpChannel:
         return answer
 
     async def _perform(self, ticket: Ticket) -> Reply | ErrorReply:
-        """Send the call of a ticket; what comes before its answer goes into the ticket."""
+        """Send the call of a ticket, if that was not done; what comes before its answer goes into it."""
 
         async def pass_on(event: Event) -> None:
             ticket.push(event)
 
         waiting = Waiting(ticket.id, pass_on, ticket)
+        posted = ticket if isinstance(ticket, SentTicket) else None
         try:
-            return await self._answer_to(ticket.call, waiting)
-        except trio.Cancelled:
+            return await self._answer_to(ticket.call, waiting, posted)
+        except (trio.Cancelled, Overdue):
             if ticket.answer is None:
                 await self._say_cancelled(waiting)
             raise

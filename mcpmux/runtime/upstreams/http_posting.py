@@ -29,6 +29,11 @@ class SentTicket(Ticket):
         self.sent: SentRequest | None = None
         self.whole: bytes | None = None
 
+    def take_time(self) -> None:
+        """From now on whoever waits for it says when its time is over."""
+        if self.sent is not None:
+            self.sent.take_time()
+
 
 def post(peer: HttpPeer, ticket: SentTicket, term: Term) -> bool:
     """POST a ticket's call; False, and nothing is done, when that must wait."""

@@ -319,6 +319,11 @@ class SentRequest:
             return None
         return HttpResponse(connection, self._pool)
 
+    def take_time(self) -> None:
+        """From now on it has no end in time: who waits for it knows when to stop."""
+        self._until = math.inf
+        self._pool.punctuality.forget(self._connection)
+
     def wait(self) -> Awaitable[HttpResponse]:
         """The response, its head being in. Raises as `HttpPool.send` does."""
         return self._pool.go_on(self._connection, self._request, self._until, idempotent=self._idempotent)
