@@ -74,6 +74,7 @@ from mcpmux.runtime.link import INCOMING_LIMIT
 from mcpmux.runtime.tap import Tap
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.punctuality import Punctuality
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
@@ -126,6 +127,7 @@ class HttpEndpoint:
         self._tools: dict[str, ToolHeaders] = {}  # as clients see them, by the principal who listed them
         self._legs = ConnectionLegs()
         self._nursery: trio.Nursery
+        self._punctuality = Punctuality()
         self.sessions: dict[str, HttpSession] = {}
         self._sse = SseEndpoint(front, sse_path, SseLimits(self._is_full, limits.idle, stall), gate, mark)
 
@@ -136,6 +138,7 @@ class HttpEndpoint:
         """Own the calls that outlive their connections, and end sessions nobody uses, until cancelled."""
         try:
             async with trio.open_nursery() as self._nursery:
+                self._nursery.start_soon(self._punctuality.run, name="calls' time")
                 task_status.started()
                 while True:
                     await trio.sleep(SWEEP_SECONDS)
@@ -334,7 +337,7 @@ class HttpEndpoint:
             await _fail(message, reply, refusal)
             return
         session_id, limits = self._mark + secrets.token_urlsafe(SESSION_BYTES), self._limits
-        opened = HttpSession(session, self._nursery, limits.replay, limits.in_flight)
+        opened = HttpSession(session, self._nursery, self._punctuality, limits.replay, limits.in_flight)
         self.sessions[session_id] = opened
         if isinstance(reply, TappedReply):
             opened.watch = reply.watch

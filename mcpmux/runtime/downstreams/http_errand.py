@@ -44,6 +44,11 @@ class HttpErrand:
     def __repr__(self) -> str:
         return f"<HttpErrand {self._request.method} {self._forwarded!r}>"
 
+    @property
+    def is_large(self) -> bool:
+        """Whether the answer is there, and too large to be sent at once."""
+        return self._parts is not None
+
     def take(self) -> bool:
         """See PutOff."""
         request, status = self._request, 200

@@ -44,15 +44,20 @@ from mcpmux.runtime.downstreams.http_answer import (
     streaming,
 )
 from mcpmux.runtime.downstreams.http_errand import HttpErrand
+from mcpmux.runtime.downstreams.http_lasting import CallStream, LastingCall, LastingErrand
 from mcpmux.runtime.downstreams.own_stream import OWN_STREAM, OwnStream
 from mcpmux.runtime.downstreams.service import PromptSession, Session
+from mcpmux.runtime.downstreams.session import Ask
 from mcpmux.runtime.errand import PLAIN
+from mcpmux.runtime.forwarding import Forwarded
 from mcpmux.runtime.tap import Watch
 from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.punctuality import Punctuality
 from mcpmux.transports.sse import encode_event, with_id
 
-PRIMING_SECONDS = 0.05  # for a call's answer, before its client gets an event id that it can resume from
+# For a call's answer, before its client gets an event id to resume from, at the next sweep of Punctuality.
+PRIMING_SECONDS = 0.05
 RETRY_MILLISECONDS: Final = 1000  # for a client to come back after its stream has broken off
 
 
@@ -60,32 +65,29 @@ CallOff = Callable[[str], None]
 """Cancels a request, for the reason given."""
 
 
-class _Stream:
-    """A call's stream. `over` once its last event is in; `only_answer` when that was all there is."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.events = 0
-        self.only_answer: bytes | None = None
-        self.over = False
-        self.arrival = trio.lowlevel.ParkingLot()
-
-
 class HttpSession:
     """One legacy client. `last_used` is trio's time of its last request."""
 
-    def __init__(self, session: Session, nursery: trio.Nursery, bounds: ReplayBounds, in_flight: int) -> None:
-        """`in_flight`: requests of it at a time."""
+    def __init__(
+        self,
+        session: Session,
+        nursery: trio.Nursery,
+        punctuality: Punctuality,
+        bounds: ReplayBounds,
+        in_flight: int,
+    ) -> None:
+        """`in_flight`: requests of it at a time. `nursery` owns calls that last, `punctuality` their time."""
         self._in_flight_limit = in_flight
         self.session = session
         self._prompt = session if isinstance(session, PromptSession) else None
         self.last_used = trio.current_time()
         self._nursery = nursery
+        self._punctuality = punctuality
         self._buffer = ReplayBuffer(bounds)
         self._own = OwnStream(self._buffer, session.mailbox)
         self._in_flight: dict[Id, CallOff] = {}
         self._asked = Calls(_unasked, _unheard)
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, CallStream] = {}
         self._next_stream = OWN_STREAM + 1
         self._readers = 0
         session.ask_unasked = self._ask_on_own_stream
@@ -101,7 +103,7 @@ class HttpSession:
 
     def close(self) -> None:
         """The session is over: its exchanges and streams end, nothing of its interest stays."""
-        for call_off in self._in_flight.values():
+        for call_off in list(self._in_flight.values()):  # one that is answered now leaves
             call_off("the session has ended")
         self.session.mailbox.close()
         self.session.close()
@@ -147,21 +149,12 @@ class HttpSession:
     def post(self, request: Request, reply: HttpReply, *, streams: bool) -> Awaitable[None]:
         """Answer one request; `streams`: the client takes event streams. Raises RpcError for a refusal."""
         if streams and request.method == m.TOOLS_CALL:
-            scope = self.admit(request)
-            stream = self._open_stream()
-            self._nursery.start_soon(self._work, request, scope, stream, name=f"call {request.id}")
-            return self._follow(stream, reply)
+            return self._post_lasting(request, reply)
         self._admit(request, reply.call_off)
         ask = partial(self._ask, streaming(reply, streams=streams))
         work: Work = partial(self.session.answer, request, ask=ask)
         if self._prompt is not None and request.method in PLAIN:
-            try:
-                forwarded = self._prompt.post(request, ask)
-            except RpcError:  # the ordinary way meets it again
-                forwarded = None
-            except BaseException:
-                del self._in_flight[request.id]
-                raise
+            forwarded = self._forward(request, ask)
             if forwarded is not None and forwarded.posted and reply.may_put_off:
                 over = partial(self._in_flight.pop, request.id)
                 errand = HttpErrand(request, reply, forwarded, over, streams=streams, legacy=True)
@@ -169,6 +162,52 @@ class HttpSession:
             if forwarded is not None:
                 work = forwarded.carry_on
         return self._respond(request, reply, work, streams=streams)
+
+    def _post_lasting(self, request: Request, reply: HttpReply) -> Awaitable[None]:
+        """Answer a request that goes on without its client, which cannot know what it has done so far."""
+        stream = CallStream()
+        ask = partial(self._ask, partial(self._say, stream))
+        work: Work = partial(self.session.answer, request, ask=ask)
+        patience = PRIMING_SECONDS if self.session.revision >= V_2025_11_25 else math.inf
+        call = LastingCall(request, reply, stream, work, trio.current_time() + patience)
+        self._admit(request, call.call_off)
+        forwarded = self._forward(request, ask) if self._prompt is not None else None
+        if forwarded is None:
+            return self.last(call)
+        call.work = forwarded.carry_on
+        if not (forwarded.posted and reply.may_put_off):
+            return self.last(call)
+        if patience < math.inf:
+            self._punctuality.watch(call)
+        return reply.put_off(LastingErrand(call, forwarded, self))
+
+    def over(self, call: LastingCall) -> None:
+        """See Keeper."""
+        self._punctuality.forget(call)
+        del self._in_flight[call.request.id]
+
+    async def last(self, call: LastingCall) -> None:
+        """See Keeper."""
+        self._punctuality.forget(call)
+        self._open(call.stream)
+        scope = call.begin()
+        try:
+            self._nursery.start_soon(self._work, call, scope, name=f"call {call.request.id}")
+        except RuntimeError:  # the endpoint has ended before this connection: nothing goes on any more
+            scope.cancel(reason="the endpoint has ended")
+            await self._work(call, scope)
+        await self._follow(call.stream, call.reply, call.until)
+
+    def _forward(self, request: Request, ask: Ask) -> Forwarded | None:
+        """Send an admitted request on without waiting, if it can be."""
+        assert self._prompt is not None
+        try:
+            return self._prompt.post(request, ask)
+        except RpcError:  # the ordinary way meets it again
+            return None
+        except BaseException:
+            del self._in_flight[request.id]
+            raise
 
     async def _respond(self, request: Request, reply: HttpReply, work: Work, *, streams: bool) -> None:
         try:
@@ -206,25 +245,25 @@ class HttpSession:
         finally:
             del self._in_flight[request.id]
 
-    def _open_stream(self) -> _Stream:
+    def _open(self, stream: CallStream) -> None:
         self._buffer.open(self._next_stream)
-        stream = self._streams[self._next_stream] = _Stream(self._next_stream)
+        self._streams[self._next_stream] = stream
+        stream.open(self._next_stream)
         self._next_stream += 1
-        return stream
 
-    async def _work(self, request: Request, scope: trio.CancelScope, stream: _Stream) -> None:
+    async def _say(self, stream: CallStream, message: bytes) -> None:
+        self._put(stream, message)
+
+    async def _work(self, call: LastingCall, scope: trio.CancelScope) -> None:
         """A request that outlives its connection: everything it says goes into its stream."""
-
-        async def say(message: bytes) -> None:
-            self._put(stream, message)
+        request, stream = call.request, call.stream
 
         async def notify(event: Event) -> None:
-            await say(encode_notification(event.method, event.params))
+            self._put(stream, encode_notification(event.method, event.params))
 
         try:
             with scope:
-                ask = partial(self._ask, say)
-                _, data = await outcome(request, partial(self.session.answer, request, ask=ask), notify)
+                _, data = await outcome(request, call.work, notify)
                 if stream.events == 0:
                     stream.only_answer = data
                 self._put(stream, data)
@@ -235,18 +274,21 @@ class HttpSession:
             stream.arrival.unpark_all()
             self._buffer.close(stream.number)
 
-    def _put(self, stream: _Stream, data: bytes) -> None:
+    def _put(self, stream: CallStream, data: bytes) -> None:
         stream.events += 1
         self._buffer.add(stream.number, encode_event(data), trio.current_time())
         stream.arrival.unpark_all()
 
-    async def _follow(self, stream: _Stream, reply: HttpReply) -> None:
-        """Send a call's stream as it grows; as plain JSON when its answer comes soon and alone."""
+    async def _follow(self, stream: CallStream, reply: HttpReply, until: float) -> None:
+        """Send a call's stream as it grows; as plain JSON when its answer comes soon and alone.
+
+        `until`: when that is not soon any more, as the client has to get an event id that it can resume from.
+        """
         self._readers += 1
         primes = self.session.revision >= V_2025_11_25
         try:
             first = f"{stream.number}-0"
-            with trio.move_on_after(PRIMING_SECONDS if primes else math.inf):
+            with trio.move_on_at(until):
                 while not stream.over and not self._after(first):
                     await stream.arrival.park()
             if stream.only_answer is not None or (stream.over and stream.events == 0):
@@ -263,7 +305,7 @@ class HttpSession:
     def _after(self, event_id: str) -> list[Kept]:
         return self._buffer.after(event_id, trio.current_time())[1]
 
-    async def _send_after(self, stream: _Stream, event_id: str, reply: HttpReply) -> None:
+    async def _send_after(self, stream: CallStream, event_id: str, reply: HttpReply) -> None:
         """Send everything behind an event of a stream, until its end."""
         while True:
             try:
