@@ -9,6 +9,7 @@ from benchmarks.report import Row, bystanders, rate_row
 from benchmarks.upstream import LARGE_BYTES, LARGE_URI, LEGACY, MODERN, TOOL
 from mcpmux.protocol import method as m
 
+CALL = READ._replace(method=m.TOOLS_CALL, subjects=[TOOL])
 LARGE_CONNECTIONS = 4
 LARGE = Load(MODERN, m.RESOURCES_READ, [LARGE_URI], LARGE_BYTES, LARGE_CONNECTIONS)
 FRESH = "--ttl-ms=600000"  # longer than any run: what is remembered stays good
@@ -28,8 +29,12 @@ def read_legacy(bench: Bench) -> list[Row]:
 
 def call(bench: Bench) -> list[Row]:
     """Tools."""
-    load = READ._replace(method=m.TOOLS_CALL, subjects=[TOOL])
-    return _rate(bench, "call a tool, 64 connections, modern", load, None)
+    return _rate(bench, "call a tool, 64 connections, modern", CALL, None)
+
+
+def call_legacy(bench: Bench) -> list[Row]:
+    """The same in sessions, where a call outlives its connection."""
+    return _rate(bench, "call a tool, 64 connections, legacy", CALL._replace(era=LEGACY), None)
 
 
 def read_large(bench: Bench) -> list[Row]:

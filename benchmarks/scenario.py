@@ -27,6 +27,7 @@ SCENARIOS = {
     "read": Scenario(rates.read_modern, quick=True),
     "read-legacy": Scenario(rates.read_legacy, quick=True),
     "call": Scenario(rates.call, quick=False),
+    "call-legacy": Scenario(rates.call_legacy, quick=False),
     "large": Scenario(rates.read_large, quick=True),
     "latency": Scenario(latencies.own_core, quick=True),
     "latency-relay": Scenario(latencies.relayed, quick=False),

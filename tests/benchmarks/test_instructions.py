@@ -25,6 +25,7 @@ from benchmarks.counting import (
 )
 from benchmarks.instructions import (
     CONNECTIONS,
+    LEGACY_CALL,
     LEGACY_READ,
     MODERN_READ,
     SCENARIOS,
@@ -67,7 +68,13 @@ def yardstick() -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "written_down"),
-    [(MODERN_READ, 0.28), (LEGACY_READ, 0.306), (STDIO_READ, 0.235), (STDIO_CLIENT_READ, 0.2)],
+    [
+        (MODERN_READ, 0.28),
+        (LEGACY_READ, 0.306),
+        (LEGACY_CALL, 0.323),
+        (STDIO_READ, 0.235),
+        (STDIO_CLIENT_READ, 0.2),
+    ],
     ids=lambda value: value.name if isinstance(value, Scenario) else "",
 )
 def test_exchange_takes_no_more_instructions(
