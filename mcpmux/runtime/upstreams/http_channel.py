@@ -253,6 +253,8 @@ class HttpChannel:
                 response.take_time()
                 with limited(term):
                     answer = await self._answer_in_stream(response, waiting)
+                if answer is not None:
+                    response.finish()
             elif is_plain(self._peer, response) and (whole := noted or response.read_nowait()):
                 if noted is None:
                     self._peer.note(whole, 200)

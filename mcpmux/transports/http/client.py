@@ -1,8 +1,9 @@
 """An HTTP/1.1 client for one origin: a bounded pool of connections, the last one used first.
 
 A response is read, whole or as it comes, and released. Releasing it before it is complete closes the
-connection, which is how HTTP cancels. No redirects, no decompression, no HEAD. Whoever gives a request an
-end in time runs `punctuality` besides; no other task works behind the pool.
+connection, which is how HTTP cancels; a reader who has all and only misses the end of a stream `finish`es it,
+and the connection is used again once that end has come. No redirects, no decompression, no HEAD. Whoever
+gives a request an end in time runs `punctuality` besides; no other task works behind the pool.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from mcpmux.transports.punctuality import Punctuality, limit
 from mcpmux.transports.reception import Reception
 
 FRESH_SECONDS: Final = 0.2  # no server closes a connection so soon after it was used
+ENDING_SECONDS: Final = 1.0  # for the end of a stream to come, after everything else was read
 LENGTHLESS_METHODS: Final = frozenset({"GET", "DELETE", "OPTIONS"})  # say no Content-Length without a body
 
 
@@ -63,6 +65,7 @@ class HttpPool:
         self._running = 0  # requests that hold a connection
         self._waiting = ParkingLot()
         self._idle: list[HttpConnection] = []  # the longest idle first
+        self._ending: list[HttpConnection] = []  # idle as soon as their streams have ended
         self._fresh_seconds = min(FRESH_SECONDS, self.limits.idle_seconds)
         self._closed = False
         self._interrupted = False
@@ -93,8 +96,8 @@ class HttpPool:
     def close(self) -> None:
         """Close what is idle now, and the rest as its requests end."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().close()
+        while self._idle or self._ending:
+            (self._idle or self._ending).pop().close()
 
     async def send(
         self,
@@ -151,9 +154,9 @@ class HttpPool:
     @property
     def may_post(self) -> bool:
         """Whether something may be posted now: an idle connection is received for, and the pool is open."""
-        if self._reception is None or not self._idle or self._running >= self.limits.connections:
+        if self._reception is None or self._running >= self.limits.connections:
             return False
-        return not (self._closed or self._interrupted)
+        return bool(self._idle or self._ending) and not (self._closed or self._interrupted)
 
     def post(
         self,
@@ -264,6 +267,8 @@ class HttpPool:
         system call, and its dying would be noticed anyway.
         """
         idle = self._idle
+        if not idle and self._ending:
+            self._take_ended()
         if not idle:
             return None
         now = self._now()
@@ -287,9 +292,35 @@ class HttpPool:
             connection.close()
             return
         connection.idle_since = self._now()
-        self._idle.append(connection)
-        if len(self._idle) > self.limits.idle:
-            self._idle.pop(0).close()
+        self._keep(connection, self._idle)
+
+    def put_back_ending(self, connection: HttpConnection) -> None:
+        """The same, when nothing of the response matters any more that is still to come."""
+        if self._closed or connection.hear_end():
+            self.put_back(connection)
+            return
+        self._end_turn()
+        connection.idle_since = self._now()
+        connection.end_by(connection.idle_since + ENDING_SECONDS)
+        self._keep(connection, self._ending)
+
+    def _take_ended(self) -> None:
+        """Connections whose streams have ended meanwhile are idle; those that broke or took too long are not."""
+        ending, self._ending = self._ending, []
+        for connection in ending:
+            if not connection.hear_end():
+                self._ending.append(connection)
+                continue
+            self.punctuality.forget(connection)
+            if connection.parser.complete and connection.parser.keep_alive:
+                self._keep(connection, self._idle)
+            else:
+                connection.close()
+
+    def _keep(self, connection: HttpConnection, among: list[HttpConnection]) -> None:
+        among.append(connection)
+        if len(among) > self.limits.idle:
+            among.pop(0).close()
 
     def request(
         self, method: str, target: str, headers: Sequence[tuple[str, str]], body: bytes, *, idempotent: bool

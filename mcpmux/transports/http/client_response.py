@@ -21,6 +21,10 @@ class Keeper(Protocol):
         """The response is done with."""
         ...
 
+    def put_back_ending(self, connection: HttpConnection) -> None:
+        """The same, but for the end of the response, if that has not come yet."""
+        ...
+
 
 class HttpResponse:
     """A response whose head is in. To be read by one task, and released by it in the end."""
@@ -85,6 +89,12 @@ class HttpResponse:
         """From now on it has no end in time: it is a stream, whose reader knows when to stop."""
         if self._connection is not None:
             self._pool.punctuality.forget(self._connection)
+
+    def finish(self) -> None:
+        """Done with it: all that matters was read, so that its end may come by itself. As `release` else."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._pool.put_back_ending(connection)
 
     def release(self) -> None:
         """Done with it: an unfinished response is cut off. May be called again."""

@@ -27,6 +27,7 @@ class HttpConnection:
     """
 
     __slots__ = (
+        "_ends",
         "_hear",
         "_overdue",
         "_punctuality",
@@ -47,6 +48,7 @@ class HttpConnection:
         self.until = math.inf
         self._punctuality = punctuality
         self._overdue = False
+        self._ends = False  # nothing but the end of the response matters
         self._reception: Reception | None = None  # that watches the wire
         self._hear: Callable[[], None] | None = None
         self.failure: McpmuxError | None = None  # of an exchange that was posted
@@ -77,7 +79,7 @@ class HttpConnection:
 
     def _begin(self, until: float) -> None:
         self.parser.begin()
-        self._overdue = False
+        self._overdue = self._ends = False
         if until < math.inf:
             self.until = until
             self._punctuality.watch(self)
@@ -142,9 +144,10 @@ class HttpConnection:
             self._reception = None
 
     def _receive(self) -> None:
-        """There is something for an exchange that was posted, or the end of an idle connection."""
+        """There is something for an exchange that was posted, or the end of a stream or of an idle connection."""
         if self._hear is None:
-            self.take_over()  # whoever uses it next will see what it is
+            if self.parser.complete or not self._ends or not self.hear_end():
+                self.take_over()  # whoever uses it next will see what it is
             return
         parser = self.parser
         try:
@@ -224,7 +227,36 @@ class HttpConnection:
     def cut_off(self) -> None:
         """Its time is over: whoever waits for it, now or later, hears that."""
         self._overdue = True
-        self.give_up(Overdue("no answer in time"))
+        if self._ends:
+            self.close()
+        else:
+            self.give_up(Overdue("no answer in time"))
+
+    def end_by(self, until: float) -> None:
+        """Nothing but the end of the response is waited for: with `hear_end`, and no longer than that."""
+        self._ends = True
+        self.until = until
+        self._punctuality.watch(self)
+
+    def hear_end(self) -> bool:
+        """Take what has come of a response of which only the end matters; whether that has come, or never will.
+
+        Then the response is complete, or the connection of no use.
+        """
+        parser = self.parser
+        if parser.complete or self._overdue:
+            return True
+        try:
+            data = self.wire.receive_nowait()
+            if data:
+                parser.feed(data)
+                parser.take_body()
+            elif data is not None:
+                parser.feed_eof()
+        except McpmuxError:
+            self.close()
+            return True
+        return parser.complete
 
     def _check_time(self) -> None:
         if self._overdue:
