@@ -29,6 +29,8 @@ _EXPIRED, _NOT_YET_VALID, _WRONG_HOST, _WRONG_ADDRESS = 10, 9, 62, 64
 _UNTRUSTED = frozenset({2, 18, 19, 20, 21})
 """Codes of OpenSSL (x509_vfy.h): no issuer found, signed by itself, by something unknown."""
 
+# Of a stream that ends during the handshake: Python 3.11.7 says the first, 3.11.2 the second.
+_ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 _NO_TLS = frozenset(
     {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG"}
     | {"RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE", "BAD_RECORD_TYPE"}
@@ -143,7 +145,7 @@ def explain_server(error: ssl.SSLError) -> str:
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _explain_verification(error)
-    if isinstance(error, ssl.SSLEOFError):
+    if isinstance(error, _ENDED):
         return "the server closed the connection during the handshake; does it speak TLS there?"
     if reason in _NO_TLS:
         return "the server does not speak TLS there; is it http:// (no s)?"
@@ -182,7 +184,7 @@ def explain_client(error: ssl.SSLError) -> str:
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted: {error.verify_message}"
-    if isinstance(error, ssl.SSLEOFError):
+    if isinstance(error, _ENDED):
         return "the client left during the handshake"
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
         return "the client shows no certificate, and this listener's `tls.client_ca` asks for one"
