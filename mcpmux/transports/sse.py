@@ -69,7 +69,7 @@ class SseDecoder:
     def __init__(self, max_event_bytes: int, *, skips: bool = False) -> None:
         self.last_event_id: str | None = None
         self.retry_milliseconds: int | None = None
-        self._max_event_bytes = max_event_bytes
+        self.max_event_bytes = max_event_bytes
         self._skips = skips
         self._skipping = False  # the event that has not ended yet is too large
         self._unended: list[bytes] = []  # parts of the line that has not ended yet
@@ -158,10 +158,10 @@ class SseDecoder:
         self._event = ""
 
     def _check_size(self, size: int) -> None:
-        if size <= self._max_event_bytes:
+        if size <= self.max_event_bytes:
             return
         if not self._skips:
-            raise MessageTooLarge(f"an event is larger than {self._max_event_bytes} bytes")
+            raise MessageTooLarge(f"an event is larger than {self.max_event_bytes} bytes")
         self._skipping = True
         self._data.clear()
         self._data_bytes = 0

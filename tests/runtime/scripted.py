@@ -36,6 +36,7 @@ class ScriptedServer:
     """One upstream. `lists` maps a list method to its items; `handlers` override or add methods.
 
     `seen` has every message that mcpmux sent, `pages` counts list pages asked for by (method, cursor).
+    `streams`: over HTTP every answer comes in an event stream, which is opened at once.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class ScriptedServer:
         self.seen: list[Json] = []
         self.pages: dict[tuple[str, str | None], int] = {}
         self.oracle = SchemaOracle(revision)
+        self.streams = False
         self._pipe: Any = None
 
     @property

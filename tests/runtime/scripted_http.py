@@ -95,6 +95,8 @@ class HttpFace:
         self._replies[request_id] = reply
         scope = self._scopes[request_id] = trio.CancelScope()
         try:
+            if self._server.streams and message["method"] != "initialize":
+                await reply.open(200, EVENT_STREAM)
             await self._server._answer(message, scope)
         finally:
             del self._replies[request_id], self._scopes[request_id]

@@ -13,6 +13,7 @@ import trio
 
 from mcpmux import app
 from mcpmux.config import Config, Http, Upstream
+from mcpmux.config.model import Limits
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.meta import CLIENT_CAPABILITIES
@@ -62,6 +63,7 @@ async def open_web(
     *,
     tls: ssl.SSLContext | None = None,
     make_target: Callable[[str], Http] = Http,
+    limits: Limits | None = None,
     **settings: Any,
 ) -> AsyncIterator[tuple[Web, app.Mux]]:
     """The server (https with `tls`), and mcpmux with it as its only, unprefixed upstream."""
@@ -71,7 +73,8 @@ async def open_web(
     async with trio.open_nursery() as nursery:
         serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), tls=tls and (lambda: tls))
         await nursery.start(serve, listeners, web.handle)
-        config = Config(upstreams=(Upstream(name="web", target=make_target(url), prefix="", **settings),))
+        upstream = Upstream(name="web", target=make_target(url), prefix="", **settings)
+        config = Config(upstreams=(upstream,), limits=limits or Limits())
         with trio.fail_after(60):
             async with app.open_mux(config) as mux:
                 yield web, mux

@@ -26,7 +26,7 @@ from tests.runtime.test_http_endpoint import Answer, HttpClient, open_endpoint, 
 from tests.runtime.world import World
 
 MODERN, LEGACY = "2026-07-28", "2025-11-25"
-STREAM, HTTP = "stream", "http"
+STREAM, HTTP, EVENTS = "stream", "http", "events"
 PATIENCE = 30  # seconds, on a busy machine
 
 
@@ -92,11 +92,15 @@ async def nothing_is_held(found: Asking) -> None:
 
 
 class Placed(Server):
-    """A server and how it is reached. `left`: calls that it has stopped to work on."""
+    """A server and how it is reached: over a byte stream, or over HTTP, where it answers with JSON or EVENTS.
 
-    def __init__(self, revision: str, over: str) -> None:
+    `left`: calls that it has stopped to work on.
+    """
+
+    def __init__(self, revision: str, way: str) -> None:
         super().__init__(revision)
-        self.over = over
+        self.over = STREAM if way == STREAM else HTTP
+        self.streams = way == EVENTS
         self.left = 0
 
     async def pass_gate(self, params: Json) -> None:
@@ -123,7 +127,7 @@ def revision(request: pytest.FixtureRequest) -> str:
 LINUX = pytest.mark.skipif(not available, reason="Linux only")
 
 
-@pytest.fixture(params=[STREAM, pytest.param(HTTP, marks=LINUX)])
+@pytest.fixture(params=[STREAM, *(pytest.param(way, marks=LINUX) for way in (HTTP, EVENTS))])
 def server(request: pytest.FixtureRequest, revision: str) -> Placed:
     return Placed(revision, request.param)
 

@@ -21,11 +21,10 @@ from mcpmux.errors import LocalProtocolError, Overdue, RpcError, TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import HEADER_MISMATCH
-from mcpmux.protocol.envelope import ErrorReply, Message, Reply, encode_notification, first_byte, is_batch
+from mcpmux.protocol.envelope import ErrorReply, Reply, encode_notification, first_byte
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import Headers
 from mcpmux.protocol.inflight import Ticket, encode_call
-from mcpmux.protocol.large import read_large_reply
 from mcpmux.protocol.meta import PROGRESS_TOKEN, VERSION
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.calls import Calls, FindClient, Hear, result_of
@@ -33,20 +32,14 @@ from mcpmux.runtime.incoming import Answer
 from mcpmux.runtime.link import Link
 from mcpmux.runtime.term import Term, limited
 from mcpmux.runtime.upstreams.carried import CarriedCalls
-from mcpmux.runtime.upstreams.http_events import (
-    batch_in,
-    continued,
-    is_event_stream,
-    message_in,
-    retry_seconds,
-)
+from mcpmux.runtime.upstreams.http_answers import AnswerReader
+from mcpmux.runtime.upstreams.http_events import is_event_stream, retry_seconds
 from mcpmux.runtime.upstreams.http_intake import Intake, unheard
 from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream, stream_of
 from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer
-from mcpmux.runtime.upstreams.http_posting import SentTicket, is_plain, post, take
-from mcpmux.runtime.upstreams.http_refusal import SessionExpired, nonsense
-from mcpmux.runtime.upstreams.http_waiting import Waiting, as_answer
-from mcpmux.transports.http.client_response import HttpResponse
+from mcpmux.runtime.upstreams.http_posting import SentTicket
+from mcpmux.runtime.upstreams.http_refusal import SessionExpired
+from mcpmux.runtime.upstreams.http_waiting import Waiting
 from mcpmux.transports.http.unsent import was_unsent
 from mcpmux.transports.sse import SseDecoder
 
@@ -83,6 +76,7 @@ class HttpChannel:
         self._nursery = nursery
         self._calls = Calls(peer.tell, hear)
         self._intake = Intake(peer, self._calls, answer, hear, nursery)
+        self._reader = AnswerReader(peer, self._intake)
         self._carried = CarriedCalls(self._calls, nursery, self._perform)
         self.closed = peer.closed
 
@@ -150,8 +144,8 @@ class HttpChannel:
         """See PromptChannel."""
         if term is None or not self._peer.may_post or self.closed.is_set():
             return None
-        ticket = SentTicket(self._calls.outgoing.next_id(), call, term)
-        if not post(self._peer, ticket, term):
+        ticket = SentTicket(self._calls.outgoing.next_id(), call, term, self._peer)
+        if not ticket.post(term):
             return None
         if self._may_be_parked(call):
             self._calls.outgoing.adopt(ticket)
@@ -162,7 +156,7 @@ class HttpChannel:
         if not isinstance(ticket, SentTicket) or ticket.events or ticket.asked:
             return None
         try:
-            result = take(self._peer, ticket)
+            result = ticket.take_result()
         except BaseException:
             self._calls.outgoing.close(ticket)
             raise
@@ -242,27 +236,19 @@ class HttpChannel:
         """Send a call and read until its answer, over as many connections as its stream takes."""
         body, term = encode_call(waiting.request_id, call), waiting.term
         until = math.inf if term is None else term.deadline
-        noted = posted.whole if posted is not None else None
         try:
             response = await self._peer.ask(call, body, until, posted.sent if posted is not None else None)
         except BaseException as error:
             waiting.unsent = was_unsent(error)
             raise
+        begun, whole = (None, None) if posted is None else (posted.stream, posted.whole)
         try:
             if is_event_stream(response):
                 response.take_time()
                 with limited(term):
-                    answer = await self._answer_in_stream(response, waiting)
-                if answer is not None:
-                    response.finish()
-            elif is_plain(self._peer, response) and (whole := noted or response.read_nowait()):
-                if noted is None:
-                    self._peer.note(whole, 200)
-                answer = as_answer(message_in(whole), waiting)
-                if answer is None:
-                    raise nonsense(response, whole)
+                    answer = await self._reader.read_stream(response, waiting, begun)
             else:
-                answer = await self._answer_in(response, waiting)
+                answer = await self._reader.read(response, waiting, whole)
         except SessionExpired as expired:
             self._peer.lose(expired)
             raise
@@ -313,7 +299,7 @@ class HttpChannel:
         async with stream_of(self._peer, decoder.last_event_id) as response:
             if not is_event_stream(response):
                 raise TransportClosed("the response stream ended without an answer and is not resumed")
-            return await self._answer_in_stream(response, waiting)
+            return await self._reader.read_stream(response, waiting)
 
     async def _say_cancelled(self, waiting: Waiting) -> None:
         """Closing the stream says nothing to a legacy server: only a notification does."""
@@ -339,51 +325,3 @@ class HttpChannel:
     async def notify(self, method: str, params: Fields | None = None) -> None:
         """Send a notification. Raises TransportError."""
         await self._peer.tell(encode_notification(method, params))
-
-    async def _answer_in(self, response: HttpResponse, waiting: Waiting) -> Reply | ErrorReply:
-        if response.status == 404 and self._peer.session is not None:
-            raise SessionExpired("the server has forgotten the session")
-        body = response.read_nowait()
-        if body is None:
-            received = await response.read_body()
-            if response.status == 200 and not self._peer.watched:
-                reply = read_large_reply(received)
-                if reply is not None and reply.id == waiting.request_id:
-                    return reply
-            body = bytes(received)
-        self._peer.note(body, response.status)
-        in_batch = self._peer.batches and is_batch(body)
-        message = await self._answer_in_batch(body, waiting) if in_batch else message_in(body)
-        if response.status >= 400:
-            self._peer.note_refusal(response.status, message if isinstance(message, ErrorReply) else None)
-            self._peer.check_overload(response, body)
-        answer = as_answer(message, waiting)
-        if answer is not None:
-            return answer
-        if response.status != 200:
-            raise self._peer.status_error(response, body)
-        raise nonsense(response, body)
-
-    async def _answer_in_batch(self, body: bytes, waiting: Waiting) -> Message | None:
-        """The answer among the messages of a batch; the others are taken as on a stream."""
-        for message in batch_in(body):
-            if isinstance(message, Reply | ErrorReply) and message.id == waiting.request_id:
-                return message
-            await self._intake.take(message, waiting.notify, waiting.ticket)
-        return None
-
-    async def _answer_in_stream(self, response: HttpResponse, waiting: Waiting) -> Reply | ErrorReply | None:
-        """The answer in an event stream; None when it breaks off before that and can be resumed."""
-        waiting.decoder = decoder = continued(waiting.decoder, self._peer.message_limit)
-        try:
-            async for chunk in response:
-                for message in self._peer.messages_in(decoder, chunk, response.status):
-                    if isinstance(message, Reply | ErrorReply) and message.id == waiting.request_id:
-                        return message
-                    await self._intake.take(message, waiting.notify, waiting.ticket)
-        except TransportClosed:
-            if not decoder.last_event_id:
-                raise
-        if decoder.last_event_id and self._peer.legacy:
-            return None
-        raise TransportClosed("the response stream ended without an answer")

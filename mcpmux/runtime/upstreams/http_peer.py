@@ -9,7 +9,7 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -302,9 +302,17 @@ class HttpPeer:
         `status`: that the stream came with.
         """
         for event in decoder.feed(chunk):
-            if self._watch is not None and event.data:
-                self._watch.received(event.data, status)
-            yield from messages_of(event.data, batches=self.batches)
+            yield from self.messages_of_event(event.data, status)
+
+    def messages_of_event(self, data: bytes, status: int) -> Sequence[Message]:
+        """The messages that an event holds."""
+        self.note_event(data, status)
+        return messages_of(data, batches=self.batches)
+
+    def note_event(self, data: bytes, status: int) -> None:
+        """An event has been read: whoever watches may see it."""
+        if self._watch is not None and data:
+            self._watch.received(data, status)
 
     async def end_session(self) -> None:
         """Tell the server that the session is over; it may not care."""

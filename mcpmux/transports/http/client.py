@@ -174,7 +174,8 @@ class HttpPool:
 
         None, and nothing is sent, when that cannot be for this request.
 
-        `hear` is called once when there is something to `take`, or to `wait` for: one of both must follow.
+        `hear` is called once when there is something to `take`, or to `wait` for: one of both must follow,
+        unless it is to `hear_more`.
         """
         reception = self._reception
         if reception is None or len(body) > JOIN_BYTES:
@@ -305,7 +306,7 @@ class HttpPool:
         self._keep(connection, self._ending)
 
     def _take_ended(self) -> None:
-        """Connections whose streams have ended meanwhile are idle; those that broke or took too long are not."""
+        """Connections whose streams have ended meanwhile are idle; those that broke or were late are not."""
         ending, self._ending = self._ending, []
         for connection in ending:
             if not connection.hear_end():
@@ -349,6 +350,17 @@ class SentRequest:
         if connection.failure is not None or not connection.parser.complete:
             return None
         return HttpResponse(connection, self._pool)
+
+    def take_begun(self) -> HttpResponse | None:
+        """The response as soon as its head is in, to be finished or left to `wait`; None when it is not."""
+        connection = self._connection
+        if connection.failure is not None or not connection.parser.status:
+            return None
+        return HttpResponse(connection, self._pool)
+
+    def hear_more(self, hear: Callable[[], None]) -> None:
+        """What was to `take` is not enough: `hear` is called once more when there is more."""
+        self._connection.hear_more(hear)
 
     def take_time(self) -> None:
         """From now on it has no end in time: who waits for it knows when to stop."""

@@ -41,6 +41,20 @@ class HttpResponse:
     def __repr__(self) -> str:
         return f"HttpResponse({self.status}, {'over' if self._connection is None else 'open'})"
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it has come."""
+        return self._connection is None or self._connection.parser.complete
+
+    @property
+    def body_bytes(self) -> int:
+        """Of the body so far."""
+        return self._connection.parser.body_bytes if self._connection is not None else 0
+
+    def receive_nowait(self) -> bytes:
+        """What has come of the body, and was not read yet."""
+        return self._connection.parser.take_body() if self._connection is not None else b""
+
     def read_nowait(self) -> bytes | None:
         """The body when all of it came with the head and nothing of it was read yet, else None."""
         connection = self._connection

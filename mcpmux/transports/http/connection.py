@@ -23,7 +23,8 @@ class HttpConnection:
     `until`: when its exchange is cut off, in trio's time.
 
     An exchange has a task, or it is `post`ed: then a reception receives what comes, and `hear` is called once
-    the response is there, or there is something else to see to: a failure, a stream, a large body.
+    the response is there, or there is something else to see to: a failure, a stream, a large body; and again
+    with `hear_more`.
     """
 
     __slots__ = (
@@ -131,6 +132,8 @@ class HttpConnection:
         """Go on with what was posted until the response's head is in. Closes and raises as `receive_head`."""
         self.take_over()
         if self.failure is not None:
+            if self.parser.status and isinstance(self.failure, TransportClosed):
+                return  # which whoever reads on meets again, after what has come before it
             self.close()
             raise self.failure
         await self.receive_head()
@@ -143,8 +146,12 @@ class HttpConnection:
             self._reception.forget(self.wire.descriptor)
             self._reception = None
 
+    def hear_more(self, hear: Callable[[], None]) -> None:
+        """To be called where `hear` is: there has to be more first."""
+        self._hear = hear
+
     def _receive(self) -> None:
-        """There is something for an exchange that was posted, or the end of a stream or of an idle connection."""
+        """There is something for an exchange that was posted, or the end of its stream or connection."""
         if self._hear is None:
             if self.parser.complete or not self._ends or not self.hear_end():
                 self.take_over()  # whoever uses it next will see what it is
@@ -239,9 +246,9 @@ class HttpConnection:
         self._punctuality.watch(self)
 
     def hear_end(self) -> bool:
-        """Take what has come of a response of which only the end matters; whether that has come, or never will.
+        """Take what has come of a response of which only the end matters; whether nothing more comes.
 
-        Then the response is complete, or the connection of no use.
+        Then it is complete, or the connection of no use.
         """
         parser = self.parser
         if parser.complete or self._overdue:
