@@ -64,6 +64,9 @@ MODERN_READ = Scenario("read 1 KB, modern")
 LEGACY_READ = Scenario("read 1 KB, legacy", READ._replace(era=LEGACY))
 TOOL_CALL = Scenario("call a tool", READ._replace(method=m.TOOLS_CALL, subjects=[TOOL]))
 LEGACY_CALL = Scenario("call a tool, legacy", TOOL_CALL.load._replace(era=LEGACY))
+STREAMED_CALL = LEGACY_CALL._replace(
+    name="call a tool, legacy, answers in event streams", upstream=["--streams"]
+)
 CACHE_HIT = Scenario("read 1 KB, remembered", READ._replace(subjects=READ.subjects[:1]), "", [FRESH])
 STDIO_READ = Scenario("read 1 KB, stdio upstream", stdio=True)
 STDIO_CLIENT_READ = Scenario("read 1 KB, stdio client, stdio upstream", stdio=True, started=True)
@@ -72,6 +75,7 @@ SCENARIOS = (
     LEGACY_READ,
     TOOL_CALL,
     LEGACY_CALL,
+    STREAMED_CALL,
     MODERN_READ._replace(name="read 1 KB, modern, full capture", settings=CAPTURE),
     LEGACY_READ._replace(name="read 1 KB, legacy, full capture", settings=CAPTURE),
     TOOL_CALL._replace(name="call a tool, full capture", settings=CAPTURE),

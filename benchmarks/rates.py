@@ -37,6 +37,12 @@ def call_legacy(bench: Bench) -> list[Row]:
     return _rate(bench, "call a tool, 64 connections, legacy", CALL._replace(era=LEGACY), None)
 
 
+def call_streamed(bench: Bench) -> list[Row]:
+    """The same of servers that answer in event streams, as most do."""
+    measure = "call a tool, 64 connections, legacy, answers in event streams"
+    return _rate(bench, measure, CALL._replace(era=LEGACY), None, "--streams")
+
+
 def read_large(bench: Bench) -> list[Row]:
     """Contents that are copied, scanned and sent in many pieces."""
     return _rate(bench, "read 2 MB, 4 connections, modern", LARGE, at_least(0.6))
@@ -50,8 +56,8 @@ def read_slow(bench: Bench) -> list[Row]:
     return [rate_row(measure, pairs, at_least(1))._replace(ratio=None, bound=None)]  # far off the picture
 
 
-def _rate(bench: Bench, measure: str, load: Load, goal: Goal | None) -> list[Row]:
+def _rate(bench: Bench, measure: str, load: Load, goal: Goal | None, *upstream: str) -> list[Row]:
     bench.note(measure)
-    pairs = bench.pairs(load)
+    pairs = bench.pairs(load, *upstream)
     bench.remarks.append(bystanders(measure, pairs))
     return [rate_row(measure, pairs, goal)]

@@ -28,6 +28,7 @@ SCENARIOS = {
     "read-legacy": Scenario(rates.read_legacy, quick=True),
     "call": Scenario(rates.call, quick=False),
     "call-legacy": Scenario(rates.call_legacy, quick=False),
+    "call-streamed": Scenario(rates.call_streamed, quick=False),
     "large": Scenario(rates.read_large, quick=True),
     "latency": Scenario(latencies.own_core, quick=True),
     "latency-relay": Scenario(latencies.relayed, quick=False),

@@ -2,7 +2,8 @@
 
 Promises: every answer is encoded before the first request comes, so that an exchange costs the transport and
 little else; nothing is checked that a benchmark does not need. Both eras are answered; `--era legacy` knows
-no `server/discover`, which is how mcpmux tells. Over HTTP (JSON answers) or over standard input and output.
+no `server/discover`, which is how mcpmux tells. Over HTTP (JSON answers, or each in an event stream, as
+servers made with the official libraries do it unless told otherwise) or over standard input and output.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.sse import encode_event
 from mcpmux.transports.stdio import open_stdio_pipe
 
 MODERN, LEGACY = "modern", "legacy"
@@ -38,6 +40,7 @@ MESSAGE_BYTES = 2**20  # longest request over standard input
 SERVER = {"name": "mcpmux-benchmark-upstream", "version": "1"}
 OFFERED: dict[str, Any] = {"capabilities": {"resources": {}, "tools": {}}}
 JSON: Fields = (("Content-Type", "application/json"),)
+EVENTS: Fields = (("Content-Type", "text/event-stream"),)
 OPENED: Fields = (*JSON, ("Mcp-Session-Id", "benchmark"))
 
 _WORDS = "All work and no play makes a dull resource. "
@@ -175,8 +178,8 @@ class Delays(NamedTuple):
     read: float = 0.0
 
 
-async def handle(site: Site, delays: Delays, request: HttpRequest, reply: HttpReply) -> None:
-    """Answer one HTTP request."""
+async def handle(site: Site, delays: Delays, streams: bool, request: HttpRequest, reply: HttpReply) -> None:
+    """Answer one HTTP request; with `streams`, in an event stream, whose end has a packet of its own."""
     if request.method != "POST":
         await reply.send(405, ())
         return
@@ -188,12 +191,17 @@ async def handle(site: Site, delays: Delays, request: HttpRequest, reply: HttpRe
         await trio.sleep(delays.page)
     if delays.read and method == m.RESOURCES_READ:
         await trio.sleep(delays.read)
-    await reply.send(200, OPENED if method == m.INITIALIZE else JSON, answer)
+    if method == m.INITIALIZE:
+        await reply.send(200, OPENED, answer)
+    elif streams:
+        await reply.open(200, EVENTS, encode_event(answer, event="message"))
+    else:
+        await reply.send(200, JSON, answer)
 
 
-async def serve_sites(site: Site, ports: list[int], delays: Delays) -> None:
+async def serve_sites(site: Site, ports: list[int], delays: Delays, streams: bool) -> None:
     """Serve `site` on every port, printing each URL, until cancelled."""
-    handler = partial(handle, site, delays)
+    handler = partial(handle, site, delays, streams)
     async with trio.open_nursery() as nursery:
         for port in ports:
             listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
@@ -224,6 +232,7 @@ async def serve_stdio(site: Site) -> None:
     "--ttl-ms", type=click.IntRange(0), default=0, help="How long answers may be used; modern only."
 )
 @click.option("--port", "ports", type=int, multiple=True, help="Serve HTTP there; 0 is any. May be repeated.")
+@click.option("--streams", is_flag=True, help="Answer each request over HTTP in an event stream.")
 @click.option("--stdio", is_flag=True, help="Serve standard input and output instead.")
 @click.option("--core", type=int, help="Run on this processor core only.")
 def main(
@@ -234,6 +243,7 @@ def main(
     read_ms: float,
     ttl_ms: int,
     ports: tuple[int, ...],
+    streams: bool,
     stdio: bool,
     core: int | None,
 ) -> None:
@@ -244,7 +254,8 @@ def main(
     if stdio:
         trio.run(serve_stdio, site)
     else:
-        trio.run(serve_sites, site, list(ports or (0,)), Delays(page_ms / 1000, read_ms / 1000))
+        delays = Delays(page_ms / 1000, read_ms / 1000)
+        trio.run(serve_sites, site, list(ports or (0,)), delays, streams)
 
 
 if __name__ == "__main__":
