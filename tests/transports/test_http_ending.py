@@ -127,6 +127,29 @@ async def test_stream_that_does_not_end_is_closed():
         assert await read(pool) == b"ok"
 
 
+async def test_stream_that_ends_while_nobody_looks_is_found_in_time():
+    stream = Stream(END, [SHORT])
+    async with scripted(stream) as pool:
+        await read_all_but_the_end(pool)
+        await stream.end()
+        [connection] = pool.punctuality.watched
+        connection.cut_off()
+        assert pool.punctuality.watched == []
+        assert await read(pool) == b"ok"
+
+
+async def test_nothing_is_watched_of_a_stream_that_was_closed():
+    stream = Stream(PART)
+    async with scripted(stream, answers(SHORT)) as pool:
+        await read_all_but_the_end(pool)
+        [connection] = pool.punctuality.watched
+        connection.cut_off()
+        assert pool.punctuality.watched == []
+        stream.let.set()
+        await stream.closed.wait()
+        assert await read(pool) == b"ok"
+
+
 async def test_streams_that_end_are_as_few_as_idle_connections():
     first, second = Stream(PART), Stream(END, [SHORT])
     async with watched(first, second, idle=1) as pool:

@@ -255,17 +255,30 @@ async def test_many_connections_at_once_get_their_own_answers(clerk):
 
 
 class Ear:
-    """Hears of one request; `sent` is it."""
+    """Hears of one request; `sent` is it. With `enough` until its response's `body` so far is enough."""
 
-    def __init__(self, pool, *, idempotent=True, until=math.inf, body=b"{}"):
+    def __init__(self, pool, *, idempotent=True, until=math.inf, body=b"{}", enough=None):
         self.arrival = trio.Event()
         self.calls = 0
+        self.body = b""
+        self._enough = enough
         self.sent = pool.post("POST", "/", (), body, idempotent=idempotent, until=until, hear=self._hear)
         assert self.sent is not None
 
     def _hear(self):
+        if self._enough is not None and not self._has_enough():
+            self.sent.hear_more(self._hear)
+            return
         self.calls += 1
         self.arrival.set()
+
+    def _has_enough(self):
+        response = self.sent.take_begun()
+        if response is None:
+            return True
+        self.body += response.receive_nowait()
+        assert response.body_bytes == len(self.body)
+        return self._enough(self.body)
 
     async def wait(self):
         with trio.fail_after(PATIENCE):
@@ -386,6 +399,50 @@ async def test_a_stream_is_read_on_by_whoever_waits():
         assert response is None
         response = await ear.sent.wait()
         assert b"".join([part async for part in response]) == b"ab"
+        response.release()
+
+
+async def test_a_stream_that_has_said_too_little_is_heard_of_again():
+    async with pooled(sends(CHUNKED, b"1\r\na\r\n", b"1\r\nb\r\n", b"0\r\n\r\n")) as pool:
+        for _ in range(3):
+            ear = Ear(pool, enough=lambda body: len(body) == 2)
+            await ear.wait()
+            assert ear.body == b"ab"
+            ear.sent.take_begun().finish()
+            assert (pool._running, len(pool._ending)) == (0, 1)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert pool.punctuality.watched == []  # its end has come
+
+
+async def says_little(connection):
+    await connection.receive_request()
+    await connection.send(CHUNKED)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    await connection.send(b"1\r\na\r\n")
+    await trio.sleep_forever()
+
+
+async def test_who_waits_for_more_of_a_stream_hears_of_an_interrupted_pool():
+    async with pooled(says_little) as pool:
+        ear = Ear(pool, until=trio.current_time() + PATIENCE, enough=lambda _body: False)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert (ear.body, ear.calls) == (b"a", 0)
+        pool.interrupt()
+        await ear.wait()
+        ear.sent.take_time()  # who goes on with it knows when to stop, but is told all the same
+        assert ear.sent.take_begun() is None
+        with pytest.raises(TransportClosed, match="interrupted"):
+            await ear.sent.wait()
+
+
+async def test_a_stream_that_breaks_off_is_read_up_to_there():
+    async with pooled(sends_and_closes(CHUNKED + b"1\r\na\r\n")) as pool:
+        ear = Ear(pool, enough=lambda _body: False)
+        await ear.wait()
+        assert (ear.body, ear.sent.take_begun()) == (b"a", None)
+        response = await ear.sent.wait()
+        with pytest.raises(TransportClosed, match="in the middle of its answer"):
+            await response.receive_some()
         response.release()
 
 

@@ -312,7 +312,6 @@ class HttpPool:
             if not connection.hear_end():
                 self._ending.append(connection)
                 continue
-            self.punctuality.forget(connection)
             if connection.parser.complete and connection.parser.keep_alive:
                 self._keep(connection, self._idle)
             else:
@@ -359,7 +358,7 @@ class SentRequest:
         return HttpResponse(connection, self._pool)
 
     def hear_more(self, hear: Callable[[], None]) -> None:
-        """What was to `take` is not enough: `hear` is called once more when there is more."""
+        """What was to `take` is not enough: `hear`, which calls this, is called again when there is more."""
         self._connection.hear_more(hear)
 
     def take_time(self) -> None:

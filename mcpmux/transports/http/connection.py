@@ -28,6 +28,7 @@ class HttpConnection:
     """
 
     __slots__ = (
+        "_broke_off",
         "_ends",
         "_hear",
         "_overdue",
@@ -50,6 +51,7 @@ class HttpConnection:
         self._punctuality = punctuality
         self._overdue = False
         self._ends = False  # nothing but the end of the response matters
+        self._broke_off = False  # the server has left in the middle of a response that was posted for
         self._reception: Reception | None = None  # that watches the wire
         self._hear: Callable[[], None] | None = None
         self.failure: McpmuxError | None = None  # of an exchange that was posted
@@ -119,6 +121,7 @@ class HttpConnection:
             self._reception = reception
         self._begin(until)
         self.failure = None
+        self._broke_off = False
         try:
             if wire.send_nowait(request) < len(request):
                 self.close()
@@ -132,7 +135,7 @@ class HttpConnection:
         """Go on with what was posted until the response's head is in. Closes and raises as `receive_head`."""
         self.take_over()
         if self.failure is not None:
-            if self.parser.status and isinstance(self.failure, TransportClosed):
+            if self._broke_off:
                 return  # which whoever reads on meets again, after what has come before it
             self.close()
             raise self.failure
@@ -147,7 +150,7 @@ class HttpConnection:
             self._reception = None
 
     def hear_more(self, hear: Callable[[], None]) -> None:
-        """To be called where `hear` is: there has to be more first."""
+        """To be called by what `hear` calls, and by nobody later: there has to be more first."""
         self._hear = hear
 
     def _receive(self) -> None:
@@ -165,6 +168,7 @@ class HttpConnection:
                 parser.feed_eof()
         except McpmuxError as error:
             self.failure = error
+            self._broke_off = parser.status != 0 and isinstance(error, TransportClosed)
         if self.failure is None and not parser.complete and not _is_for_a_task(parser):
             return
         hear, self._hear = self._hear, None
@@ -233,11 +237,12 @@ class HttpConnection:
 
     def cut_off(self) -> None:
         """Its time is over: whoever waits for it, now or later, hears that."""
-        self._overdue = True
         if self._ends:
-            self.close()
-        else:
-            self.give_up(Overdue("no answer in time"))
+            if not self.hear_end():
+                self.close()
+            return
+        self._overdue = True
+        self.give_up(Overdue("no answer in time"))
 
     def end_by(self, until: float) -> None:
         """Nothing but the end of the response is waited for: with `hear_end`, and no longer than that."""
@@ -250,20 +255,22 @@ class HttpConnection:
 
         Then it is complete, or the connection of no use.
         """
-        parser = self.parser
-        if parser.complete or self._overdue:
-            return True
+        return self.parser.complete or self._let_pass()
+
+    def _let_pass(self) -> bool:
         try:
             data = self.wire.receive_nowait()
             if data:
-                parser.feed(data)
-                parser.take_body()
+                self.parser.feed(data)
+                self.parser.take_body()
             elif data is not None:
-                parser.feed_eof()
+                self.parser.feed_eof()
         except McpmuxError:
             self.close()
             return True
-        return parser.complete
+        if self.parser.complete:
+            self._punctuality.forget(self)
+        return self.parser.complete
 
     def _check_time(self) -> None:
         if self._overdue:
