@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 import trio
 import trio.testing
 
-from tests.transports.test_http_client import CHUNKED, SHORT, answers, get, read, scripted
+from mcpmux.transports.receiving import open_reception
+from mcpmux.transports.reception import available
+from tests.transports.test_http_client import CHUNKED, OK, SHORT, answers, get, read, scripted
+
+LINUX = pytest.mark.skipif(not available, reason="Linux only")
 
 PART = b"3\r\nabc\r\n"
 END = b"0\r\n\r\n"
@@ -20,13 +24,21 @@ async def read_all_but_the_end(pool):
     response.finish()
 
 
-@asynccontextmanager
-async def watched(*scripts, **limits):
-    """The same as `scripted`, with a pool that ends what takes too long."""
-    async with scripted(*scripts, **limits) as pool, trio.open_nursery() as nursery:
-        nursery.start_soon(pool.punctuality.run)
-        yield pool
-        nursery.cancel_scope.cancel()
+@pytest.fixture(params=[False, pytest.param(True, marks=LINUX)], ids=["looked for", "received for"])
+def watched(request):
+    """As `scripted`, with a pool that ends what takes too long; there may be a reception."""
+
+    @asynccontextmanager
+    async def open_pool(*scripts, **limits):
+        async with AsyncExitStack() as stack:
+            reception = await stack.enter_async_context(open_reception()) if request.param else None
+            pool = await stack.enter_async_context(scripted(*scripts, reception=reception, **limits))
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            nursery.start_soon(pool.punctuality.run)
+            yield pool
+            nursery.cancel_scope.cancel()
+
+    return open_pool
 
 
 class Stream:
@@ -56,7 +68,7 @@ class Stream:
 
 
 @pytest.mark.parametrize("rest", [END, b"2\r\nde\r\n" + END])
-async def test_connection_whose_stream_has_ended_meanwhile_is_used_again(rest):
+async def test_connection_whose_stream_has_ended_meanwhile_is_used_again(watched, rest):
     stream = Stream(rest, [SHORT, SHORT])
     async with watched(stream) as pool:
         await read_all_but_the_end(pool)
@@ -65,7 +77,7 @@ async def test_connection_whose_stream_has_ended_meanwhile_is_used_again(rest):
         assert await read(pool, idempotent=False) == b"ok"
 
 
-async def test_stream_that_is_over_is_finished_as_it_is_released():
+async def test_stream_that_is_over_is_finished_as_it_is_released(watched):
     async def script(connection):
         await connection.receive_request()
         await connection.send(CHUNKED + PART + END)
@@ -76,7 +88,7 @@ async def test_stream_that_is_over_is_finished_as_it_is_released():
         assert await read(pool) == b"ok"
 
 
-async def test_nobody_waits_for_the_end_of_another_stream():
+async def test_nobody_waits_for_the_end_of_another_stream(watched):
     stream = Stream(END, [SHORT])
     async with watched(stream, answers(SHORT)) as pool:
         await read_all_but_the_end(pool)
@@ -87,7 +99,7 @@ async def test_nobody_waits_for_the_end_of_another_stream():
             assert await read(pool) == b"ok"  # where the stream was: the other one is taken
 
 
-async def test_connection_whose_stream_breaks_off_is_not_used_again():
+async def test_connection_whose_stream_breaks_off_is_not_used_again(watched):
     async def script(connection):
         await connection.receive_request()
         await connection.send(CHUNKED + PART)
@@ -98,7 +110,7 @@ async def test_connection_whose_stream_breaks_off_is_not_used_again():
         assert await read(pool) == b"ok"
 
 
-async def test_connection_whose_stream_makes_no_sense_is_not_used_again():
+async def test_connection_whose_stream_makes_no_sense_is_not_used_again(watched):
     stream = Stream(b"what?\r\n")
     async with watched(stream, answers(SHORT)) as pool:
         await read_all_but_the_end(pool)
@@ -106,19 +118,24 @@ async def test_connection_whose_stream_makes_no_sense_is_not_used_again():
         assert await read(pool) == b"ok"
 
 
-async def test_server_that_says_it_closes_after_the_stream_is_believed():
+@pytest.mark.parametrize(
+    "begun",
+    [CHUNKED[:-2] + b"Connection: close\r\n\r\n" + PART, OK + b"\r\nabc"],
+    ids=["closes", "no length"],
+)
+async def test_nobody_waits_where_no_other_response_can_follow(watched, begun):
     async def script(connection):
         await connection.receive_request()
-        await connection.send(CHUNKED[:-2] + b"Connection: close\r\n\r\n" + PART)
-        await connection.send(END)
+        await connection.send(begun)
+        assert await connection.at_end()
 
     async with watched(script, answers(SHORT)) as pool:
         await read_all_but_the_end(pool)
-        await trio.testing.wait_all_tasks_blocked()
+        assert pool.punctuality.watched == []
         assert await read(pool) == b"ok"
 
 
-async def test_stream_that_does_not_end_is_closed():
+async def test_stream_that_does_not_end_is_closed(watched):
     stream = Stream(PART)
     async with watched(stream, answers(SHORT)) as pool:
         await read_all_but_the_end(pool)
@@ -127,20 +144,21 @@ async def test_stream_that_does_not_end_is_closed():
         assert await read(pool) == b"ok"
 
 
-async def test_stream_that_ends_while_nobody_looks_is_found_in_time():
+async def test_stream_that_ends_while_nobody_looks_is_found_in_time(watched):
     stream = Stream(END, [SHORT])
-    async with scripted(stream) as pool:
+    async with watched(stream) as pool:
         await read_all_but_the_end(pool)
-        await stream.end()
         [connection] = pool.punctuality.watched
+        stream.let.set()
+        await stream.said.wait()
         connection.cut_off()
         assert pool.punctuality.watched == []
         assert await read(pool) == b"ok"
 
 
-async def test_nothing_is_watched_of_a_stream_that_was_closed():
+async def test_nothing_is_watched_of_a_stream_that_was_closed(watched):
     stream = Stream(PART)
-    async with scripted(stream, answers(SHORT)) as pool:
+    async with watched(stream, answers(SHORT)) as pool:
         await read_all_but_the_end(pool)
         [connection] = pool.punctuality.watched
         connection.cut_off()
@@ -150,7 +168,34 @@ async def test_nothing_is_watched_of_a_stream_that_was_closed():
         assert await read(pool) == b"ok"
 
 
-async def test_streams_that_end_are_as_few_as_idle_connections():
+@LINUX
+@pytest.mark.parametrize("rest", [END, b"what?\r\n", None], ids=["ends", "nonsense", "breaks off"])
+async def test_what_becomes_of_a_stream_is_heard_without_looking(rest):
+    async def script(connection):
+        await connection.receive_request()
+        await connection.send(CHUNKED + PART)
+        if rest is not None:
+            await connection.send(rest)
+            await connection.at_end()
+
+    async with open_reception() as reception, scripted(script, reception=reception) as pool:
+        await read_all_but_the_end(pool)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert pool.punctuality.watched == []
+        assert len(pool._idle) == (rest == END)
+
+
+async def test_streams_that_end_count_as_connections(watched):
+    first = Stream(PART)
+    async with watched(first, answers(SHORT), connections=1) as pool:
+        await read_all_but_the_end(pool)
+        assert await read(pool) == b"ok"
+        first.let.set()
+        await first.closed.wait()
+        assert pool.punctuality.watched == []
+
+
+async def test_streams_that_end_are_as_few_as_idle_connections(watched):
     first, second = Stream(PART), Stream(END, [SHORT])
     async with watched(first, second, idle=1) as pool:
         await read_all_but_the_end(pool)
@@ -161,7 +206,7 @@ async def test_streams_that_end_are_as_few_as_idle_connections():
         assert await read(pool) == b"ok"
 
 
-async def test_closed_pool_keeps_no_stream():
+async def test_closed_pool_keeps_no_stream(watched):
     stream, late = Stream(PART), Stream(PART)
     async with watched(stream, late) as pool:
         await read_all_but_the_end(pool)

@@ -20,6 +20,7 @@ from mcpmux.runtime.upstreams.http_posting import BegunStream, is_plain
 from mcpmux.runtime.upstreams.http_refusal import SessionExpired, nonsense
 from mcpmux.runtime.upstreams.http_waiting import Waiting, as_answer
 from mcpmux.transports.http.client_response import HttpResponse
+from mcpmux.transports.sse import SseDecoder
 
 
 class AnswerReader:
@@ -78,27 +79,21 @@ class AnswerReader:
     async def read_stream(
         self, response: HttpResponse, waiting: Waiting, begun: BegunStream | None = None
     ) -> Reply | ErrorReply | None:
-        """The answer in an event stream, which is finished then; None when it breaks off and can be resumed.
+        """The answer in an event stream; None when it breaks off before that and can be resumed.
 
         `begun`: what was read of it already.
         """
         peer, status = self._peer, response.status
         decoder = continued(waiting.decoder, peer.message_limit) if begun is None else begun.decoder
         waiting.decoder = decoder
-        try:
-            for data in begun.data if begun is not None else ():
-                answer = await self._take_up_to(peer.messages_of_event(data, status), waiting)
-                if answer is not None:
-                    response.finish()
-                    return answer
-            async for chunk in response:
-                answer = await self._take_up_to(peer.messages_in(decoder, chunk, status), waiting)
-                if answer is not None:
-                    response.finish()
-                    return answer
-        except TransportClosed:
-            if not decoder.last_event_id:
-                raise
+        for data in begun.data if begun is not None else ():
+            answer = await self._take_up_to(peer.messages_of_event(data, status), waiting)
+            if answer is not None:
+                return answer
+        while chunk := await _received(response, decoder):
+            answer = await self._take_up_to(peer.messages_in(decoder, chunk, status), waiting)
+            if answer is not None:
+                return answer
         if decoder.last_event_id and peer.legacy:
             return None
         raise TransportClosed("the response stream ended without an answer")
@@ -110,3 +105,13 @@ class AnswerReader:
                 return message
             await self._intake.take(message, waiting.notify, waiting.ticket)
         return None
+
+
+async def _received(response: HttpResponse, decoder: SseDecoder) -> bytes:
+    """The next bytes of a stream, b"" when it has ended or broken off where it can be resumed."""
+    try:
+        return await response.receive_some()
+    except TransportClosed:
+        if not decoder.last_event_id:
+            raise
+        return b""

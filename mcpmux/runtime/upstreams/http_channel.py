@@ -247,6 +247,8 @@ class HttpChannel:
                 response.take_time()
                 with limited(term):
                     answer = await self._reader.read_stream(response, waiting, begun)
+                if answer is not None:
+                    response.finish()
             else:
                 answer = await self._reader.read(response, waiting, whole)
         except SessionExpired as expired:

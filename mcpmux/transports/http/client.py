@@ -65,7 +65,7 @@ class HttpPool:
         self._running = 0  # requests that hold a connection
         self._waiting = ParkingLot()
         self._idle: list[HttpConnection] = []  # the longest idle first
-        self._ending: list[HttpConnection] = []  # idle as soon as their streams have ended
+        self._ending: dict[HttpConnection, None] = {}  # idle as soon as their streams have ended
         self._fresh_seconds = min(FRESH_SECONDS, self.limits.idle_seconds)
         self._closed = False
         self._interrupted = False
@@ -96,8 +96,10 @@ class HttpPool:
     def close(self) -> None:
         """Close what is idle now, and the rest as its requests end."""
         self._closed = True
-        while self._idle or self._ending:
-            (self._idle or self._ending).pop().close()
+        while self._idle:
+            self._idle.pop().close()
+        while self._ending:
+            self._close_ending()
 
     async def send(
         self,
@@ -154,9 +156,9 @@ class HttpPool:
     @property
     def may_post(self) -> bool:
         """Whether something may be posted now: an idle connection is received for, and the pool is open."""
-        if self._reception is None or self._running >= self.limits.connections:
+        if self._reception is None or not self._idle or self._running >= self.limits.connections:
             return False
-        return bool(self._idle or self._ending) and not (self._closed or self._interrupted)
+        return not (self._closed or self._interrupted)
 
     def post(
         self,
@@ -224,6 +226,8 @@ class HttpPool:
 
     async def _exchange_anew(self, head: bytes, body: bytes, until: float) -> HttpConnection:
         """Send on a new connection, and receive the head of the response."""
+        if self._ending and self._running + len(self._ending) > self.limits.connections:
+            self._close_ending()
         with not_sent_yet(), limit(until):
             wire = await self.route.open()
             try:
@@ -268,8 +272,9 @@ class HttpPool:
         system call, and its dying would be noticed anyway.
         """
         idle = self._idle
-        if not idle and self._ending:
-            self._take_ended()
+        if not idle and self._ending and self._reception is None:  # else each has said so
+            for connection in list(self._ending):
+                connection.hear_end()
         if not idle:
             return None
         now = self._now()
@@ -288,39 +293,38 @@ class HttpPool:
         """Keep the connection for reuse, or close it; the next one that waits has its turn."""
         self._end_turn()
         self.punctuality.forget(connection)
+        self._keep(connection)
+
+    def _keep(self, connection: HttpConnection) -> None:
         parser = connection.parser
         if self._closed or not parser.complete or not parser.keep_alive:
             connection.close()
             return
         connection.idle_since = self._now()
-        self._keep(connection, self._idle)
+        self._idle.append(connection)
+        if len(self._idle) > self.limits.idle:
+            self._idle.pop(0).close()
 
     def put_back_ending(self, connection: HttpConnection) -> None:
         """The same, when nothing of the response matters any more that is still to come."""
-        if self._closed or connection.hear_end():
+        if self._closed or not connection.parser.may_keep_alive or connection.hear_end():
             self.put_back(connection)
             return
         self._end_turn()
-        connection.idle_since = self._now()
-        connection.end_by(connection.idle_since + ENDING_SECONDS)
-        self._keep(connection, self._ending)
+        self._ending[connection] = None
+        connection.end_by(self._now() + ENDING_SECONDS, self._take_ended, self._reception)
+        if len(self._ending) > self.limits.idle:
+            self._close_ending()
 
-    def _take_ended(self) -> None:
-        """Connections whose streams have ended meanwhile are idle; those that broke or were late are not."""
-        ending, self._ending = self._ending, []
-        for connection in ending:
-            if not connection.hear_end():
-                self._ending.append(connection)
-                continue
-            if connection.parser.complete and connection.parser.keep_alive:
-                self._keep(connection, self._idle)
-            else:
-                connection.close()
+    def _take_ended(self, connection: HttpConnection) -> None:
+        self._ending.pop(connection, None)
+        self._keep(connection)
 
-    def _keep(self, connection: HttpConnection, among: list[HttpConnection]) -> None:
-        among.append(connection)
-        if len(among) > self.limits.idle:
-            among.pop(0).close()
+    def _close_ending(self) -> None:
+        """Do not wait any longer for the end that has been waited for longest."""
+        connection = next(iter(self._ending))
+        del self._ending[connection]
+        connection.close()
 
     def request(
         self, method: str, target: str, headers: Sequence[tuple[str, str]], body: bytes, *, idempotent: bool

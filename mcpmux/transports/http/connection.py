@@ -14,6 +14,9 @@ from mcpmux.transports.punctuality import Punctuality
 from mcpmux.transports.reception import Reception
 from mcpmux.transports.wire import RECEIVE_BYTES, PlainWire, Wire
 
+Over = Callable[["HttpConnection"], None]
+"""Is told that nothing more comes of a response of which only the end was waited for."""
+
 ROOM_BYTES: Final = 4 * 2**20  # for a body, as soon as its length is known
 
 
@@ -29,8 +32,8 @@ class HttpConnection:
 
     __slots__ = (
         "_broke_off",
-        "_ends",
         "_hear",
+        "_over",
         "_overdue",
         "_punctuality",
         "_reception",
@@ -50,7 +53,7 @@ class HttpConnection:
         self.until = math.inf
         self._punctuality = punctuality
         self._overdue = False
-        self._ends = False  # nothing but the end of the response matters
+        self._over: Over | None = None  # nothing but the end of the response matters, and who is told of it
         self._broke_off = False  # the server has left in the middle of a response that was posted for
         self._reception: Reception | None = None  # that watches the wire
         self._hear: Callable[[], None] | None = None
@@ -82,7 +85,7 @@ class HttpConnection:
 
     def _begin(self, until: float) -> None:
         self.parser.begin()
-        self._overdue = self._ends = False
+        self._overdue = False
         if until < math.inf:
             self.until = until
             self._punctuality.watch(self)
@@ -111,14 +114,9 @@ class HttpConnection:
         False, and the wire is closed, when that cannot be or not all of it went: then nobody can act on it.
         """
         wire = self.wire
-        assert isinstance(wire, PlainWire)
-        if self._reception is None:
-            try:
-                reception.watch(wire.descriptor, self._receive)
-            except OSError:  # the system watches too much already
-                self.close()
-                return False
-            self._reception = reception
+        if not self._be_watched(reception):
+            self.close()
+            return False
         self._begin(until)
         self.failure = None
         self._broke_off = False
@@ -129,6 +127,17 @@ class HttpConnection:
         except TransportClosed:
             pass  # a server may refuse before it has read all: its answer is to be read, or its end
         self._hear = hear
+        return True
+
+    def _be_watched(self, reception: Reception) -> bool:
+        """False when the system watches too much already."""
+        assert isinstance(self.wire, PlainWire)
+        if self._reception is None:
+            try:
+                reception.watch(self.wire.descriptor, self._receive)
+            except OSError:
+                return False
+            self._reception = reception
         return True
 
     async def wait_for_head(self) -> None:
@@ -156,7 +165,9 @@ class HttpConnection:
     def _receive(self) -> None:
         """There is something for an exchange that was posted, or the end of its stream or connection."""
         if self._hear is None:
-            if self.parser.complete or not self._ends or not self.hear_end():
+            if self._over is not None:
+                self.hear_end()
+            else:
                 self.take_over()  # whoever uses it next will see what it is
             return
         parser = self.parser
@@ -231,33 +242,38 @@ class HttpConnection:
 
     def close(self) -> None:
         """In the middle of an exchange: its end is not waited for any more."""
+        self._over = None
         self._punctuality.forget(self)
         self.take_over()
         self.wire.close()
 
     def cut_off(self) -> None:
         """Its time is over: whoever waits for it, now or later, hears that."""
-        if self._ends:
+        if self._over is not None:
             if not self.hear_end():
-                self.close()
+                self._tell_over()
             return
         self._overdue = True
         self.give_up(Overdue("no answer in time"))
 
-    def end_by(self, until: float) -> None:
-        """Nothing but the end of the response is waited for: with `hear_end`, and no longer than that."""
-        self._ends = True
+    def end_by(self, until: float, over: Over, reception: Reception | None) -> None:
+        """Wait for nothing but the end of the response: `over` is called when it has come, or does not come.
+
+        Then the response is complete, or the connection of no use. Without a `reception` only `hear_end`, or
+        its time, finds that out.
+        """
+        self._over = over
         self.until = until
         self._punctuality.watch(self)
+        if reception is not None:
+            self._be_watched(reception)
 
     def hear_end(self) -> bool:
-        """Take what has come of a response of which only the end matters; whether nothing more comes.
-
-        Then it is complete, or the connection of no use.
-        """
+        """Take what has come of a response of which only the end matters; whether nothing more comes."""
         return self.parser.complete or self._let_pass()
 
     def _let_pass(self) -> bool:
+        ended = False
         try:
             data = self.wire.receive_nowait()
             if data:
@@ -265,12 +281,18 @@ class HttpConnection:
                 self.parser.take_body()
             elif data is not None:
                 self.parser.feed_eof()
+            ended = self.parser.complete
         except McpmuxError:
-            self.close()
-            return True
-        if self.parser.complete:
-            self._punctuality.forget(self)
-        return self.parser.complete
+            ended = True
+        if ended:
+            self._tell_over()
+        return ended
+
+    def _tell_over(self) -> None:
+        over, self._over = self._over, None
+        self._punctuality.forget(self)
+        if over is not None:
+            over(self)
 
     def _check_time(self) -> None:
         if self._overdue:

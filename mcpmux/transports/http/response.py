@@ -106,6 +106,11 @@ class ResponseParser:
         self.complete = True
 
     @property
+    def may_keep_alive(self) -> bool:
+        """Whether another response may follow on this connection, as far as the head tells."""
+        return not self._ends_with_stream and self._parser.should_keep_alive()
+
+    @property
     def body_bytes(self) -> int:
         """Of the body so far."""
         return self._body_bytes
