@@ -75,14 +75,14 @@ class SentTicket(Ticket):
     def hear(self) -> None:
         """Something has come: who waits is told, unless it is a stream that has said nothing yet."""
         sent = self.sent
-        response = sent.take_begun() if sent is not None else None
-        if sent is not None and response is not None and self._says_nothing_yet(response):
+        if sent is not None and sent.is_under_way and self._says_nothing_yet(sent):
             sent.hear_more(self.hear)
         else:
             self.notify()
 
-    def _says_nothing_yet(self, response: HttpResponse) -> bool:
-        if response.is_whole or not self._is_stream(response):
+    def _says_nothing_yet(self, sent: SentRequest) -> bool:
+        response = sent.take_begun()
+        if response is None or not self._is_stream(response):
             return False
         stream = self._begin()
         return stream.read(response) and not stream.data
@@ -92,13 +92,10 @@ class SentTicket(Ticket):
         response = self.sent.take_begun() if self.sent is not None else None
         if response is None:
             return None
-        if self._is_stream(response):
-            return self._take_from_stream(response)
-        return self._take_whole(response) if response.is_whole and is_plain(self._peer, response) else None
-
-    def _take_whole(self, response: HttpResponse) -> Fields | None:
+        if not is_plain(self._peer, response):
+            return self._take_from_stream(response) if self._is_stream(response) else None
         self.whole = whole = response.read_nowait()
-        if not whole:
+        if not whole:  # there is none, or there is more to come
             return None
         try:
             self._peer.note(whole, 200)

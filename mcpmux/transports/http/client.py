@@ -354,6 +354,12 @@ class SentRequest:
             return None
         return HttpResponse(connection, self._pool)
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether some of the response has come, and there is more to come."""
+        connection = self._connection
+        return connection.failure is None and not connection.parser.complete
+
     def take_begun(self) -> HttpResponse | None:
         """The response as soon as its head is in, to be finished or left to `wait`; None when it is not."""
         connection = self._connection
