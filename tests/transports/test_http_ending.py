@@ -26,17 +26,14 @@ async def read_all_but_the_end(pool):
 
 @pytest.fixture(params=[False, pytest.param(True, marks=LINUX)], ids=["looked for", "received for"])
 def watched(request):
-    """As `scripted`, with a pool that ends what takes too long; there may be a reception."""
+    """As `scripted`; there may be a reception. Nothing ends what takes too long but the test."""
 
     @asynccontextmanager
     async def open_pool(*scripts, **limits):
         async with AsyncExitStack() as stack:
             reception = await stack.enter_async_context(open_reception()) if request.param else None
             pool = await stack.enter_async_context(scripted(*scripts, reception=reception, **limits))
-            nursery = await stack.enter_async_context(trio.open_nursery())
-            nursery.start_soon(pool.punctuality.run)
             yield pool
-            nursery.cancel_scope.cancel()
 
     return open_pool
 
@@ -135,15 +132,6 @@ async def test_nobody_waits_where_no_other_response_can_follow(watched, begun):
         assert await read(pool) == b"ok"
 
 
-async def test_stream_that_does_not_end_is_closed(watched):
-    stream = Stream(PART)
-    async with watched(stream, answers(SHORT)) as pool:
-        await read_all_but_the_end(pool)
-        await stream.end()
-        await stream.closed.wait()
-        assert await read(pool) == b"ok"
-
-
 async def test_stream_that_ends_while_nobody_looks_is_found_in_time(watched):
     stream = Stream(END, [SHORT])
     async with watched(stream) as pool:
@@ -156,7 +144,7 @@ async def test_stream_that_ends_while_nobody_looks_is_found_in_time(watched):
         assert await read(pool) == b"ok"
 
 
-async def test_nothing_is_watched_of_a_stream_that_was_closed(watched):
+async def test_stream_that_does_not_end_in_time_is_closed(watched):
     stream = Stream(PART)
     async with watched(stream, answers(SHORT)) as pool:
         await read_all_but_the_end(pool)
@@ -171,15 +159,20 @@ async def test_nothing_is_watched_of_a_stream_that_was_closed(watched):
 @LINUX
 @pytest.mark.parametrize("rest", [END, b"what?\r\n", None], ids=["ends", "nonsense", "breaks off"])
 async def test_what_becomes_of_a_stream_is_heard_without_looking(rest):
+    let = trio.Event()
+
     async def script(connection):
         await connection.receive_request()
         await connection.send(CHUNKED + PART)
+        await let.wait()
         if rest is not None:
             await connection.send(rest)
             await connection.at_end()
 
     async with open_reception() as reception, scripted(script, reception=reception) as pool:
         await read_all_but_the_end(pool)
+        assert len(pool.punctuality.watched) == 1
+        let.set()
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert pool.punctuality.watched == []
         assert len(pool._idle) == (rest == END)

@@ -29,7 +29,7 @@ from mcpmux.transports.punctuality import Punctuality, limit
 from mcpmux.transports.reception import Reception
 
 FRESH_SECONDS: Final = 0.2  # no server closes a connection so soon after it was used
-ENDING_SECONDS: Final = 1.0  # for the end of a stream to come, after everything else was read
+ENDING_SECONDS: Final = 3.0  # for the end of a stream to come, after everything else was read
 LENGTHLESS_METHODS: Final = frozenset({"GET", "DELETE", "OPTIONS"})  # say no Content-Length without a body
 
 
