@@ -7,7 +7,7 @@ import trio
 
 from mcpmux import app
 from mcpmux.cli.open_files import allow_clients
-from mcpmux.cli.options import DEFAULT_ADDRESS, parse_http, quiet_option
+from mcpmux.cli.options import DEFAULT_ADDRESS, log_level_option, parse_http
 from mcpmux.config import Config, Listeners
 from mcpmux.demo.bundle import SERVERS, demo_upstreams
 
@@ -27,7 +27,7 @@ Or give the URL to any MCP client. Ctrl-C stops it."""
 
 @click.command()
 @click.option("--http", metavar="HOST:PORT", default=DEFAULT_ADDRESS, show_default=True, help="Listen there.")
-@quiet_option
+@log_level_option("warning")
 def demo(http: str) -> None:
     """Serve three bundled servers, to see what mcpmux does.
 

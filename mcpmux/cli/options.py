@@ -30,14 +30,20 @@ def _configure(_context: click.Context, _parameter: click.Parameter, level: str)
     configure_logs(level, "console")
 
 
-quiet_option: Decorator = click.option(
-    "--log-level",
-    type=LEVELS,
-    default="error",
-    expose_value=False,
-    callback=_configure,
-    help="Least important events to write to stderr.",
-)
+def log_level_option(default: str) -> Decorator:
+    """The option that says how much of what happens is logged, where a configuration does not."""
+    return click.option(
+        "--log-level",
+        type=LEVELS,
+        default=default,
+        expose_value=False,
+        show_default=True,
+        callback=_configure,
+        help="Least important events to write to stderr.",
+    )
+
+
+quiet_option: Decorator = log_level_option("error")
 """For a command whose answer tells all there is to tell."""
 
 

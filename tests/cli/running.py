@@ -35,6 +35,16 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+def command_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def children_of(pid: int) -> list[int]:
+    """The process ids of what any thread of that process has started. On Linux."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
 class Running:
     """A running `mcpmux`; killed when the block is left with it still running."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Invoke
-from tests.cli.running import WAIT_SECONDS, Running, demo_command, is_alive
+from tests.cli.running import WAIT_SECONDS, Running, children_of, command_of, demo_command, is_alive
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -144,6 +145,18 @@ def test_demo_shows_commands_that_work(invoke: Invoke) -> None:
         assert invoke("read", url, "notes+note:///welcome").stdout.startswith("# Welcome")
         assert demo.stop() == 0
         assert demo.stderr == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the servers that were started in /proc")
+def test_demo_tells_of_a_server_that_was_killed(invoke: Invoke) -> None:
+    with Running("demo", *ANY_PORT) as demo:
+        url = demo.line().strip()
+        assert invoke("call", url, "clock__now").exit_code == 0
+        [clock] = [pid for pid in children_of(demo.pid) if b"mcpmux.demo.clock" in command_of(pid)]
+        os.kill(clock, signal.SIGKILL)
+        assert "clock" in demo.line("stderr", containing="signal 9")
+        assert invoke("call", url, "clock__now").exit_code == 0
+        assert demo.stop() == 0
 
 
 def test_every_kind_of_listener_is_announced_and_can_be_asked(invoke: Invoke, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.cli.conftest import Invoke
-from tests.cli.running import WAIT_SECONDS, Running, is_alive
+from tests.cli.running import WAIT_SECONDS, Running, children_of, command_of, is_alive
 from tests.cli.test_ctl import free_port
 from tests.transports.certificates import Certificates
 
@@ -145,16 +145,6 @@ class Served:
 
     def count(self, what: str) -> int:
         return len(list(self.folder.glob(f"{what}-*")))
-
-
-def command_of(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def children_of(pid: int) -> list[int]:
-    """Of all its threads."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 
 
 def wait_until(true: Callable[[], bool], what: str) -> None:
