@@ -31,7 +31,7 @@ def _configure(_context: click.Context, _parameter: click.Parameter, level: str)
 
 
 def log_level_option(default: str) -> Decorator:
-    """The option that says how much of what happens is logged, where a configuration does not."""
+    """The option that says how much of what happens is logged, and `default` where it is left out."""
     return click.option(
         "--log-level",
         type=LEVELS,
