@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -351,10 +352,10 @@ async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path:
     client, correlator = Leg("client", "c1", "http"), Correlator()
     append, full = CaptureWriter._append, [True]
 
-    def sometimes(self: CaptureWriter, parts: Sequence[bytes]) -> None:
+    def sometimes(self: CaptureWriter, parts: Sequence[bytes]) -> int:
         if full[0] and b'"start"' not in parts[0]:
             raise OSError(errno.ENOSPC, "No space left on device")
-        append(self, parts)
+        return append(self, parts)
 
     monkeypatch.setattr(CaptureWriter, "_append", sometimes)
 
@@ -406,6 +407,29 @@ async def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_is_told_once(
     assert said == ["capture pauses", "the capture is incomplete"]
     assert (logs[1]["log_level"], logs[1]["lost"]) == ("error", 3)
     assert sinks[0].dropped == 3
+
+
+async def test_what_is_lost_at_the_end_are_the_last_messages(tmp_path: Path, monkeypatch):
+    """Once a message is lost, those behind it are, too: there is no gap in what is kept."""
+    monkeypatch.setattr(capture_sink, "BATCH_BYTES", 1)
+    append, calls = CaptureWriter._append, itertools.count()
+
+    def second_time_full(self: CaptureWriter, parts: Sequence[bytes]) -> int:
+        if b'"start"' not in parts[0] and next(calls) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return append(self, parts)
+
+    monkeypatch.setattr(CaptureWriter, "_append", second_time_full)
+
+    async def use(capturing: Capturing) -> None:
+        assert capturing.sink is not None
+        for _ in range(4 * capture_sink.BREATH):
+            capturing.sink.take(ask(Leg("client", "c1", "http"), Correlator()))
+
+    with structlog.testing.capture_logs() as logs:
+        records = await capture(FULL, tmp_path, use)
+    assert [record.seq for record in records][1:] == list(range(1, capture_sink.BREATH + 1))
+    assert logs[-1]["lost"] == 3 * capture_sink.BREATH
 
 
 async def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch):

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,20 @@ def read(*paths: Path) -> tuple[list[int], list[BadLine]]:
 def tidy(directory: Path, config: Capture, now: float = 2e9) -> list[str]:
     sweep(directory, config, threading.Event(), now)
     return sorted(path.name for path in directory.iterdir())
+
+
+class Disk:
+    """One with so much room, in bytes. What is taken back frees none."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+
+    def writev(self, fd: int, parts: Sequence[bytes]) -> int:
+        if not self._room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = os.write(fd, b"".join(parts)[: self._room])
+        self._room -= written
+        return written
 
 
 # ── Names ────────────────────────────────────────────────────────────────────────────────────────
@@ -111,23 +126,28 @@ def test_processes_never_share_a_file(tmp_path: Path):
     assert [read(path)[0] for path in find_files(tmp_path)] == [[0, 1], [0, 2], [0, 3]]
 
 
-def test_a_write_that_fails_halfway_is_taken_back_and_can_be_done_again(tmp_path: Path, monkeypatch):
-    one = writer(tmp_path)
-    one.write([line(1)], 100)
-    room = [len(line(2)) + 10, 5, 0]
-
-    def full(fd: int, parts: Sequence[bytes]) -> int:
-        if not room[0]:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return os.write(fd, b"".join(parts)[: room.pop(0)])
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "writev", full)
-        with pytest.raises(OSError, match="No space"):
-            one.write([line(2), line(3)], 100)
-    assert read(tmp_path) == ([0, 1], [])
-    assert one.write([line(2), line(3)], 100) == len(line(2) + line(3))
-    assert read(tmp_path) == ([0, 1, 2, 3], [])
+@pytest.mark.parametrize("pieces", [1, 3, 1000])
+def test_a_write_that_fails_halfway_keeps_the_lines_that_are_whole(tmp_path: Path, monkeypatch, pieces: int):
+    """The rest can be written again; wherever it stops, and however the lines are cut into parts."""
+    lines = [line(number, number) for number in range(2, 6)]
+    text = b"".join(lines)
+    parts = [text[at : at + len(text) // pieces + 1] for at in range(0, len(text), len(text) // pieces + 1)]
+    ends = list(accumulate(map(len, lines), initial=0))
+    for room in range(len(text)):
+        folder = tmp_path / str(room)
+        one = writer(folder)
+        one.write([line(1)], 100)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "writev", Disk(room).writev)
+            whole = max(end for end in ends if end <= room)
+            if whole:
+                assert one.write(parts, 100) == whole
+            with pytest.raises(OSError, match="No space"):
+                one.write([text[whole:]], 100)
+        assert read(folder) == ([0, 1, *range(2, 2 + ends.index(whole))], [])
+        assert one.write([text[whole:]], 100) == len(text) - whole
+        assert read(folder) == ([0, 1, 2, 3, 4, 5], [])
+        one.close()
 
 
 def test_what_is_written_in_pieces_is_whole_in_the_end(tmp_path: Path, monkeypatch):
@@ -143,24 +163,18 @@ def test_what_is_written_in_pieces_is_whole_in_the_end(tmp_path: Path, monkeypat
 def test_a_line_that_cannot_even_be_taken_back_is_left_and_a_new_file_begun(tmp_path: Path, monkeypatch):
     one = writer(tmp_path)
     one.write([line(1)], 100)
-    room = [10, 0]
-
-    def broken(fd: int, parts: Sequence[bytes]) -> int:
-        if not room[0]:
-            raise OSError(errno.EIO, "Input/output error")
-        return os.write(fd, b"".join(parts)[: room.pop(0)])
+    lines = [line(2), line(3)]
 
     def unable(fd: int, size: int) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "writev", broken)
+        patched.setattr(os, "writev", Disk(len(lines[0]) + 10).writev)
         patched.setattr(os, "ftruncate", unable)
-        with pytest.raises(OSError, match="Input/output"):
-            one.write([line(2)], 100)
-    one.write([line(2)], 100)
+        assert one.write(lines, 100) == len(lines[0])
+    one.write(lines[1:], 100)
     seqs, bad = read(tmp_path)
-    assert seqs == [0, 1, 0, 2]
+    assert seqs == [0, 1, 2, 0, 3]
     assert [each.problem for each in bad] == ["the file was cut in the middle of this line"]
 
 
@@ -179,10 +193,12 @@ try:
 except OSError as error:
     print(error.strerror)
 print(len(list(Path({str(tmp_path)!r}).iterdir())))
-resource.setrlimit(resource.RLIMIT_FSIZE, (400, resource.RLIM_INFINITY))
-lines = (b'{{"v":1,"run":"aa","time":"t","kind":"request","text":"' + b"x" * 100 + b'"}}' + bytes([10])) * 9
+resource.setrlimit(resource.RLIMIT_FSIZE, (600, resource.RLIM_INFINITY))
+line = '{{"v":1,"run":"aa","seq":%d,"time":"t","kind":"request","text":"a hundred bytes of text or so"}}'
+lines = "".join(line % number + chr(10) for number in range(1, 10)).encode()
+written = one.write([lines], 0.0)
 try:
-    one.write([lines], 0.0)
+    one.write([lines[written:]], 0.0)
 except OSError as error:
     print(error.strerror)
 """
@@ -190,7 +206,9 @@ except OSError as error:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.splitlines() == ["File too large", "0", "File too large"]
-    assert read(tmp_path) == ([0], [])
+    seqs, bad = read(tmp_path)
+    assert (seqs, bad) == (list(range(len(seqs))), [])
+    assert 1 < len(seqs) < 10
 
 
 def test_after_kill_9_what_was_written_is_readable(tmp_path: Path):

@@ -229,21 +229,21 @@ class CaptureSink:
         return self._lines.encode(*work)
 
     async def _write(self, parts: Sequence[bytes], size: int) -> None:
-        """Write all of them, however long it does not work."""
-        while parts:
+        """Write all of them, however long it does not work; at the end, up to where it does not."""
+        while parts and not self._lost:
             write = partial(self._writer.write, parts, self._clock())
             try:
                 written = await trio.to_thread.run_sync(write, abandon_on_cancel=True)
             except OSError as error:
                 self._pause(error)
                 if self._closed.is_set():
-                    self._lost += sum(part.count(b"\n") for part in parts)
-                    return
+                    break
                 with trio.move_on_after(RETRY_SECONDS):
                     await self._closed.wait()
             else:
                 self._go_on()
                 parts = behind(parts, written)
+        self._lost += sum(part.count(b"\n") for part in parts)
         self._bytes -= size
         self._make_room()
 

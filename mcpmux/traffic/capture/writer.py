@@ -1,7 +1,8 @@
 """Writes one run's capture files. Blocks: used from a thread, by one caller at a time.
 
-Promises: whole lines only. When a write fails, what it has written of a line is taken back, so that the same
-lines can be written again later; when even that is impossible, a new file is begun.
+Promises: whole lines only, and as many as there is room for. When a write fails, what it has written of a
+line is taken back, so that this line can be written again later; when even that is impossible, a new file is
+begun.
 """
 
 from __future__ import annotations
@@ -82,8 +83,7 @@ class CaptureWriter:
         size = sum(map(len, parts))
         if self._fd is None or self._is_old(now) or self._size + size >= self._size_limit:
             return self._spread(b"".join(parts), now)
-        self._append(parts)
-        return size
+        return self._append(parts)
 
     def _spread(self, lines: bytes, now: float) -> int:
         """The same for lines that may not all belong into the open file."""
@@ -91,12 +91,11 @@ class CaptureWriter:
         while done < len(lines):
             try:
                 end = self._end_of_file(lines, done, now)
-                self._append([lines[done:end]])
+                done += self._append([lines[done:end]])
             except OSError:
                 if not done:
                     raise
                 break
-            done = end
             if self._size >= self._size_limit:
                 self.close()
         return done
@@ -112,21 +111,25 @@ class CaptureWriter:
     def _is_old(self, now: float) -> bool:
         return now - self._began >= self._age_limit
 
-    def _append(self, parts: Sequence[bytes]) -> None:
-        """All of them, as they are: joined, they would be in memory twice."""
+    def _append(self, parts: Sequence[bytes]) -> int:
+        """As they are: joined, they would be in memory twice. Returns and raises what `write` does."""
         assert self._fd is not None
-        good = self._size
+        good, rest = self._size, parts
         try:
-            while parts:
-                written = os.writev(self._fd, parts[:PARTS_AT_ONCE])
+            while rest:
+                written = os.writev(self._fd, rest[:PARTS_AT_ONCE])
                 self._size += written
-                parts = behind(parts, written)
+                rest = behind(rest, written)
         except OSError:
-            self._take_back(good)
-            raise
+            whole = _whole_lines(parts, self._size - good)
+            self._take_back(good + whole)
+            if not whole:
+                raise
+            return whole
+        return self._size - good
 
     def _take_back(self, good: int) -> None:
-        """The file as it was before a write that failed."""
+        """The file as it was up to there, after a write that failed."""
         assert self._fd is not None
         try:
             os.ftruncate(self._fd, good)
@@ -157,3 +160,15 @@ def behind(parts: Sequence[bytes], written: int) -> Sequence[bytes]:
             return [part[written:], *parts[index + 1 :]]
         written -= len(part)
     return ()
+
+
+def _whole_lines(parts: Sequence[bytes], size: int) -> int:
+    """How many of the first `size` bytes of parts belong to lines whose end is among them."""
+    whole = begin = 0
+    for part in parts:
+        if begin >= size:
+            break
+        end = part.rfind(b"\n", 0, size - begin)
+        whole = whole if end < 0 else begin + end + 1
+        begin += len(part)
+    return whole
