@@ -255,7 +255,7 @@ async def test_the_connection_ends_after_the_answer_when_the_server_stops(comes)
 
 async def test_a_connection_is_idle_from_its_answer_on():
     desk = Desk()
-    limits = {"idle_seconds": 0.3, "head_seconds": 0.3}
+    limits = {"idle_seconds": 0.6, "head_seconds": 0.6}
     async with serving(desk.handle, **limits) as server, await server.connect() as stream:
         await stream.send_all(GET)
         answer = await desk.answer()

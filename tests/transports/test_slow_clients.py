@@ -68,9 +68,23 @@ async def test_slow_clients_are_ended_and_others_are_served(first: bytes, rest: 
 
 async def test_slow_but_steady_body_is_waited_for():
     """More than the rate that is asked for, over a longer time than one pause may take."""
-    async with serving(echo, body_seconds=0.2) as server, await server.connect() as stream:
+    async with serving(echo, body_seconds=0.6) as server, await server.connect() as stream:
         await stream.send_all(HEAD + b"Content-Length: 8000\r\n\r\n")
         for _ in range(8):
-            await trio.sleep(PAUSE)
+            await trio.sleep(2 * PAUSE)
             await stream.send_all(b"a" * 1000)
         assert (await receive_until(stream, b"a" * 8000)).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("sent", [HEAD, HEAD + b"Content-Length: 4\r\n\r\n"], ids=["head", "body"])
+async def test_time_in_which_the_server_did_not_run_is_not_counted(sent: bytes, mock_clock):
+    """As after SIGSTOP: what had come meanwhile is read only after the deadlines are looked at."""
+    mock_clock.rate = 1
+    limits = dict.fromkeys(("head_seconds", "body_seconds", "idle_seconds"), 10)
+    async with serving(echo, **limits) as server, await server.connect() as stream:
+        await stream.send_all(sent)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        mock_clock.jump(30)
+        await trio.sleep(0.2)  # a sweep
+        await stream.send_all(b"a" * 4 if sent != HEAD else b"Content-Length: 4\r\n\r\naaaa")
+        assert (await receive_until(stream, b"aaaa")).startswith(b"HTTP/1.1 200")

@@ -36,7 +36,8 @@ from mcpmux.transports.wire import Part
 class ServerState:
     """What all connections of a server share and look up instead of asking the clock each time.
 
-    `now`: trio's time, at most a sweep old; `date_field`: b"Date: …\\r\\n".
+    `now`: trio's time less that in which we did not run, at most a sweep old, for deadlines;
+    `date_field`: b"Date: …\\r\\n".
     """
 
     __slots__ = ("date_field", "draining", "now")

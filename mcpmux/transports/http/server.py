@@ -24,6 +24,7 @@ from mcpmux.transports.reception import Reception
 from mcpmux.transports.tls.context import CurrentContext
 
 SWEEP_SECONDS = 0.1  # resolution of every deadline, and how soon a client's leaving is noticed
+LATE_SECONDS = 0.2  # a sweep after more than this comes after a time in which we did not run ourselves
 SWEEP_CONNECTIONS = 250  # at a time, as each costs a system call: a thousand take four sweeps
 REFUSED_CONNECTIONS = 64  # connections above the limit that get an answer; more are just closed
 
@@ -79,9 +80,12 @@ class _Server:
         return f"_Server(connections={len(self.connections)}, draining={self.state.draining})"
 
     async def sweep_forever(self) -> None:
+        swept = trio.current_time()
         while True:
             await trio.sleep(SWEEP_SECONDS)
-            self.state.now = trio.current_time()
+            before, swept = swept, trio.current_time()
+            # What a client sent while we were stopped or starved is not late: that time is not counted.
+            self.state.now += min(swept - before, LATE_SECONDS)
             self.state.date_field = _date_field()
             for connection in self._next_turn():
                 connection.sweep()
