@@ -18,7 +18,7 @@ SLACK_SECONDS = 1.0  # on a busy machine; a timer that does not end is what is l
 
 @pytest.mark.parametrize("wait", [-1.0, 0.0, 1e-9, 0.0001, SHORT_SECONDS, 3 * SHORT_SECONDS, 0.02])
 async def test_it_wakes_after_the_moment(wait: float) -> None:
-    with open_timer() as sleep_until, trio.fail_after(5):
+    with open_timer() as sleep_until, trio.fail_after(30):
         for _ in range(3):
             moment = trio.current_time() + wait
             await sleep_until(moment)
@@ -26,7 +26,7 @@ async def test_it_wakes_after_the_moment(wait: float) -> None:
 
 
 async def test_a_wait_that_was_cut_off_does_not_spoil_the_next() -> None:
-    with open_timer() as sleep_until, trio.fail_after(5):
+    with open_timer() as sleep_until, trio.fail_after(30):
         with trio.CancelScope() as scope:
             scope.cancel()
             await sleep_until(trio.current_time() + 1.5 * SHORT_SECONDS)

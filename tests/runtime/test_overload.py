@@ -197,7 +197,7 @@ async def test_whatever_a_server_says_of_a_forgotten_session_no_call_fails(forgo
 
 async def test_a_peer_that_vanished_without_a_word_is_connected_anew(monkeypatch):
     """Packets that nobody answers: the connection is open here, and nothing comes."""
-    monkeypatch.setattr(health, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(health, "ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(health, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr("mcpmux.mux.breaker.FIRST_PAUSE_SECONDS", 0.1)
     script = Troubled(MODERN)
@@ -207,7 +207,7 @@ async def test_a_peer_that_vanished_without_a_word_is_connected_anew(monkeypatch
             await trio.sleep_forever()
         await script(web, request, message, reply)
 
-    async with open_web(vanish, era="newest", health_interval=0.2, connect_timeout=0.5) as (_web, mux):
+    async with open_web(vanish, era="newest", health_interval=0.2, connect_timeout=2.0) as (_web, mux):
         upstream = mux.upstreams["web"]
         assert await read(mux) is None
         script.alive = False

@@ -57,7 +57,7 @@ def write_server(folder: Path) -> Path:
 
 
 async def test_a_process_that_is_stopped_is_replaced_and_gone(tmp_path, monkeypatch):
-    monkeypatch.setattr(health, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(health, "ANSWER_SECONDS", 2.0)
     monkeypatch.setattr(health, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr("mcpmux.mux.breaker.FIRST_PAUSE_SECONDS", 0.1)
     real = channels.open_process

@@ -78,7 +78,7 @@ async def test_a_listener_gives_what_was_put_and_leaves_the_rest_to_whoever_put_
     listener = HandedListener()
     pairs = [socket.socketpair() for _ in range(3)]
     streams = [stream_of(server) for _, server in pairs]
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             taken: list[bool] = []
 
@@ -183,7 +183,7 @@ async def test_everything_that_came_and_comes_reaches_the_other_side(size: int):
     handing = Handing(7, arrivals, here.send)
     wire = PlainWire(stream_of(server))
     talking = stream_of(client)
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
 
             async def give() -> None:

@@ -48,7 +48,7 @@ async def echo(stream, _crowded: bool) -> None:
 @asynccontextmanager
 async def serving(listeners, handle, limit=10):
     stopping = trio.Event()
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             await nursery.start(serve_streams, listeners, handle, stopping, limit)
             yield stopping
@@ -137,7 +137,7 @@ async def test_stopping_lets_nobody_in_and_waits_for_those_inside():
 
     port, listeners = await open_tcp_listeners("127.0.0.1", 0)
     stopping = trio.Event()
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             await nursery.start(serve_streams, listeners, handle, stopping, 10)
             stream = await open_tcp("127.0.0.1", port, None)
