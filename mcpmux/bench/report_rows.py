@@ -103,6 +103,9 @@ def notes_on(results: Sequence[Results]) -> list[str]:
         if one.generator.warning:
             notes.append(f"{name}: {one.generator.warning}")
         count = one.overall().latency.count
+        if not one.overall().count and one.fan_out is None and not one.stopped:
+            measured = time_text(one.seconds)
+            notes.append(f"{name}: no request began in the {measured} measured: take longer (--duration)")
         if 0 < count < FEW:
             notes.append(f"{name}: only {count_text(count)} latencies, so p99.9 is the slowest of them")
     return notes

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from random import Random
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from mcpmux.bench.assertion import parse_assertion
@@ -16,8 +17,9 @@ from mcpmux.bench.compare import compare_reports
 from mcpmux.bench.judgement import judge_all
 from mcpmux.bench.report_csv import COLUMNS, csv_of
 from mcpmux.bench.report_html import html_of
+from mcpmux.bench.report_rows import notes_on
 from mcpmux.bench.results import Results
-from tests.bench.made import made, report
+from tests.bench.made import made, pushes, report
 from tests.bench.reported import EMPTY, STEPPED, WHOLE, broken, evil
 
 
@@ -68,6 +70,13 @@ def test_a_page_needs_nothing_from_outside(results: tuple[Results, ...]):
     assert "@import" not in page.text
     assert "url(" not in page.text
     assert "nan" not in page.text
+
+
+def test_who_measured_nothing_is_told_what_to_do():
+    assert notes_on((EMPTY,)) == ["empty: no request began in the 3.00 s measured: take longer (--duration)"]
+    assert notes_on((msgspec.structs.replace(EMPTY, fan_out=pushes()),)) == []
+    (note,) = notes_on((msgspec.structs.replace(EMPTY, stopped="the server ended"),))
+    assert "the server ended" in note
 
 
 def test_a_page_has_the_numbers_and_the_plots():

@@ -20,7 +20,7 @@ from tests.real.web_server import find_free_port, run_web_server
 pytestmark = pytest.mark.real
 
 BENCH_SECONDS = 120
-SHORT = ["--duration", "500ms", "--warm-up", "200ms", "--clients", "4"]
+SHORT = ["--duration", "1s", "--warm-up", "200ms", "--clients", "4"]
 WEBSOCKET_SERVER = Path(__file__).parent / "websocket_sdk1.py"
 
 
