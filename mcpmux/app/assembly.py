@@ -14,6 +14,7 @@ import trio
 from mcpmux.app.mux import Mux, implementation, seal_of, state_seal_of
 from mcpmux.app.sessions import Sessions
 from mcpmux.config import Config
+from mcpmux.mux.generations import Generations
 from mcpmux.mux.policy import policy_of
 from mcpmux.runtime.downstreams.front import Front
 from mcpmux.runtime.guard import Guard
@@ -39,18 +40,22 @@ async def open_mux(
     tap: Tap | None = None,
     trace: Trace | None = None,
     mark: str = "",
+    generations: Generations | None = None,
 ) -> AsyncIterator[Mux]:
     """Connect the upstreams (in the background) and put the router in front of them.
 
     `open_channel` replaces the real transports, for embedding mcpmux where servers are not reached by them.
     `tap` sees every message on both legs; `trace`, which needs a tap, every call of an upstream. `mark`
-    stands in front of what clients are given to come back with, when other processes serve them, too.
+    stands in front of what clients are given to come back with, when other processes serve them, too;
+    `generations` is what these share then.
 
     Leaving ends sessions and stops child processes, each step bounded.
     """
     async with AsyncExitStack() as stack:
         reception = await stack.enter_async_context(open_reception()) if available else None
-        yield await stack.enter_async_context(_open_mux(config, reception, open_channel, tap, trace, mark))
+        store = Store(config.caching, generations)
+        opened = _open_mux(config, reception, open_channel, tap, trace, mark, store)
+        yield await stack.enter_async_context(opened)
 
 
 @asynccontextmanager
@@ -61,6 +66,7 @@ async def _open_mux(
     tap: Tap | None,
     trace: Trace | None,
     mark: str,
+    store: Store,
 ) -> AsyncIterator[Mux]:
     limits = config.limits
     opener = ChannelOpener(
@@ -72,7 +78,6 @@ async def _open_mux(
     )
     server_info = implementation(config.identity)
     guard = Guard(policy_of(config.access))
-    store = Store(config.caching)
     sessions = Sessions(config, server_info, open_channel or opener.open, tap, trace, guard, store)
     fleet = sessions.fleet
     relay = sessions.relay = Relay(fleet.space, config.merging.change_window, sessions.on_wanted, guard)

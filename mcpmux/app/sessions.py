@@ -111,6 +111,7 @@ class Sessions:
             on_change,
             relay.hear,
             _watch(self._tap, config, key, self._trace),
+            self.store.generations,
         )
         self.adjust_memory(upstream)
         if name in self.held:

@@ -18,7 +18,7 @@ class Caching:
     enabled: Annotated[bool, Flag()] = field(
         default=True,
         metadata=about(
-            "Serve again what upstreams mark as fresh, and their lists while they announce changes; ask "
+            "Serve again what upstreams mark as fresh (`ttlMs`), until a client does something there; ask "
             "identical requests at the same time once. false: every request goes to its upstream."
         ),
     )
@@ -28,10 +28,17 @@ class Caching:
     max_entries: Annotated[int, Whole(1, 10_000_000)] = field(
         default=100_000, metadata=about("Answers that are kept.")
     )
+    trust_announcements: Annotated[bool, Flag()] = field(
+        default=False,
+        metadata=about(
+            "Keep lists without a `ttlMs`, too, while their upstreams say that they announce changes "
+            "(`listChanged`). Off, as many servers say so and announce nothing: clients would get old lists."
+        ),
+    )
     max_list_age: Seconds = field(
         default=60.0,
         metadata=about(
-            "A list is asked for again after this long, although its upstream has announced no change; "
-            "a `ttlMs` of the upstream counts instead."
+            "With `trust_announcements`: such a list is asked for again after this long, although its "
+            "upstream has announced no change."
         ),
     )

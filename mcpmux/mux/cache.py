@@ -9,8 +9,9 @@ State: entries, each under a key and an audience; open fetches, whose results ma
 Invalidation is by session: `update` (a resource), `change` (lists), `drop` (all). The session MERGED is not
 an upstream's: its lists are made of all others', so whatever touches a list of any session touches it too.
 
-Laws: nothing is found that was fetched before its last invalidation ended, nor after its time; what was kept
-for one audience is found for that audience only; bytes and entries never pass their limits.
+Laws: nothing is found that was fetched before its last invalidation ended, nor after its time, nor in
+another generation than the one in which its fetch began; what was kept for one audience is found for that
+audience only; bytes and entries never pass their limits.
 
 The time comes in as a value (seconds). Values are never looked into.
 
@@ -63,15 +64,17 @@ class Entry(msgspec.Struct, frozen=True):
     until: float
     fresh_until: float
     tags: tuple[Hashable, ...]
+    generation: int = 0
 
 
 class Fetch:
-    """An open fetch. `spoiled`: what it brings must not be kept."""
+    """An open fetch. `spoiled`: what it brings must not be kept; `generation`: in which it began."""
 
-    __slots__ = ("key", "spoiled")
+    __slots__ = ("generation", "key", "spoiled")
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: Key, generation: int) -> None:
         self.key = key
+        self.generation = generation
         self.spoiled = False
 
     def __repr__(self) -> str:
@@ -95,12 +98,12 @@ class Cache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def find(self, key: Key, audience: Audience, now: float) -> Entry | None:
-        """What is kept under `key` for exactly that audience, and is still good."""
+    def find(self, key: Key, audience: Audience, now: float, generation: int = 0) -> Entry | None:
+        """What is kept under `key` for exactly that audience, of that generation, and is still good."""
         entry = self._entries.get((key, audience))
         if entry is None:
             return None
-        if now >= entry.until:
+        if now >= entry.until or generation != entry.generation:
             self._remove((key, audience))
             return None
         self._entries.move_to_end((key, audience))
@@ -112,9 +115,9 @@ class Cache:
 
     # Fetches
 
-    def begin(self, key: Key) -> Fetch:
+    def begin(self, key: Key, generation: int = 0) -> Fetch:
         """Somebody is about to ask for `key`. `end` must follow."""
-        fetch = Fetch(key)
+        fetch = Fetch(key, generation)
         self._open.setdefault(key.session, set()).add(fetch)
         return fetch
 
@@ -133,12 +136,14 @@ class Cache:
         size: int,
         until: float,
         fresh_until: float = 0.0,
+        generation: int = 0,
     ) -> bool:
         """Keep what a fetch has brought; False when that must not be, or does not fit.
 
-        `size`: bytes, about. A value that is found must not be changed by whoever finds it.
+        `size`: bytes, about; `generation`: that of now. A value that is found must not be changed by whoever
+        finds it.
         """
-        tags = None if fetch.spoiled else _tags(fetch.key)
+        tags = None if fetch.spoiled or generation != fetch.generation else _tags(fetch.key)
         if tags is None:
             return False
         size += ENTRY_OVERHEAD + sum(len(str(tag)) for tag in tags) + len(repr(audience))
@@ -146,7 +151,7 @@ class Cache:
             return False
         name = (fetch.key, audience)
         self._remove(name)
-        self._entries[name] = Entry(value, size, until, fresh_until, tags)
+        self._entries[name] = Entry(value, size, until, fresh_until, tags, generation)
         self.bytes += size
         for tag in tags:
             self._tagged.setdefault(tag, set()).add(name)

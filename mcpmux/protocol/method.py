@@ -90,6 +90,12 @@ IDEMPOTENT: Final = frozenset(
 )
 """Reading these twice changes nothing, so they may be sent again after a lost connection."""
 
+READ_ONLY: Final = frozenset(
+    {*LISTS, DISCOVER, PING, RESOURCES_READ, PROMPTS_GET, COMPLETE, LISTEN, SET_LEVEL}
+    | {RESOURCES_SUBSCRIBE, RESOURCES_UNSUBSCRIBE}
+)
+"""What changes nothing that others read. Everything else may: calls, the end of a task, what nobody knows."""
+
 REMOVED_IN_MODERN: Final = frozenset(
     {INITIALIZE, PING, SET_LEVEL, RESOURCES_SUBSCRIBE, RESOURCES_UNSUBSCRIBE, TASKS_LIST, TASKS_RESULT}
 )

@@ -14,7 +14,6 @@ from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import URL_ELICITATION_REQUIRED
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.personal import Personal
-from mcpmux.runtime.remembering import acted
 from mcpmux.runtime.tasks.tasks import Tasks
 from mcpmux.runtime.upstreams.posted import Posted
 from mcpmux.runtime.upstreams.upstream import Upstream
@@ -48,8 +47,6 @@ class Asker:
                 result = await self._tasks.exchange(upstream, call, expose)
             else:
                 result = await upstream.exchange(call, expose, posted=posted)
-            if call.method in m.ABOUT_TASKS:
-                acted(upstream, call)
         except RpcError as error:
             try:
                 result = await self.after_error(upstream, call, expose, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 
@@ -15,6 +15,8 @@ from mcpmux.protocol.method import RESOURCES_LIST, TEMPLATES_LIST
 from mcpmux.runtime.paging import Texts, walk_texts
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.upstream import Upstream
+
+NAMES_KEPT: Final = 10_000  # shortened names whose own names are remembered
 
 
 class Owners(NamedTuple):
@@ -45,6 +47,7 @@ class Catalog:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
+        self._names: dict[tuple[str, str], str] = {}  # own names by (upstream, shortened name)
 
     async def owners_of(self, uri: str, call: Call, asked: Collection[str]) -> Owners:
         """Those of `asked` that list `uri`, or else have a template that it matches; in that order.
@@ -80,10 +83,25 @@ class Catalog:
         return texts.found
 
     async def find_name(
-        self, list_method: str, owner: str, call: Call, find: Callable[[list[str]], str | None]
+        self, list_method: str, owner: str, name: str, call: Call, find: Callable[[list[str]], str | None]
     ) -> str | None:
-        """What `find` finds among the names in one upstream's list of tools or prompts. Raises RpcError."""
-        upstream = self._fleet.for_call(owner, call)
+        """What `find` finds for `name` among the names in one upstream's list of tools or prompts.
+
+        That is a matter of the two names, so it is remembered whatever the list says later. Raises RpcError.
+        """
+        known = self._names.get((owner, name))
+        if known is not None:
+            return known
+        found = await self._find_name(self._fleet.for_call(owner, call), list_method, call, find)
+        if found is not None:
+            if len(self._names) >= NAMES_KEPT:
+                del self._names[next(iter(self._names))]
+            self._names[owner, name] = found
+        return found
+
+    async def _find_name(
+        self, upstream: Upstream, list_method: str, call: Call, find: Callable[[list[str]], str | None]
+    ) -> str | None:
         texts = await self._texts(upstream, list_method, call)
         found = find(texts.found)
         if found is None and texts.again:

@@ -28,7 +28,6 @@ from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK, offers_tasks
 from mcpmux.runtime.asker import Asker
-from mcpmux.runtime.remembering import acted
 from mcpmux.runtime.signature import Signature
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.posted import Posted
@@ -90,7 +89,6 @@ class Errand:
         result = self._upstream.take(self._posted) if self._posted is not None else None
         if result is None:
             return None
-        acted(self._upstream, self.call)
         if not self.bare:
             space = self._upstream.space
             result = self._signature.put_on(rewrite.expose_result(self.call.method, result, space))
@@ -109,7 +107,6 @@ class Errand:
             result = await upstream.exchange(call, notify, posted=self._posted)
         except RpcError as error:
             return await self._asker.after_error(upstream, call, notify, error)
-        acted(upstream, call)
         return self._asker.noted(upstream, call, result)
 
 

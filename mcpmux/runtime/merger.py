@@ -20,6 +20,7 @@ from mcpmux.mux import rewrite
 from mcpmux.mux.cache import MERGED, Key
 from mcpmux.mux.cursor import CursorSeal, InvalidCursor, Position
 from mcpmux.mux.freshness import Freshness
+from mcpmux.mux.generations import ALL
 from mcpmux.mux.hints import is_plain, like, size_of, ttl_of
 from mcpmux.mux.merge import Walk
 from mcpmux.protocol.call import Call, Notify
@@ -96,20 +97,23 @@ class Merger:
             return await self._merge(call, Parts())
         cache, counts = self._store.cache, self._store.count(MERGED)
         who, key = call.principal, Key(MERGED, call.method, None, call.legacy)
-        now = trio.current_time()
-        entry = cache.find(key, who, now) or cache.find(key, (who, like(call)), now)
+        now, generations = trio.current_time(), self._store.generations
+        generation = generations.of(ALL)
+        entry = cache.find(key, who, now, generation)
+        entry = entry or cache.find(key, (who, like(call)), now, generation)
         if entry is not None:
             counts.hits += 1
             return aged(entry)
         counts.misses += 1
         parts = Parts()
-        fetch = cache.begin(key)
+        fetch = cache.begin(key, generation)
         try:
             result = await self._merge(call, parts)
             if parts.until is not None:
                 fresh_until = parts.began + ttl / 1000 if (ttl := ttl_of(result)) else 0.0
                 audience = (who, like(call)) if parts.personal else who
-                cache.keep(fetch, audience, dict(result), size_of(result.values()), parts.until, fresh_until)
+                size, now = size_of(result.values()), generations.of(ALL)
+                cache.keep(fetch, audience, dict(result), size, parts.until, fresh_until, now)
             return result
         finally:
             cache.end(fetch)

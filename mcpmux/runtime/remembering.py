@@ -67,12 +67,6 @@ async def _list_or_remember(upstream: Upstream, memory: Memory, call: Call, noti
     raise _too_late(upstream, call, seconds)
 
 
-def acted(upstream: Upstream, call: Call) -> None:
-    """When a tool was called, whoever asks from now on hears nothing that was asked before."""
-    if upstream.memory is not None and call.method == m.TOOLS_CALL:
-        upstream.memory.acted()
-
-
 def _seconds(upstream: Upstream, call: Call) -> float:
     """How long one exchange may take."""
     return upstream.config.timeouts.get(call.method, upstream.config.request_timeout)

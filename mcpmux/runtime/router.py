@@ -38,7 +38,7 @@ from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.missing import Reasons, incomplete, mention
 from mcpmux.runtime.relay import Relay
-from mcpmux.runtime.remembering import REMEMBERED, acted, ask_or_remember, read_or_remember
+from mcpmux.runtime.remembering import REMEMBERED, ask_or_remember, read_or_remember
 from mcpmux.runtime.signature import Signature
 from mcpmux.runtime.tasks.tasks import Tasks
 from mcpmux.runtime.upstreams.fleet import Fleet
@@ -104,7 +104,6 @@ class Router:
             try:
                 if call.method in m.ABOUT_TASKS:
                     result = await self._tasks.exchange(upstream, call, notify)
-                    acted(upstream, call)
                 elif upstream.memory is not None and call.method in REMEMBERED:
                     result = await ask_or_remember(upstream, call, notify)
                 else:
@@ -361,7 +360,7 @@ class Router:
             raise as_refused(missing, NO_RULE)
         if found is not None and namespace.is_shortened(name):
             match = partial(namespace.match_name, name, found[0])
-            own = await self._catalog.find_name(list_method, found[0], call, match)
+            own = await self._catalog.find_name(list_method, found[0], name, call, match)
             found = (found[0], own) if own is not None else None
         if found is None:
             raise missing

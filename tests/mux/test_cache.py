@@ -45,6 +45,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.step = 0
         self.now = 0.0
         self.told: list[tuple[int, Any]] = []
+        self.generation = 0
 
     def is_stale(self, key: Key, born: int) -> bool:
         return any(step > born and about(key) for step, about in self.told)
@@ -52,7 +53,7 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(target=fetches, key=keys)
     def begin(self, key: Key) -> tuple[Fetch, int]:
         self.step += 1
-        return self.cache.begin(key), self.step
+        return self.cache.begin(key, self.generation), self.step
 
     @rule(
         fetch=consumes(fetches),
@@ -64,12 +65,13 @@ class CacheMachine(RuleBasedStateMachine):
     def finish(self, fetch: tuple[Fetch, int], audience: Any, seconds: float, size: int, keeps: bool) -> None:
         if keeps:
             value = (fetch[0].key, audience, fetch[1], self.now + seconds)
-            self.cache.keep(fetch[0], audience, value, size, self.now + seconds)
+            until = self.now + seconds
+            self.cache.keep(fetch[0], audience, value, size, until, generation=self.generation)
         self.cache.end(fetch[0])
 
     @rule(key=keys, audience=st.sampled_from(AUDIENCES))
     def find(self, key: Key, audience: Any) -> None:
-        entry = self.cache.find(key, audience, self.now)
+        entry = self.cache.find(key, audience, self.now, self.generation)
         if entry is not None:
             found_key, found_audience, born, until = entry.value
             assert (found_key, found_audience) == (key, audience)
@@ -102,6 +104,11 @@ class CacheMachine(RuleBasedStateMachine):
     def drop(self, session: str) -> None:
         self.cache.drop(session)
         self.tell(lambda key: key.session in (session, MERGED))
+
+    @rule()
+    def act(self) -> None:
+        self.generation += 1
+        self.tell(lambda _key: True)
 
     @rule()
     def clear(self) -> None:

@@ -159,6 +159,9 @@ async def call_tool(ctx, params):
         case "touch":
             await bus.publish(ResourceUpdated(uri=arguments["uri"]))
             return text_result("touched")
+        case "grow":  # not listed, as it changes what other tests compare
+            RESOURCES.append(types.Resource(uri=f"memo://grown/{len(RESOURCES)}", name="grown"))
+            return text_result("grown, without a word")
         case "announce":
             await bus.publish(ResourcesListChanged())
             return text_result("announced")

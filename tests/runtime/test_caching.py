@@ -22,6 +22,7 @@ LEGACY = "2025-11-25"
 ALICE, BOB = Principal("alice"), Principal("bob")
 URI = "file:///a"
 READ = {"uri": "docs+file:///a"}
+TRUSTING = Caching(trust_announcements=True)
 SILENT = {"resources": {"subscribe": True}, "tools": {}}
 """Capabilities of a server that announces no changes."""
 
@@ -280,7 +281,7 @@ async def test_another_prefix_shows_in_what_was_kept(autojump_clock):
 
 async def test_the_only_unprefixed_upstream_is_remembered_too(autojump_clock):
     docs = Library()
-    async with open_world({"docs": docs}, settings={"docs": {"prefix": ""}}) as world:
+    async with open_world({"docs": docs}, settings={"docs": {"prefix": ""}}, caching=TRUSTING) as world:
         client = await ready(world)
         for _ in range(3):
             result = await client.request("resources/read", {"uri": URI})
@@ -390,6 +391,78 @@ async def test_a_private_answer_goes_to_who_asked_alone(autojump_clock):
         assert texts == {"1", "2", "3"}
 
 
+@pytest.mark.parametrize("caching", [Caching(), TRUSTING])
+@pytest.mark.parametrize("down", [LEGACY, MODERN])
+@pytest.mark.parametrize("prefix", ["docs", ""])
+async def test_a_list_is_asked_for_again_after_a_tool_was_called(prefix, down, caching, autojump_clock):
+    """Servers announce `listChanged` and then say nothing; some mark their lists as fresh as well."""
+    docs = Library()
+    docs.list_hints = {"ttlMs": 60_000, "cacheScope": "public"} if caching is not TRUSTING else None
+    settings = {"docs": {"prefix": prefix}}
+    async with open_world({"docs": docs}, settings=settings, caching=caching) as world:
+        client = await ready(world, revision=down)
+        for count in range(3):
+            for _ in range(2):
+                assert len((await client.request("resources/list"))["resources"]) == 4 + count
+            docs.lists["resources/list"][1].append({"uri": f"memo:new{count}", "name": "new"})
+            await client.request("tools/call", {"name": "docs__write" if prefix else "write"})
+        assert docs.asked["resources/list"] == 3
+
+
+@pytest.mark.parametrize("ended", ["answered", "cancelled", "lost"])
+async def test_what_is_asked_while_a_tool_works_is_not_kept_beyond_its_end(ended, autojump_clock):
+    docs = Library()
+    docs.list_hints = {"ttlMs": 60_000, "cacheScope": "public"}
+    async with open_world({"docs": docs}) as world:
+        caller, other = await ready(world), await ready(world)
+        docs.held = held = trio.Event()
+        await caller.start("tools/call", {"name": "docs__write"})
+        await wait_all_tasks_blocked()
+        docs.held = None
+        for _ in range(2):
+            assert len((await other.request("resources/list"))["resources"]) == 4
+        assert docs.asked["resources/list"] == 1
+        docs.lists["resources/list"][1].append({"uri": "memo:new", "name": "new"})
+        if ended == "answered":
+            held.set()
+            await caller.receive()
+        elif ended == "cancelled":
+            await give_up(caller)
+        else:
+            await world.kill("docs")
+            await trio.sleep(5)
+        assert len((await other.request("resources/list"))["resources"]) == 5
+
+
+async def test_what_a_task_has_done_shows_when_its_end_is_told(autojump_clock):
+    docs = Library(LEGACY)
+    docs.hints = {}
+    async with open_world({"docs": docs}, caching=TRUSTING) as world:
+        client = await ready(world)
+        assert len((await client.request("resources/list"))["resources"]) == 4
+        docs.lists["resources/list"][1].append({"uri": "memo:new", "name": "new"})
+        status = {"taskId": "1", "status": "completed", "createdAt": "2026-01-01T00:00:00Z", "ttl": None}
+        await docs.send({"method": "notifications/tasks/status", "params": status})
+        await wait_all_tasks_blocked()
+        assert len((await client.request("resources/list"))["resources"]) == 5
+
+
+async def test_an_unknown_method_may_change_what_was_kept(autojump_clock):
+    docs = Library()
+    docs.list_hints = {"ttlMs": 60_000, "cacheScope": "public"}
+
+    async def index(server: Any, _params: Json, _message: Json) -> Json:
+        server.lists["resources/list"][1].append({"uri": "memo:new", "name": "new"})
+        return {"resultType": "complete"}
+
+    docs.handlers = {"vendor/index": index}
+    async with open_world({"docs": docs}, settings={"docs": {"prefix": ""}}) as world:
+        client = await ready(world)
+        assert len((await client.request("resources/list"))["resources"]) == 4
+        await client.request("vendor/index")
+        assert len((await client.request("resources/list"))["resources"]) == 5
+
+
 async def test_what_is_asked_after_a_tool_was_called_was_not_asked_before(autojump_clock):
     docs = Library()
     docs.hints, docs.held = {"ttlMs": 0, "cacheScope": "public"}, trio.Event()
@@ -410,7 +483,7 @@ async def test_what_is_asked_after_a_tool_was_called_was_not_asked_before(autoju
 @pytest.mark.parametrize("up", [LEGACY, MODERN])
 async def test_lists_of_those_who_announce_are_asked_for_again_after_a_change(up, down, autojump_clock):
     docs, web = Library(up), Library(up)
-    async with open_world({"docs": docs, "web": web}) as world:
+    async with open_world({"docs": docs, "web": web}, caching=TRUSTING) as world:
         client = await ready(world, revision=down)
         first = await client.request("resources/list")
         for _ in range(3):
@@ -441,7 +514,7 @@ async def test_a_list_that_is_not_announced_and_not_fresh_is_asked_for_each_time
 
 async def test_a_list_is_asked_for_again_at_some_time_without_any_announcement(autojump_clock):
     docs = Library()
-    async with open_world({"docs": docs}) as world:
+    async with open_world({"docs": docs}, caching=TRUSTING) as world:
         client = await ready(world)
         for _ in range(7):
             await client.request("resources/list")
@@ -457,7 +530,7 @@ async def test_a_list_that_nobody_can_hear_changes_of_is_asked_for_each_time(aut
 
     docs.handlers = {"subscriptions/listen": refuse}
     docs._listen = lambda wish, listen: refuse(docs, wish, listen)  # type: ignore[method-assign]
-    async with open_world({"docs": docs}) as world:
+    async with open_world({"docs": docs}, caching=TRUSTING) as world:
         client = await ready(world)
         for _ in range(2):
             await client.request("resources/list")
@@ -497,7 +570,7 @@ async def test_a_private_list_is_for_one_principal_and_one_host_app(autojump_clo
 
 async def test_lists_of_a_legacy_session_that_all_share_are_the_same_for_all(autojump_clock):
     docs = Library(LEGACY)
-    async with open_world({"docs": docs}) as world:
+    async with open_world({"docs": docs}, caching=TRUSTING) as world:
         for principal in (ALICE, BOB):
             await (await ready(world, principal)).request("resources/list")
         assert docs.asked["resources/list"] == 1
@@ -517,7 +590,9 @@ class PrivateWorld(World):
 
 async def test_clients_with_sessions_of_their_own_get_lists_of_their_own(autojump_clock):
     settings = {"docs": {"session": "per-client"}}
-    async with open_world({"docs": None}, settings=settings, world_class=PrivateWorld) as world:
+    async with open_world(
+        {"docs": None}, settings=settings, world_class=PrivateWorld, caching=TRUSTING
+    ) as world:
         clients = [await ready(world, revision=LEGACY) for _ in range(2)]
         seen = []
         for client in clients * 4:
@@ -558,7 +633,7 @@ async def test_access_rules_are_applied_to_what_was_kept(autojump_clock):
 async def test_an_upstream_that_comes_or_goes_shows_in_the_merged_list(autojump_clock):
     docs, web = Library(), Library()
     servers: dict[str, Any] = {"docs": docs, "web": web}
-    async with open_world(servers) as world:
+    async with open_world(servers, caching=TRUSTING) as world:
         client = await ready(world)
 
         async def listed() -> int:
@@ -583,7 +658,7 @@ async def test_an_upstream_that_comes_or_goes_shows_in_the_merged_list(autojump_
 async def test_one_of_whom_nothing_is_kept_shows_what_it_has_not_had_before(autojump_clock):
     docs, web = Library(), Subscribable(MODERN, uris=["memo:9"], capabilities={"tools": {}})
     settings = {"web": {"caching": False}}
-    async with open_world({"docs": docs, "web": web}, settings=settings) as world:
+    async with open_world({"docs": docs, "web": web}, settings=settings, caching=TRUSTING) as world:
         client = await ready(world)
         for _ in range(2):
             listed = (await client.request("resources/list"))["resources"]
@@ -597,7 +672,7 @@ async def test_one_of_whom_nothing_is_kept_shows_what_it_has_not_had_before(auto
 
 async def test_a_raw_uri_is_found_without_walking_the_lists_again(autojump_clock):
     docs, web = Library(uris=["memo:1"]), Library(uris=["memo:2"])
-    async with open_world({"docs": docs, "web": web}) as world:
+    async with open_world({"docs": docs, "web": web}, caching=TRUSTING) as world:
         client = await ready(world)
         for uri in ("memo:1", "memo:2") * 3:
             await client.request("resources/read", {"uri": uri})
@@ -606,7 +681,7 @@ async def test_a_raw_uri_is_found_without_walking_the_lists_again(autojump_clock
 
 async def test_a_raw_uri_that_is_new_without_a_word_is_found(autojump_clock):
     docs, web = Library(uris=["memo:1"]), Library(uris=["memo:2"])
-    async with open_world({"docs": docs, "web": web}) as world:
+    async with open_world({"docs": docs, "web": web}, caching=TRUSTING) as world:
         client = await ready(world)
         await client.request("resources/read", {"uri": "memo:1"})
         web.lists["resources/list"][1].append({"uri": "memo:new", "name": "new"})
@@ -625,7 +700,7 @@ async def test_a_shortened_name_is_found_without_walking_the_list_again_and_anew
         (tool,) = (await client.request("tools/list"))["tools"]
         for _ in range(3):
             await client.request("tools/call", {"name": tool["name"]})
-        assert docs.asked == {"tools/list": 1, "tools/call": 3}
+        assert docs.asked == {"tools/list": 2, "tools/call": 3}  # by the client, and for the first call
         space = world.mux.router.namespace.spaces["docs"]
         docs.lists["tools/list"][1].append({"name": names[1], "inputSchema": {"type": "object"}})
         await client.request("tools/call", {"name": space.expose_name(names[1])})
@@ -649,7 +724,7 @@ async def test_a_cursor_that_a_server_has_forgotten_ends_what_was_kept_of_its_li
 
 async def test_a_listen_that_breaks_off_ends_what_it_would_have_told(autojump_clock):
     docs = Library()
-    async with open_world({"docs": docs}) as world:
+    async with open_world({"docs": docs}, caching=TRUSTING) as world:
         client = await ready(world)
         for _ in range(2):
             await client.request("resources/list")

@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from mcpmux import app
-from mcpmux.config import AccessRule, Config, Merging, Stdio, Upstream
+from mcpmux.config import AccessRule, Caching, Config, Merging, Stdio, Upstream
 from mcpmux.errors import ConnectFailed
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.runtime.linking import open_link
@@ -71,6 +71,7 @@ async def open_world(
     settings: dict[str, dict[str, Any]] | None = None,
     world_class: type[World] = World,
     access: tuple[AccessRule, ...] = (),
+    caching: Caching | None = None,
     **watching: Any,
 ) -> AsyncIterator[World]:
     """mcpmux in front of `servers`, in that order. `settings`: name → settings of its upstream.
@@ -82,6 +83,7 @@ async def open_world(
         upstreams=tuple(upstream(name, **(settings or {}).get(name, {})) for name in servers),
         merging=Merging(page_size=page_size),
         access=access,
+        caching=caching or Caching(),
     )
     async with (
         app.open_mux(config, world.open_channel, **watching) as world.mux,

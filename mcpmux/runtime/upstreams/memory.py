@@ -1,12 +1,14 @@
 """What sessions with upstreams have said and may be used again: when it may be kept, for whom, how long.
 
-Kept are: reads that the server marks `public` with a `ttlMs`; pages of lists with a `ttlMs`; pages of lists
-whose changes the server announces, while it can be heard. A page that is not `public` is for the same
+Kept are reads that the server marks `public` with a `ttlMs`, and pages of lists with a `ttlMs`, for that
+long. Where the operator trusts announcements (`caching.trust_announcements`), pages without a `ttlMs` are
+kept, too, while the server announces changes and can be heard. A page that is not `public` is for the same
 principal with the same client only, unless all clients share a legacy session, which cannot tell them apart.
 
 Promises: nothing is kept of what asked for input, made a task, said anything on its way, or was asked with
 more than a URI or cursor; what a notification is about, and everything of a session that ends, is forgotten
-before anybody hears of it. Refuses to know what is merged and who may use what.
+before anybody hears of it; nobody gets what was asked for before the end of something that a client has done
+there (see `mux/generations`). Refuses to know what is merged and who may use what.
 
 Source: `server/utilities/caching`, 2026-07-28.
 """
@@ -24,6 +26,7 @@ from mcpmux.config import Caching
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError
 from mcpmux.mux.cache import CHANGES, Audience, Cache, Entry, Key
+from mcpmux.mux.generations import Generations
 from mcpmux.mux.hints import hears, is_own_answer, is_plain, is_public, like, related, size_of, ttl_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
@@ -89,8 +92,9 @@ class _Brought(NamedTuple):
 class Store:
     """What is kept of all sessions. `counts`: by upstream, and for MERGED lists."""
 
-    def __init__(self, config: Caching | None = None) -> None:
+    def __init__(self, config: Caching | None = None, generations: Generations | None = None) -> None:
         self.config = config if config is not None else Caching()
+        self.generations = generations if generations is not None else Generations()
         self.cache = Cache(self.config.max_bytes, self.config.max_entries)
         self.counts: dict[str, Counts] = {}
 
@@ -119,6 +123,8 @@ class Memory:
         self._store = store
         self._cache = store.cache
         self.key = key
+        self._name = config.name
+        self._generations = store.generations
         self.counts = store.count(config.name)
         self.announced: frozenset[str] = frozenset()
         self.modern = True
@@ -127,8 +133,9 @@ class Memory:
         self._passing = 0
         self._due = False  # one that was not sent at once is to be looked at
         self._public: set[str] = set()  # lists that are the same for everybody, as far as is known
-        self._reads: Flights[Key, _Brought] = {}
-        self._pages: Flights[tuple[Key, Audience], Found] = {}
+        # Of one generation each, so that nobody joins one that began before something was done.
+        self._reads: Flights[tuple[Key, int], _Brought] = {}
+        self._pages: Flights[tuple[Key, int, Audience], Found] = {}
 
     def __repr__(self) -> str:
         return f"<Memory of {self.key}, {len(self._reads) + len(self._pages)} on their way>"
@@ -140,19 +147,21 @@ class Memory:
         method = notification.method
         if method in CHANGES:
             self.lists_changed(CHANGES[method])
-        elif method == m.RESOURCE_UPDATED and self._cache.knows(self.key):
-            try:
-                uri = text_of(decode_fields(notification.params).get("uri"))
-            except ValueError:
-                return
+            self._generations.hear(self._name)
+        elif method == m.TASK_STATUS:
+            self._generations.act(self._name)  # it may be over, with what it has done
+        elif method == m.RESOURCE_UPDATED:
+            self._generations.hear(self._name)
+            uri = _uri_in(notification) if self._cache.knows(self.key) else None
             if uri is not None:
                 self.updated(uri)
 
     def updated(self, uri: str) -> None:
         """A resource has changed, or may have."""
+        self._generations.hear(self._name)
         self._cache.update(self.key, uri)
-        for key in [key for key in self._reads if related(uri, key.target or "")]:
-            del self._reads[key]
+        for flight in [flight for flight in self._reads if related(uri, flight[0].target or "")]:
+            del self._reads[flight]
 
     def lists_changed(self, lists: Collection[str]) -> None:
         """Lists have changed, or may have."""
@@ -177,16 +186,12 @@ class Memory:
             changed, self.announced = lists ^ self.announced, lists
             self.lists_changed(changed)
 
-    def acted(self) -> None:
-        """A client has done something: whoever asks from now on gets nothing that was asked before."""
-        self._reads.clear()
-        self._pages.clear()
-
     def drop(self) -> None:
         """The session has begun or ended, or is given no exchange any more."""
         self._cache.drop(self.key)
         self._public.clear()
-        self.acted()
+        self._reads.clear()
+        self._pages.clear()
 
     # What it is asked
 
@@ -224,7 +229,8 @@ class Memory:
         if uri is None or len(call.params) != 1 or not is_plain(call):
             return await ask(notify)
         key = Key(self.key, m.RESOURCES_READ, uri)
-        entry = self._cache.find(key, None, trio.current_time())
+        generation = self._generations.of(self._name)
+        entry = self._cache.find(key, None, trio.current_time(), generation)
         if entry is not None:
             self.counts.hits += 1
             self._doubt(public=True)
@@ -236,13 +242,17 @@ class Memory:
         async def lead() -> _Brought:
             return await self._lead_read(key, ask, notify)
 
+        flight = (key, generation)
+
         async def alone() -> _Brought:
             patience.deadline = math.inf  # the server answers: its own time for this begins now
             return await lead()
 
-        with trio.move_on_after(seconds if key in self._reads else math.inf) as patience:
+        with trio.move_on_after(seconds if flight in self._reads else math.inf) as patience:
             who = self._audience(call)
-            brought, shared = await share(self._reads, key, who, lead, _is_for_others, is_own_answer, alone)
+            brought, shared = await share(
+                self._reads, flight, who, lead, _is_for_others, is_own_answer, alone
+            )
             if shared:
                 self.counts.misses -= 1
                 self.counts.shared += 1
@@ -258,13 +268,14 @@ class Memory:
             silent = False
             await notify(event)
 
-        fetch = self._cache.begin(key)
+        fetch = self._cache.begin(key, self._generations.of(self._name))
         try:
             result = await ask(pass_on)
             public = silent and is_public(result)
             if public and (ttl := ttl_of(result)):
                 until = trio.current_time() + ttl / 1000
-                self._cache.keep(fetch, None, result, size_of(result.values()), until, until)
+                now = self._generations.of(self._name)
+                self._cache.keep(fetch, None, result, size_of(result.values()), until, until, now)
         finally:
             self._cache.end(fetch)
         self._doubt(public=public)
@@ -289,16 +300,16 @@ class Memory:
         if not is_plain(call):
             return Found(await ask(), None, True)
         key = Key(self.key, method, cursor, call.legacy and method == m.TOOLS_LIST)
-        now = trio.current_time()
-        if (entry := self._cache.find(key, None, now)) is not None:
+        now, generation = trio.current_time(), self._generations.of(self._name)
+        if (entry := self._cache.find(key, None, now, generation)) is not None:
             return self._again(entry, personal=False)
-        if who is not None and (entry := self._cache.find(key, who, now)) is not None:
+        if who is not None and (entry := self._cache.find(key, who, now, generation)) is not None:
             return self._again(entry, personal=True)
 
         async def lead() -> Found:
             return await self._lead_page(key, who, ask)
 
-        flight = (key, None if method in self._public else who)
+        flight = (key, generation, None if method in self._public else who)
         found, shared = await share(self._pages, flight, who, lead, _is_for_like, is_own_answer)
         if shared:
             self.counts.shared += 1
@@ -312,8 +323,8 @@ class Memory:
         return Found(page._replace(result=aged(entry, page.result)), entry.until, personal, again=True)
 
     async def _lead_page(self, key: Key, who: Audience, ask: Callable[[], Awaitable[Page]]) -> Found:
-        announced = key.method in self.announced
-        fetch = self._cache.begin(key)
+        announced = self._store.config.trust_announcements and key.method in self.announced
+        fetch = self._cache.begin(key, self._generations.of(self._name))
         try:
             try:
                 page = await ask()
@@ -331,9 +342,9 @@ class Memory:
             else:
                 return Found(page, None, personal)
             size = page.size + size_of(page.result.values()) + ITEM_OVERHEAD * len(page.items)
-            kept = self._cache.keep(
-                fetch, who if personal else None, page, size, until, until if ttl else 0.0
-            )
+            audience, generation = who if personal else None, self._generations.of(self._name)
+            fresh_until = until if ttl else 0.0
+            kept = self._cache.keep(fetch, audience, page, size, until, fresh_until, generation)
             return Found(page, until if kept else None, personal)
         finally:
             self._cache.end(fetch)
@@ -343,6 +354,13 @@ class Memory:
         if not self.modern and self._is_shared:
             return None
         return like(call)
+
+
+def _uri_in(notification: Notification) -> str | None:
+    try:
+        return text_of(decode_fields(notification.params).get("uri"))
+    except ValueError:
+        return None
 
 
 def aged(entry: Entry, result: Fields | None = None) -> Fields:

@@ -30,6 +30,7 @@ from mcpmux.errors import (
 )
 from mcpmux.mux.breaker import Breaker
 from mcpmux.mux.comeback import STABLE_SECONDS, WINDOW_SECONDS
+from mcpmux.mux.generations import Generations
 from mcpmux.mux.namespace import Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
@@ -79,8 +80,10 @@ class Upstream(Condition):
         on_change: OnChange,
         on_notification: OnNotification,
         watch: Watch | None = None,
+        generations: Generations | None = None,
     ) -> None:
         super().__init__(config, on_change)
+        self._generations = generations if generations is not None else Generations()
         self.watch = watch
         self.key = key
         self.space = space
@@ -118,7 +121,7 @@ class Upstream(Condition):
             if self.silent:
                 self.check_breaker()
             term = Term(seconds, waited, self.config.max_request_timeout)
-            self.in_flight += 1
+            self.begin(call)
         else:
             term = posted.term
 
@@ -140,7 +143,7 @@ class Upstream(Condition):
         except Overdue:
             pass  # what that means depends on what was waited for
         finally:
-            self.leave(entered=entered)
+            self.finish(call, entered=entered)
         if not entered:
             raise self.turnstile.busy()
         self.failed()
@@ -157,12 +160,12 @@ class Upstream(Condition):
             return None
         term = Term(seconds, 0.0, self.config.max_request_timeout)
         ticket = None
-        self.in_flight += 1
+        self.begin(call)
         try:
             ticket = connection.post(call, term)
         finally:
             if ticket is None:
-                self.leave(entered=True)
+                self.finish(call, entered=True)
         if ticket is not None and self.watch is not None:
             self.watch.routed(self.name)
         return None if ticket is None else Posted(call, term, ticket, connection)
@@ -172,13 +175,25 @@ class Upstream(Condition):
         try:
             result = posted.connection.take(posted.call, posted.ticket)
         except BaseException:
-            self.leave(entered=True)
+            self.finish(posted.call, entered=True)
             raise
         if result is not None:
-            self.leave(entered=True)
+            self.finish(posted.call, entered=True)
             if self.silent:
                 self.heard()
         return result
+
+    def begin(self, call: Call) -> None:
+        """An exchange is on its way: what is remembered is older than what it may do."""
+        self.in_flight += 1
+        if call.method not in m.READ_ONLY:
+            self._generations.act(self.name)
+
+    def finish(self, call: Call, *, entered: bool) -> None:
+        """An exchange is over, however it ended; `entered`: it had a slot."""
+        if call.method not in m.READ_ONLY:
+            self._generations.act(self.name)
+        self.leave(entered=entered)
 
     def retire(self) -> None:
         """Another session takes over, or none: this one tells nobody any more that lists may have changed."""
@@ -195,10 +210,13 @@ class Upstream(Condition):
     async def reply(self, call: Call) -> None:
         """Answer what a parked call of a legacy server asked, and wait for it no more. Raises RpcError."""
         connection = await self._connected()
+        self._generations.act(self.name)
         try:
             await connection.reply(call)
         except TransportError as error:
             raise self.error(UPSTREAM_UNAVAILABLE, f"was lost: {error}") from None
+        finally:
+            self._generations.act(self.name)
 
     async def _exchange(self, call: Call, notify: Notify, term: Term, posted: Posted | None = None) -> Fields:
         if self.watch is not None and posted is None:
@@ -375,6 +393,7 @@ class Upstream(Condition):
 
     def tell_nowait(self, method: str, params: Fields | None = None) -> None:
         """Have a notification of the clients passed on, once, when the server is there and its era has it."""
+        self._generations.act(self.name)
         if self.connection is None or not self._news.put_nowait(method, params or {}):
             log.debug("notification not passed on", method=method)
 
