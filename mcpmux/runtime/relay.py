@@ -33,7 +33,6 @@ from mcpmux.protocol.tasks import TASK_ID, related_task
 from mcpmux.runtime.guard import Guard
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.personal import PERSONAL, Personal
-from mcpmux.runtime.updates import Updates
 
 log = structlog.get_logger()
 
@@ -58,8 +57,8 @@ OnWanted = Callable[[str], None]
 """Called with an upstream's name when what is wanted of it has changed."""
 
 
-OnUpdate = Callable[[str, str], None]
-"""Called at once with an upstream's name and the URI of its resource that has changed."""
+OnListChange = Callable[[str, str], None]
+"""Called at once with an upstream's name and the notification's method, when the upstream says so itself."""
 
 
 class Relay:
@@ -80,12 +79,10 @@ class Relay:
         self._raw: dict[Mailbox, set[tuple[str, str]]] = {}  # (upstream, URI) that its client says unprefixed
         self._changed: dict[str, set[str] | None] = {}  # by whose doing; None: nobody's in particular
         self._change = trio.Event()
-        self._updates = Updates()
+        self._updates: dict[tuple[str, str], None] = {}  # (session's key, own URI) to be told, oldest first
         self._update = trio.Event()
-        self._known = trio.Event()
         self._closed = False
-        self.pause = 0.0  # seconds between hearing of an update and telling it, unless all `know` before
-        self.on_update: OnUpdate | None = None
+        self.on_list_change: OnListChange | None = None
         self.passes_all = False  # whether the clients speak to one server alone, which is passed through
 
     def __repr__(self) -> str:
@@ -144,7 +141,9 @@ class Relay:
 
     def move_interest(self, upstream: str, other: str) -> frozenset[str]:
         """The session with key `upstream` has gone and `other` takes over; the URIs that this is about."""
-        self._updates.move(upstream, other)
+        waiting, self._updates = self._updates, {}
+        for owner, uri in waiting:
+            self._updates[other if owner == upstream else owner, uri] = None
         for said_raw in self._raw.values():
             moved = {(owner, uri) for owner, uri in said_raw if owner == upstream}
             said_raw -= moved
@@ -162,7 +161,10 @@ class Relay:
     def hear(self, upstream: str, notification: Notification) -> None:
         """An upstream says that something has changed."""
         if notification.method in LIST_CHANGES:
-            self.tell_list_change(notification.method, upstream_of(upstream))
+            name = upstream_of(upstream)
+            self.tell_list_change(notification.method, name)
+            if self.on_list_change is not None:
+                self.on_list_change(name, notification.method)
         elif notification.method == m.RESOURCE_UPDATED:
             try:
                 uri = text_of(decode_fields(notification.params).get("uri"))
@@ -221,22 +223,16 @@ class Relay:
 
     def tell_update(self, upstream: str, uri: str) -> None:
         """An upstream's resource has changed, or may have; told soon, once however often it is said."""
-        if self.on_update is not None:
-            self.on_update(upstream_of(upstream), uri)
         if len(self._updates) >= WAITING_LIMIT and (upstream, uri) not in self._updates:
             self._tell(upstream, uri)
             return
-        self._updates.put((upstream, uri), trio.current_time() if self.pause else 0.0)
+        self._updates[upstream, uri] = None
         self._update.set()
-
-    def know(self, until: float) -> None:
-        """Everybody knows of all that was heard of until then (trio's time): it may be told."""
-        self._updates.known(until)
-        self._known.set()
 
     def _tell_all(self, of: str | None = None) -> None:
         """What is still to be told is told now, to those who listen now."""
-        for upstream, uri in self._updates.take_all(of):
+        for upstream, uri in [each for each in self._updates if of is None or each[0] == of]:
+            del self._updates[upstream, uri]
             self._tell(upstream, uri)
 
     def _tell(self, upstream: str, uri: str) -> None:
@@ -309,12 +305,9 @@ class Relay:
         while True:
             await self._update.wait()
             while self._updates:
-                if (due := self._updates.due(self.pause)) > trio.current_time():
-                    self._known = trio.Event()
-                    with trio.move_on_at(due):
-                        await self._known.wait()
-                    continue  # it may have been told by now
-                self._tell(*self._updates.take())
+                upstream, uri = next(iter(self._updates))
+                del self._updates[upstream, uri]
+                self._tell(upstream, uri)
                 await trio.lowlevel.checkpoint()  # so that a pass holds up the others for itself alone
             self._update = trio.Event()
 

@@ -9,17 +9,16 @@ that is lost.
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import structlog
 import trio
 
-from mcpmux.app.workers.changes import SPREAD_SECONDS
+from mcpmux.app.workers.changes import open_counters
 from mcpmux.app.workers.desk import Begin, Changed, Desk, Saying, Stop
 from mcpmux.app.workers.member import Take, Worker, end_worker, kill_worker, start_worker
 from mcpmux.app.workers.pulse import keep_pulse
@@ -71,14 +70,18 @@ class Crew:
         Started when all are ready. Raises what keeps one from beginning for the first time; one that just
         ends is given FIRST_ATTEMPTS. Cancelling ends them at once.
         """
-        async with trio.open_nursery() as forwards:
-            async with trio.open_nursery() as nursery:
-                for number in range(1, self.count + 1):
-                    nursery.start_soon(self._keep, number, forwards, name=f"worker {number}")
-                while len(self.serving) < self.count:
-                    await self._changed.wait()
-                task_status.started()
-            forwards.cancel_scope.cancel(reason="all workers have ended")
+        self._counters = open_counters(self.count)
+        try:
+            async with trio.open_nursery() as forwards:
+                async with trio.open_nursery() as nursery:
+                    for number in range(1, self.count + 1):
+                        nursery.start_soon(self._keep, number, forwards, name=f"worker {number}")
+                    while len(self.serving) < self.count:
+                        await self._changed.wait()
+                    task_status.started()
+                forwards.cancel_scope.cancel(reason="all workers have ended")
+        finally:
+            os.close(self._counters)
 
     async def _keep(self, number: int, forwards: trio.Nursery) -> None:
         """One worker, and the next when it is lost."""
@@ -110,7 +113,7 @@ class Crew:
         desk, their_desk = socket.socketpair()
         hatch, their_hatch = hatch_pair()
         with their_desk, their_hatch:
-            fds = (their_desk.fileno(), their_hatch.fileno())
+            fds = (their_desk.fileno(), their_hatch.fileno(), self._counters)
             try:
                 process = await start_worker(number, self.count, fds)
             except BaseException:
@@ -131,7 +134,6 @@ class Crew:
                 nursery.start_soon(self._end_when_hung, worker, process, name=f"pulse {number}")
                 await self._tell(worker, self._beginning_of(number))
                 nursery.start_soon(self._tell_changes, worker, name=f"changes {number}")
-                nursery.start_soon(self._tell_what_is_known, worker, name=f"known {number}")
                 if self._stopping:
                     await self._tell(worker, Stop())
                 await worker.listen()
@@ -229,35 +231,14 @@ class Crew:
             log.debug("a worker has gone that was to be told something", worker=worker.number)
 
     def _spread(self, teller: Worker, changed: Changed) -> None:
-        """The other workers hear it, and the teller that they know; those that do not serve are not asked."""
-        others = [each for each in self._workers.values() if each is not teller and not each.ended]
-        unaware = {worker.number for worker in others if worker.ready.is_set() and not worker.silent}
-
-        def known(number: int) -> None:
-            if number in unaware:
-                unaware.remove(number)
-                if not unaware:
-                    teller.all_know(changed.number)
-
-        for worker in others:
-            worker.changes.add(changed.resources, partial(known, worker.number))
-        if not unaware:
-            teller.all_know(changed.number)
+        """The other workers hear it."""
+        for worker in self._workers.values():
+            if worker is not teller and not worker.ended:
+                worker.changes.add(changed.lists)
 
     async def _tell_changes(self, worker: Worker) -> None:
         while True:
-            resources, known = await worker.changes.take()
-            try:
-                await self._tell(worker, Changed(resources))
-                with suppress(TransportClosed):
-                    await worker.ask("pulse", SPREAD_SECONDS)
-            finally:
-                for each in known:
-                    each()
-
-    async def _tell_what_is_known(self, worker: Worker) -> None:
-        async for known in worker.known:
-            await self._tell(worker, known)
+            await self._tell(worker, Changed(await worker.changes.take()))
 
     async def stop(self) -> None:
         """Have all finish what they do, and start none any more."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from mcpmux.app.workers.changes import Resource
+from mcpmux.app.workers.changes import ChangedList
 from mcpmux.app.workers.courier import Parcel
 from mcpmux.config import Config
 from mcpmux.errors import TransportClosed
@@ -59,20 +59,9 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A worker has heard that these have changed; the keeper tells the others, who forget them.
+    """A worker has heard that these have changed; the keeper tells the others, who tell their clients."""
 
-    `number`: the worker's own, for `Known`.
-    """
-
-    resources: tuple[Resource, ...]
-    number: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """The other workers know of what had that number."""
-
-    number: int
+    lists: tuple[ChangedList, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +115,7 @@ class Passed:
     parcel: Parcel
 
 
-Saying = (
-    Begin | Adopt | Act | Changed | Known | Renew | Stop | Ask | Ready | Leaving | Failed | Answer | Passed
-)
+Saying = Begin | Adopt | Act | Changed | Renew | Stop | Ask | Ready | Leaving | Failed | Answer | Passed
 
 
 def read_only(mapping: dict[Any, Any]) -> Mapping[Any, Any]:

@@ -19,7 +19,7 @@ import trio
 
 from mcpmux.app.workers.changes import Changes
 from mcpmux.app.workers.courier import Parcel
-from mcpmux.app.workers.desk import Answer, Ask, Changed, Desk, Failed, Known, Leaving, Passed, Ready, Stop
+from mcpmux.app.workers.desk import Answer, Ask, Changed, Desk, Failed, Leaving, Passed, Ready, Stop
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.transports.handing import Hatch, Note
 
@@ -38,13 +38,11 @@ Take = Callable[[int, Parcel], None]
 Spread = Callable[["Worker", Changed], None]
 """Takes what a worker has heard that all others have to know."""
 
-KNOWN_LIMIT = 256  # answers that wait for a worker to be told; past that it waits its SPREAD_SECONDS
-
 
 class Worker:
     """One process, from its start to its end. `ready` is set when it can be given connections.
 
-    `changes`: what it is still to be told; `known`: what it has told, and the others know of by now.
+    `changes`: what it is still to be told.
     """
 
     def __init__(
@@ -53,7 +51,6 @@ class Worker:
         self._take = take
         self._spread = spread
         self.changes = Changes()
-        self._all_know, self.known = trio.open_memory_channel[Known](KNOWN_LIMIT)
         self.number = number
         self.desk = desk
         self.hatch = hatch
@@ -98,11 +95,6 @@ class Worker:
             for answered in self._questions.values():
                 answered.close()
 
-    def all_know(self, number: int) -> None:
-        """The others know of what it has told them with that number."""
-        with suppress(trio.WouldBlock):
-            self._all_know.send_nowait(Known(number))
-
     def put(self, note: Note, sock: socket.socket) -> bool:
         """Whether it has taken a connection, which the caller still has to close."""
         try:
@@ -125,8 +117,11 @@ class Worker:
         raise TransportClosed(f"worker {self.number} {'has gone' if self.ended else 'does not answer'}")
 
 
-async def start_worker(number: int, count: int, fds: tuple[int, int]) -> trio.Process:
-    """A session of its own: what a terminal sends goes to the keeper alone."""
+async def start_worker(number: int, count: int, fds: tuple[int, int, int]) -> trio.Process:
+    """A session of its own: what a terminal sends goes to the keeper alone.
+
+    `fds`: its ends of desk and hatch, and the counters that all workers share.
+    """
     return await trio.lowlevel.open_process(
         [sys.executable, "-P", "-c", BOOT, os.pathsep.join(sys.path), *map(str, (number, count, *fds))],
         stdin=subprocess.DEVNULL,

@@ -10,23 +10,26 @@ import sys
 import structlog
 import trio
 
+from mcpmux.app.workers.changes import map_counters
 from mcpmux.app.workers.desk import Desk
 from mcpmux.app.workers.worker import run_worker
+from mcpmux.mux.generations import Generations
 from mcpmux.transports.handing import Hatch
 
 log = structlog.get_logger()
 
 
 def main() -> None:
-    """Arguments: own number, how many workers, the file descriptors of desk and hatch."""
-    number, workers, desk, hatch = (int(argument) for argument in sys.argv[1:5])
-    for fd in (desk, hatch):  # nothing that we start has any business with them
+    """Arguments: own number, how many workers, the file descriptors of desk, hatch and counters."""
+    number, workers, desk, hatch, counters = (int(argument) for argument in sys.argv[1:6])
+    for fd in (desk, hatch, counters):  # nothing that we start has any business with them
         os.set_inheritable(fd, False)
     failed = False
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     try:
-        trio.run(_run, number, workers, socket.socket(fileno=desk), socket.socket(fileno=hatch))
+        generations = map_counters(counters, number, workers)
+        trio.run(_run, number, generations, socket.socket(fileno=desk), socket.socket(fileno=hatch))
     except* Exception as crash:  # the wall around the process
         log.error("worker failed", worker=number, errors=[repr(error) for error in crash.exceptions])
         log.debug("worker failed here", exc_info=crash)
@@ -35,7 +38,7 @@ def main() -> None:
         sys.exit(1)
 
 
-async def _run(number: int, workers: int, desk: socket.socket, hatch: socket.socket) -> None:
+async def _run(number: int, generations: Generations, desk: socket.socket, hatch: socket.socket) -> None:
     desk.setblocking(False)
     stream = trio.SocketStream(trio.socket.from_stdlib_socket(desk))
-    await run_worker(number, workers, Desk(stream), Hatch(hatch))
+    await run_worker(number, generations, Desk(stream), Hatch(hatch))

@@ -10,7 +10,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any
 
@@ -22,9 +22,9 @@ from mcpmux.app.gates import adopt, make_gate
 from mcpmux.app.listeners import Serving, Share, serve_http_listener, serve_stream_listener
 from mcpmux.app.mux import Mux
 from mcpmux.app.serving import DRAIN_SECONDS, settle_memory
-from mcpmux.app.watching import open_watching
+from mcpmux.app.watching import Watching, open_watching
 from mcpmux.app.workers.answers import Answers
-from mcpmux.app.workers.changes import SPREAD_SECONDS, Changes, Rounds, forget_changed
+from mcpmux.app.workers.changes import Changes
 from mcpmux.app.workers.courier import Courier, Parcel
 from mcpmux.app.workers.desk import (
     Act,
@@ -35,7 +35,6 @@ from mcpmux.app.workers.desk import (
     Changed,
     Desk,
     Failed,
-    Known,
     Leaving,
     Passed,
     Ready,
@@ -46,6 +45,7 @@ from mcpmux.app.workers.desk import (
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.logs import configure_logs
+from mcpmux.mux.generations import Generations
 from mcpmux.mux.worker_mark import mark_of
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.handing import Handed, HandedListener, Handing, Hatch, Note
@@ -55,8 +55,8 @@ log = structlog.get_logger()
 QUESTIONS = 64  # of administrators that are worked on at a time
 
 
-async def run_worker(number: int, workers: int, desk: Desk, hatch: Hatch) -> None:
-    """Serve until the keeper says to stop, or has gone."""
+async def run_worker(number: int, generations: Generations, desk: Desk, hatch: Hatch) -> None:
+    """Serve until the keeper says to stop, or has gone. `generations` are shared by all workers."""
     structlog.contextvars.bind_contextvars(worker=number)
     try:
         begin = await desk.hear()
@@ -65,7 +65,7 @@ async def run_worker(number: int, workers: int, desk: Desk, hatch: Hatch) -> Non
     assert isinstance(begin, Begin)
     set_up_logs(begin.config)
     try:
-        await _Work(number, workers, desk, hatch, begin).run()
+        await _Work(number, generations, desk, hatch, begin).run()
     except* McpmuxError as group:
         errors = _leaves(group)
         mistakes = [text for error in errors if isinstance(error, ConfigError) for text in error.problems]
@@ -74,15 +74,14 @@ async def run_worker(number: int, workers: int, desk: Desk, hatch: Hatch) -> Non
 
 
 class _Work:
-    def __init__(self, number: int, workers: int, desk: Desk, hatch: Hatch, begin: Begin) -> None:
+    def __init__(self, number: int, generations: Generations, desk: Desk, hatch: Hatch, begin: Begin) -> None:
         self._begin = begin
         self._number = number
-        self._workers = workers
+        self._generations = generations
         self._desk = desk
         self._hatch = hatch
         self._stopping = trio.Event()
         self._waiting = trio.CancelScope()  # for the next connection
-        self._rounds = Rounds()
 
     async def run(self) -> None:
         config = self._begin.config
@@ -94,7 +93,7 @@ class _Work:
                 everything.start_soon(courier.run, self._bring, name="courier")
             async with (
                 open_watching(config, courier) as watching,
-                open_mux(config, tap=watching.tap, trace=watching.trace, mark=mark_of(self._number)) as mux,
+                self._open_mux(config, watching) as mux,
                 trio.open_nursery() as clients,
             ):
                 mux.followers += [watching.follow, set_up_logs]
@@ -104,8 +103,7 @@ class _Work:
                     mux.drain(name)
                 answers = Answers(mux, watching.inspector)
                 everything.start_soon(self._obey, mux, answers, everything, name="desk")
-                if self._workers > 1:
-                    everything.start_soon(self._spread, mux, name="changes")
+                everything.start_soon(self._spread, mux, name="changes")
                 serving = Serving(
                     config.limits,
                     mux.front,
@@ -123,6 +121,10 @@ class _Work:
                 clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
             everything.cancel_scope.cancel(reason="stopped")
 
+    def _open_mux(self, config: Config, watching: Watching) -> AbstractAsyncContextManager[Mux]:
+        mark, generations = mark_of(self._number), self._generations
+        return open_mux(config, tap=watching.tap, trace=watching.trace, mark=mark, generations=generations)
+
     async def _open_listeners(self, config: Config, serving: Serving, clients: trio.Nursery) -> None:
         accepting: list[HandedListener] = []
         resuming: list[trio.MemorySendChannel[tuple[trio.SocketStream, Note]]] = []
@@ -132,7 +134,9 @@ class _Work:
             door = HandedListener()
             accepting.append(door)
             resuming.append(resumed)
-            share = Share(door, Handing(number, arrivals, self._hatch.send), self._number, self._workers)
+            share = Share(
+                door, Handing(number, arrivals, self._hatch.send), self._number, self._generations.processes
+            )
             if number < len(listeners.http):
                 await clients.start(serve_http_listener, listener, serving, share)
             else:
@@ -177,13 +181,11 @@ class _Work:
         await _say(self._desk, Passed(parcel))
 
     async def _spread(self, mux: Mux) -> None:
-        """What we hear of changes the other workers hear from us, before clients do: these may ask them."""
+        """What we hear of changed lists the other workers hear from us."""
         changes = Changes()
-        mux.relay.pause = SPREAD_SECONDS
-        mux.relay.on_update = lambda upstream, uri: changes.add([(upstream, uri)])
+        mux.relay.on_list_change = lambda upstream, method: changes.add([(upstream, method)])
         while True:
-            resources, _ = await changes.take()
-            await _say(self._desk, Changed(resources, self._rounds.begin(trio.current_time())))
+            await _say(self._desk, Changed(await changes.take()))
 
     async def _heed_signals(self) -> None:
         """SIGTERM to a worker alone drains it, as soon as the keeper knows; that starts another one."""
@@ -215,10 +217,8 @@ class _Work:
         elif isinstance(saying, Adopt):
             mux.apply(saying.config)
         elif isinstance(saying, Changed):
-            forget_changed(mux.upstreams, saying.resources)
-        elif isinstance(saying, Known):
-            if (until := self._rounds.known(saying.number, trio.current_time())) is not None:
-                mux.relay.know(until)
+            for upstream, method in saying.lists:
+                mux.relay.tell_list_change(method, upstream)
         elif isinstance(saying, Act) and saying.upstream in mux.upstreams:
             act(mux, saying.action, saying.upstream)
 
