@@ -2,7 +2,7 @@
 
 A server has a number that each call raises while it works, some time before it answers. Its lists and its
 one resource say the number and are fresh for a minute. Whoever asks after a call has ended, answered or
-cancelled, gets at least the number of that moment.
+cancelled, gets at least the number that it has made.
 """
 
 from __future__ import annotations
@@ -26,11 +26,15 @@ LONGEST_SECONDS = 0.2
 
 
 class State:
-    """What all connections of the server share. `ended`: the number when the last call ended."""
+    """What all connections of the server share.
+
+    `made`: the number that each call has made, so far; `ended`: the highest of those that have ended.
+    """
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.number = 0
+        self.made: dict[str, int] = {}
         self.ended = 0
 
     async def pause(self) -> None:
@@ -48,6 +52,7 @@ class Counting(ScriptedServer):
         await self.state.pause()
         if method == "tools/call":
             self.state.number += 1
+            self.state.made[params["arguments"]["call"]] = self.state.number
             await self.state.pause()
             return {"resultType": "complete", "content": []}
         number = str(self.state.number)
@@ -59,28 +64,31 @@ class Counting(ScriptedServer):
 
 async def use(client: ScriptedClient, state: State, seen: list[int]) -> None:
     """A client's steps, one after the other."""
-    for _ in range(STEPS):
+    for number in range(STEPS):
         await state.pause()
         step = state.chance.choices(("list", "read", "call", "give up"), (5, 5, 1, 1))[0]
         least = state.ended
         if step in ("list", "read"):
             params = {"uri": "docs+memo:n"} if step == "read" else {}
             result = await client.request("resources/read" if step == "read" else "resources/list", params)
-            number = result["contents"][0]["text"] if step == "read" else result["resources"][0]["name"]
-            assert int(number) >= least, f"{step} says {number} after {least}"
-            seen.append(int(number))
+            found = result["contents"][0]["text"] if step == "read" else result["resources"][0]["name"]
+            assert int(found) >= least, f"{step} says {found} after {least}"
+            seen.append(int(found))
         else:
-            await client.start("tools/call", {"name": "docs__raise"})
+            name = f"{id(client)} {number}"
+            await client.start("tools/call", {"name": "docs__raise", "arguments": {"call": name}})
             if step == "call":
                 await client.receive()
+                made = state.made[name]
             else:
                 await state.pause()
+                made = state.made.get(name, 0)
                 request = {"requestId": client._ids}
                 await client.send({"method": "notifications/cancelled", "params": request})
                 asked = await client.start("server/discover")  # is answered behind the cancellation
                 while (await client.receive())["id"] != asked:
                     pass  # the answer has overtaken it
-            state.ended = max(state.ended, state.number)
+            state.ended = max(state.ended, made)
 
 
 async def run(seed: int, caching: Caching) -> tuple[list[int], int]:

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from mcpmux import app
-from mcpmux.config import Config, Http, Upstream
+from mcpmux.config import Caching, Config, Http, Upstream
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw, text_of
 from mcpmux.runtime.mailbox import Mailbox
@@ -63,10 +63,11 @@ class Stage:
 
 
 @asynccontextmanager
-async def open_stage(revision: str) -> AsyncIterator[Stage]:
+async def open_stage(revision: str, caching: Caching | None = None) -> AsyncIterator[Stage]:
     server = Subscribable(revision)
     async with open_http_face(server) as face:
-        config = Config(upstreams=(Upstream(name="x", target=Http(face.url)),))
+        upstreams = (Upstream(name="x", target=Http(face.url)),)
+        config = Config(upstreams=upstreams, caching=caching or Caching())
         async with app.open_mux(config) as mux:
             stage = Stage(server, face, mux)
             with trio.fail_after(PATIENCE):
@@ -120,7 +121,7 @@ async def _unheard(_event: object) -> None:
 
 @pytest.mark.parametrize("revision", ERAS)
 async def test_lists_are_remembered_while_their_changes_can_be_heard(revision: str):
-    async with open_stage(revision) as stage:
+    async with open_stage(revision, Caching(trust_announcements=True)) as stage:
         listing = Call("resources/list", {}, {})
 
         async def asked() -> int:
