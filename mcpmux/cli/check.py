@@ -35,7 +35,10 @@ STYLES = {READY: "green", DISABLED: "dim"}
 
 @frozen(kw_only=True)
 class Finding:
-    """What was found out about one upstream. `counts`: items of each kind that it offers."""
+    """What was found out about one upstream. `counts`: items of each kind that it offers.
+
+    `note`: what its server should not do, and mcpmux makes the best of.
+    """
 
     upstream: UpstreamConfig
     state: str
@@ -44,6 +47,7 @@ class Finding:
     counts: Mapping[str, int] = field(factory=dict)
     connect_seconds: float | None = None
     error: str | None = None
+    note: str | None = None
 
     @property
     def name(self) -> str:
@@ -60,6 +64,11 @@ class Finding:
         """Whether nothing is wrong with it; a disabled upstream does no harm."""
         return self.error is None
 
+    @property
+    def details(self) -> str:
+        """What is wrong with it, or what it offers; then the note."""
+        return "; ".join(filter(None, (self.error or ", ".join(self.capabilities), self.note)))
+
     def as_json(self) -> dict[str, Any]:
         """For machines; what is not known is left out."""
         values = {
@@ -72,6 +81,7 @@ class Finding:
             "counts": self.counts or None,
             "connectSeconds": None if self.connect_seconds is None else round(self.connect_seconds, 3),
             "error": self.error,
+            "note": self.note,
         }
         return {key: value for key, value in values.items() if value is not None}
 
@@ -151,7 +161,16 @@ async def examine(upstream: Upstream) -> Finding:
         counts=counts,
         connect_seconds=upstream.connect_seconds,
         error=error,
+        note=note_on(upstream),
     )
+
+
+def note_on(upstream: Upstream) -> str | None:
+    """What a server has said that its revision forbids; None for nothing."""
+    if not upstream.unasked_logs:
+        return None
+    fate = "they pass" if upstream.space.transparent else "they are dropped"
+    return f"sends log messages to requests that name no logLevel ({upstream.unasked_logs}): {fate}"
 
 
 def fill_table(findings: Sequence[Finding]) -> Table:
@@ -169,6 +188,6 @@ def fill_table(findings: Sequence[Finding]) -> Table:
             finding.revision or "-",
             *(str(finding.counts.get(kind, "-")) for kind in KINDS),
             "-" if seconds is None else f"{seconds:.2f} s",
-            printable(finding.error or ", ".join(finding.capabilities)),
+            printable(finding.details),
         )
     return table

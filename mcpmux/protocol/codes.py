@@ -26,6 +26,9 @@ UNSUPPORTED_VERSION: Final = -32022
 RESOURCE_NOT_FOUND: Final = -32002
 URL_ELICITATION_REQUIRED: Final = -32042
 
+RESERVED: Final = range(-32768, -31999)
+"""JSON-RPC's and MCP's; every other code is the server's own."""
+
 MODERN_ONLY: Final = frozenset({HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_VERSION})
 
 # Outside the range that JSON-RPC and MCP reserve, as revision 2026-07-28 asks for codes of one's own.
@@ -35,3 +38,6 @@ UPSTREAM_UNAVAILABLE: Final = -31001
 UPSTREAM_TIMEOUT: Final = -31002
 # Too much is in flight; nothing was done, so the same request can be sent again.
 BUSY: Final = -31003
+
+OWN: Final = frozenset({UPSTREAM_UNAVAILABLE, UPSTREAM_TIMEOUT, BUSY})
+"""Ours, which an upstream that is a mcpmux says, too."""

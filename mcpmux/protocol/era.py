@@ -10,6 +10,7 @@ Each edge uses one half. Upward (what a legacy peer says): `upgrade_*`. Downward
 | a property of a schema, always an object | also `true` and `false`: `{}` and `{"not": {}}` downward |
 | a result | `resultType` "complete"; cacheable ones `ttlMs` 0 and `cacheScope` "private" |
 | -32002 resource not found | -32602 with `data.uri` |
+| a read refused with a code that nobody has reserved | -32602 with `data.uri`, the server's in `data.error` |
 
 What else an older revision cannot say is in the table of `content`.
 
@@ -26,7 +27,7 @@ from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.client_facts import ClientFacts
-from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, RESOURCE_NOT_FOUND
+from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, OWN, RESERVED, RESOURCE_NOT_FOUND
 from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.meta import (
     CLIENT_CAPABILITIES,
@@ -86,7 +87,7 @@ def modern_meta(call: Call, client_info: Raw) -> Fields:
 
 
 def upgrade_result(method: str, result: Fields) -> Fields:
-    """A legacy server's result with what 2026-07-28 requires in it (changed in place)."""
+    """A result with what 2026-07-28 requires in it (changed in place); a server of today may leave it out."""
     result.setdefault("resultType", _COMPLETE)
     if method in m.CACHEABLE:
         result.setdefault("ttlMs", _NOT_FRESH)
@@ -177,6 +178,21 @@ def upgrade_error(method: str, params: Fields, error: RpcError) -> RpcError:
         if "uri" not in known:
             data = raw({**known, "uri": params["uri"]})
     return RpcError(INVALID_PARAMS, error.message, data)
+
+
+def upgrade_refusal(params: Fields, error: RpcError) -> RpcError:
+    """Why a server lets a resource not be read, in words that clients know.
+
+    A code that neither JSON-RPC nor MCP has reserved (SDKs say 0 for whatever went wrong) tells a client
+    nothing: it gets -32602 with `data.uri`, as for a missing resource, and the server's own error in
+    `data.error`.
+    """
+    if error.code in RESERVED or error.code in OWN or "uri" not in params:
+        return error
+    own: Fields = {"code": raw(error.code), "message": raw(error.message)}
+    if error.data is not None:
+        own["data"] = raw(error.data)
+    return RpcError(INVALID_PARAMS, error.message, raw({"uri": params["uri"], "error": raw(own)}))
 
 
 def downgrade_error(method: str, error: RpcError) -> RpcError:

@@ -30,6 +30,10 @@ from mcpmux.protocol.shapes import Id
 EVENT_LIMIT: Final = 64  # events that wait for one exchange; a reader that keeps up never sees the bound
 
 
+_SAY_NOTHING: Final = frozenset({m.LISTEN, m.DISCOVER, m.PING})
+"""Requests on whose way a server says nothing of its own."""
+
+
 class Limit(Protocol):
     """An end in time, which may move."""
 
@@ -168,13 +172,14 @@ class Outgoing:
         """Whether somebody still waits for the answer with that id."""
         return self._find(token) is not None
 
-    def sole(self) -> Ticket | None:
-        """The oldest request in flight, when all are of one client: an unmarked log message is for it.
+    def sole(self, method: str) -> Ticket | None:
+        """The oldest request in flight, when all are of one client: an unmarked notification is for it.
 
-        Modern requests that set no level (listens among them) have none coming.
+        `method`: the notification's. A log message is for one that may hear any, if there is such.
         """
-        in_flight = self._tickets.values()
-        tickets = [t for t in in_flight if LOG_LEVEL in t.call.meta or VERSION not in t.call.meta]
+        tickets = [t for t in self._tickets.values() if t.call.method not in _SAY_NOTHING]
+        if method == m.LOG_MESSAGE:
+            tickets = [t for t in tickets if _may_hear_logs(t.call)] or tickets
         if not tickets:
             return None
         client = tickets[0].call.client
@@ -196,6 +201,11 @@ class Outgoing:
         if isinstance(token, bool) or not isinstance(token, int):
             return None
         return self._tickets.get(token)
+
+
+def _may_hear_logs(call: Call) -> bool:
+    """Whether a request has asked for log messages, or is of an era in which none has to."""
+    return LOG_LEVEL in call.meta or VERSION not in call.meta
 
 
 def encode_call(request_id: int, call: Call) -> bytes:

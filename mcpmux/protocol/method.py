@@ -45,6 +45,11 @@ TASKS_UPDATE: Final = "tasks/update"
 TASK_STATUS: Final = "notifications/tasks/status"
 ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 
+UNASKED: Final = frozenset(
+    {RESOURCE_UPDATED, RESOURCES_CHANGED, TOOLS_CHANGED, PROMPTS_CHANGED, TASK_STATUS, ELICITATION_COMPLETE}
+)
+"""Notifications of servers that belong to no request, whatever stream they come on."""
+
 MISSED: Final = "dev.mcpmux/missed"
 """Said by our own edge to the core, never on a wire: what a server told for a while may not have arrived."""
 

@@ -241,12 +241,29 @@ class Link(Posting):
                 self._hear(message)  # of a task, whose call was answered long ago
         elif message.method == m.ACKNOWLEDGED:
             self.calls.outgoing.take_event(_subscription_of(params), Event(message.method, params))
-        elif message.method == m.LOG_MESSAGE and (sole := self.calls.outgoing.sole()) is not None:
+        elif message.method in m.UNASKED:
+            self._hear_change(message, params)
+        elif message.method != m.LOG_MESSAGE or not self._push(message.method, params):
+            self._take_unknown(message, params)
+
+    def _hear_change(self, message: Notification, params: Fields) -> None:
+        listen = _subscription_of(params)
+        if listen is None or self.calls.outgoing.is_open(listen):  # else another listen has taken over
+            self._hear(message)
+
+    def _take_unknown(self, message: Notification, params: Fields) -> None:
+        """Who listens hears it, and a modern client that may have caused it: that cannot listen to it."""
+        self._hear_change(message, params)
+        sole = self.calls.outgoing.sole(message.method)
+        if sole is not None and not sole.call.legacy:
             sole.push(Event(message.method, params))
-        else:
-            listen = _subscription_of(params)
-            if listen is None or self.calls.outgoing.is_open(listen):  # else another listen has taken over
-                self._hear(message)
+
+    def _push(self, method: str, params: Fields) -> bool:
+        """Hand a notification to the only request that it can belong to; False when that is unclear."""
+        sole = self.calls.outgoing.sole(method)
+        if sole is not None:
+            sole.push(Event(method, params))
+        return sole is not None
 
     def _take_cancellation(self, request_id: Id | None) -> None:
         if request_id is None or not self._incoming.cancel(request_id):

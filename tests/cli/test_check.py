@@ -54,6 +54,30 @@ def test_json_tells_the_same_and_disabled_upstreams_do_no_harm(invoke: Invoke, t
     }
 
 
+TALKATIVE = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["method"] == "tools/list":
+        said = {"level": "info", "data": "listing"}
+        print(json.dumps({"jsonrpc": "2.0", "method": "notifications/message", "params": said}), flush=True)
+        result = {"tools": []}
+    else:
+        result = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+    result |= {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+"""
+
+
+def test_log_messages_that_nobody_asked_for_are_told(invoke: Invoke, tmp_path: Path) -> None:
+    script = tmp_path / "talkative.py"
+    script.write_text(TALKATIVE)
+    result = invoke("check", "--upstream", f"loud={sys.executable} {script}")
+    assert (result.exit_code, result.stderr) == (0, "")
+    note = "tools; sends log messages to requests that name no logLevel (1): they are dropped"
+    assert result.stdout.splitlines()[1].endswith(note)
+
+
 def test_configuration_comes_from_stdin(invoke: Invoke) -> None:
     text = f'[upstreams.clock]\ncommand = "{sys.executable}"\nargs = ["-m", "mcpmux.demo.clock"]\n'
     result = invoke("check", "-", stdin=text.encode())

@@ -155,24 +155,24 @@ def call_of(client: object) -> Call:
 def test_what_names_no_request_is_for_the_oldest_when_all_are_of_one_client():
     outgoing = Outgoing()
     ann, ben = object(), object()
-    assert outgoing.sole() is None
+    assert outgoing.sole(m.LOG_MESSAGE) is None
     first = outgoing.open(call_of(ann))
-    assert outgoing.sole() is first
+    assert outgoing.sole(m.LOG_MESSAGE) is first
     second = outgoing.open(call_of(ann))
-    assert outgoing.sole() is first
+    assert outgoing.sole(m.LOG_MESSAGE) is first
     stranger = outgoing.open(call_of(ben))
-    assert outgoing.sole() is None
+    assert outgoing.sole(m.LOG_MESSAGE) is None
     outgoing.close(stranger)
     outgoing.close(first)
-    assert outgoing.sole() is second
+    assert outgoing.sole(m.LOG_MESSAGE) is second
 
 
 def test_requests_of_clients_that_nobody_knows_are_told_apart():
     outgoing = Outgoing()
     only = outgoing.open(call_of(None))
-    assert outgoing.sole() is only
+    assert outgoing.sole(m.LOG_MESSAGE) is only
     outgoing.open(call_of(None))
-    assert outgoing.sole() is None
+    assert outgoing.sole(m.LOG_MESSAGE) is None
 
 
 def test_a_log_message_of_a_modern_server_is_for_a_request_that_asked_for_some():
@@ -180,10 +180,13 @@ def test_a_log_message_of_a_modern_server_is_for_a_request_that_asked_for_some()
     outgoing = Outgoing()
     modern = {VERSION: raw("2026-07-28")}
     outgoing.open(Call("subscriptions/listen", {}, modern))
-    assert outgoing.sole() is None
+    assert outgoing.sole(m.LOG_MESSAGE) is None
     loud = outgoing.open(Call("tools/call", {}, {**modern, LOG_LEVEL: raw("info")}, object()))
-    outgoing.open(Call("tools/call", {}, modern, object()))
-    assert outgoing.sole() is loud
+    quiet = outgoing.open(Call("tools/call", {}, modern, object()))
+    assert outgoing.sole(m.LOG_MESSAGE) is loud
+    assert outgoing.sole("notifications/vendor/thing") is None
+    outgoing.close(loud)
+    assert outgoing.sole(m.LOG_MESSAGE) is quiet, "which is not to be, but there is no doubt whose it is"
 
 
 steps = st.one_of(st.just("progress"), st.just("log"), st.just("other"))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from mcpmux import __version__
+from mcpmux.config import Caching
 from mcpmux.traffic.telemetry.gauges import mux_gauges, single
 from mcpmux.traffic.telemetry.metrics import SECONDS, Metrics
 from mcpmux.traffic.telemetry.prometheus import Gauge, render
@@ -115,7 +116,7 @@ async def test_what_is_served_from_memory_is_counted(autojump_clock: object):
     server = ScriptedServer(
         resources=[], capabilities={"resources": {"listChanged": True}}, revision="2025-11-25"
     )
-    async with open_world({"docs": server}) as world:
+    async with open_world({"docs": server}, caching=Caching(trust_announcements=True)) as world:
         await world.mux.upstreams.settled(legacy=False)
         client, store = world.client(), world.mux.sessions.store
         for _ in range(3):

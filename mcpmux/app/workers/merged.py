@@ -59,6 +59,7 @@ def _merge(states: Mapping[int, UpstreamState], home: UpstreamState | None) -> U
         trouble=_trouble(states, state),
         restarts=sum(each.restarts for each in several),
         in_flight=sum(each.in_flight for each in several),
+        unasked_logs=sum(each.unasked_logs for each in several),
         cache=_cache(several),
         sessions=[_named(worker, each) for worker, of in states.items() for each in of.sessions],
         more_sessions=sum(each.more_sessions for each in several),

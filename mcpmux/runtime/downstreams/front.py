@@ -175,9 +175,9 @@ def _wanted(call: Call, notify: Notify) -> Notify:
 
 
 def _wants(call: Call, event: Event) -> bool:
-    """Whether a log message is what the call asked for; without a level it asked for none."""
+    """Whether a log message is severe enough; one for a call that asked for none has passed for a reason."""
     level = text_of(call.meta.get(LOG_LEVEL))
-    return level is not None and severity(text_of(event.params.get("level"))) >= severity(level)
+    return level is None or severity(text_of(event.params.get("level"))) >= severity(level)
 
 
 def says_modern(call: Call) -> bool:

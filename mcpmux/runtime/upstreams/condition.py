@@ -58,6 +58,7 @@ class Condition:
         self.history = History()
         self.since = trio.current_time()  # when it came into its state; see `state`
         self.turnstile = Turnstile(config.name, config.max_in_flight, config.max_waiting)
+        self.unasked_logs = 0  # log messages on the way of modern calls that had asked for none
         self.in_flight = 0  # exchanges that are given to it and not answered
         self._idle: trio.Event | None = None  # while somebody waits for the end of what is in flight
         self.held: str | None = None  # why it is given no exchange any more

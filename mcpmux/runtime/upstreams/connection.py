@@ -1,7 +1,7 @@
 """An open conversation with one upstream: its era found out, its exchanges in the core's language.
 
-Promises: `exchange` takes and gives the shapes of 2026-07-28, whatever the server speaks. Refuses to know
-what is merged, prefixed or retried.
+Promises: `exchange` takes calls and gives errors in the shapes of 2026-07-28, whatever the server speaks; its
+results may lack what that requires. Refuses to know what is merged, prefixed or retried.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import RESPONSES, STATE, after_visits, first_error
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.envelope import raw, text_of
-from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_error, upgrade_result
+from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_error
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.inflight import Ticket
 from mcpmux.protocol.meta import CLIENT_CAPABILITIES, LOG_LEVEL
@@ -235,7 +235,7 @@ class ModernConnection(Connection):
 
 
 class LegacyConnection(Connection):
-    """A session opened with `initialize`; answers are raised to the shape of 2026-07-28."""
+    """A session opened with `initialize`; errors are raised to the shape of 2026-07-28."""
 
     def __init__(self, channel: Channel, facts: ServerFacts, client_info: Raw) -> None:
         super().__init__(channel, facts, client_info)
@@ -261,10 +261,6 @@ class LegacyConnection(Connection):
             level is None or severity(text_of(level)) >= self._severity or not self.facts.offers("logging")
         )
         return self._in_session(call) if quiet else None
-
-    def take(self, call: Call, ticket: Ticket) -> Fields | None:
-        result = super().take(call, ticket)
-        return None if result is None else upgrade_result(call.method, result)
 
     def go_on(self, call: Call, ticket: Ticket, notify: Notify, term: Term) -> Awaitable[Fields]:
         return _upgraded(call, super().go_on(call, ticket, notify, term))
@@ -299,12 +295,11 @@ class LegacyConnection(Connection):
 
 
 async def _upgraded(call: Call, exchange: Awaitable[Fields]) -> Fields:
-    """What an exchange with a legacy server brings, in the shape of 2026-07-28."""
+    """What an exchange with a legacy server brings, its error as 2026-07-28 says it."""
     try:
-        result = await exchange
+        return await exchange
     except RpcError as error:
         raise upgrade_error(call.method, call.params, error) from None
-    return upgrade_result(call.method, result)
 
 
 async def unheard(_event: Event) -> None:

@@ -21,7 +21,7 @@ from mcpmux.errors import LocalProtocolError, Overdue, RpcError, TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import HEADER_MISMATCH
-from mcpmux.protocol.envelope import ErrorReply, Reply, encode_notification, first_byte
+from mcpmux.protocol.envelope import ErrorReply, Notification, Reply, encode_notification, first_byte, raw
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import Headers
 from mcpmux.protocol.inflight import Ticket, encode_call
@@ -216,7 +216,9 @@ class HttpChannel:
         token = call.meta.get(PROGRESS_TOKEN)
 
         async def pass_on(event: Event) -> None:
-            if event.method != m.PROGRESS:
+            if call.method == m.LISTEN and event.method != m.ACKNOWLEDGED:
+                self._hear(Notification(event.method, raw(event.params)))
+            elif event.method != m.PROGRESS:
                 await notify(event)
             elif token is not None:
                 await notify(Event(event.method, {**event.params, PROGRESS_TOKEN: token}))

@@ -5,6 +5,8 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 
 
 from __future__ import annotations
 
+from typing import Final
+
 import trio
 
 from mcpmux.errors import RpcError
@@ -26,6 +28,9 @@ from mcpmux.runtime.calls import Calls, Hear
 from mcpmux.runtime.incoming import Answer
 from mcpmux.runtime.upstreams.http_peer import HttpPeer
 
+_OF_REQUESTS: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE, m.ACKNOWLEDGED})
+"""What means nothing where there is no request that it belongs to."""
+
 
 class Intake:
     """Takes the messages of one server that answer nothing."""
@@ -43,10 +48,11 @@ class Intake:
     def __repr__(self) -> str:
         return f"<Intake {self._peer!r}>"
 
-    async def take(self, message: Message, notify: Notify, ticket: Ticket | None) -> None:
-        """A message on the stream of one request: what comes before its answer goes to `notify`.
+    async def take(self, message: Message, notify: Notify | None, ticket: Ticket | None) -> None:
+        """A message on the stream of one request: what belongs to that goes to `notify`.
 
-        `ticket` is that of the request when its answer is waited for elsewhere.
+        Without `notify` the stream is no request's. `ticket` is that of the request when its answer is waited
+        for elsewhere.
         """
         if isinstance(message, Notification):
             await self._take_notification(message, notify)
@@ -55,7 +61,7 @@ class Intake:
 
     async def take_unasked(self, message: Message) -> None:
         """A message on the server's own stream."""
-        await self.take(message, unheard, None)
+        await self.take(message, None, None)
 
     async def _take_question(self, request: Request, ticket: Ticket | None) -> None:
         if request.method in ASKS and ticket is not None:
@@ -65,18 +71,20 @@ class Intake:
         else:
             await self._serve(request)
 
-    async def _take_notification(self, message: Notification, notify: Notify) -> None:
+    async def _take_notification(self, message: Notification, notify: Notify | None) -> None:
         try:
             params = decode_fields(message.params)
         except ValueError:
             return
         if message.method == m.PROGRESS and related_task(params) is not None:
             self._hear(message)  # goes on when the call that made the task has been answered
-        elif message.method in (m.PROGRESS, m.LOG_MESSAGE, m.ACKNOWLEDGED):
-            await notify(Event(message.method, params))
         elif message.method == m.CANCELLED:
             self._calls.withdraw_question(id_of(params.get("requestId")))
-        else:
+        elif message.method in m.UNASKED:
+            self._hear(message)
+        elif notify is not None:
+            await notify(Event(message.method, params))
+        elif message.method not in _OF_REQUESTS:
             self._hear(message)
 
     async def _serve(self, request: Request) -> None:

@@ -36,7 +36,9 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Notification
+from mcpmux.protocol.era import upgrade_refusal, upgrade_result
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.meta import LOG_LEVEL
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.calls import FindClient, Hear
@@ -58,6 +60,8 @@ SOON_SECONDS: Final = 1.0  # until the attempt after a loss: calls wait for that
 OpenChannel = Callable[[UpstreamConfig, Hear, Watch | None], AbstractAsyncContextManager[Channel]]
 """Opens a channel to a server; whoever watches its leg sees every message."""
 OnNotification = Callable[[str, Notification], None]
+
+_KNOWN_EVENTS: Final = frozenset({m.PROGRESS, m.ACKNOWLEDGED})
 
 
 class Upstream(Condition):
@@ -127,7 +131,8 @@ class Upstream(Condition):
 
         async def pass_on(event: Event) -> None:
             term.renew()
-            await notify(event)
+            if self._passes(event, call):
+                await notify(event)
 
         entered = posted is not None
         try:
@@ -148,6 +153,22 @@ class Upstream(Condition):
             raise self.turnstile.busy()
         self.failed()
         raise self.late(call.method, seconds, exhausted=term.exhausted)
+
+    def _passes(self, event: Event, call: Call) -> bool:
+        """Whether the client of `call` hears what the server says on its way.
+
+        Alone and without a prefix, mcpmux is transparent: whatever is said passes.
+        """
+        if event.method in _KNOWN_EVENTS:
+            return True
+        if event.method != m.LOG_MESSAGE:
+            return self.space.transparent
+        if call.legacy or LOG_LEVEL in call.meta:
+            return True
+        if self.facts is None or not is_modern(self.facts.revision):
+            return False  # a session's log messages are nothing that this call has asked for
+        self.unasked_logs += 1
+        return self.space.transparent
 
     def post(self, call: Call) -> Posted | None:
         """Send a call, which `take` or `exchange` ends; None, and nothing is done, when that must wait."""
@@ -177,11 +198,12 @@ class Upstream(Condition):
         except BaseException:
             self.finish(posted.call, entered=True)
             raise
-        if result is not None:
-            self.finish(posted.call, entered=True)
-            if self.silent:
-                self.heard()
-        return result
+        if result is None:
+            return None
+        self.finish(posted.call, entered=True)
+        if self.silent:
+            self.heard()
+        return upgrade_result(posted.call.method, result)
 
     def begin(self, call: Call) -> None:
         """An exchange is on its way: what is remembered is older than what it may do."""
@@ -232,11 +254,12 @@ class Upstream(Condition):
                 result = await (sent or connection.exchange(call, notify, term))
             except RpcError as error:
                 self.heard()
+                refusal = error if call.method != m.RESOURCES_READ else upgrade_refusal(call.params, error)
                 if attempt == 2 or not may_repeat(call, error, holds=False):
-                    raise
+                    raise refusal from None
                 with term.limit():
                     if await connection.holds():
-                        raise
+                        raise refusal from None
                 self._forget(connection)
             except TransportError as loss:
                 with term.limit():
@@ -252,7 +275,7 @@ class Upstream(Condition):
             else:
                 if self.silent:
                     self.heard()
-                return result
+                return upgrade_result(call.method, result)
         raise LocalProtocolError("unreachable")
 
     async def _connected_within(self, term: Term) -> Connection:

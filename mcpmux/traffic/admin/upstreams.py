@@ -60,6 +60,7 @@ class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str | None = None
     last_error: str | None = None
     restarts: int = 0
+    unasked_logs: int = 0
     in_flight: int = 0
     retry_seconds: float | None = None
     server: str | None = None
@@ -129,6 +130,7 @@ class UpstreamView:
             server=self._redactor.redact_name(server),
             version=self._redactor.redact_name(version),
             capabilities=sorted(facts.capabilities) if facts is not None else [],
+            unasked_logs=sum(each.unasked_logs for each in sessions),
             cache=msgspec.to_builtins(upstream.memory.counts) if upstream.memory is not None else None,
             sessions=[self._session(each) for each in sessions[:SESSIONS]],
             more_sessions=max(0, len(sessions) - SESSIONS),
