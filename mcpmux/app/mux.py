@@ -121,7 +121,7 @@ class Mux:
         """Clients hear that the lists have changed which these were part of."""
         for upstream in upstreams:
             if upstream.facts is not None:
-                self.relay.upstream_changed(upstream.name, upstream.facts)
+                self.relay.upstream_changed(upstream.name, upstream.facts.capabilities)
 
     def restart(self, name: str) -> None:
         """A new session with an upstream takes over; what is in flight in those of now is finished there."""

@@ -6,14 +6,13 @@ at each use is replaced in it by `adjust`. Refuses to know when a session begins
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 from mcpmux.config import Config, Http, Stdio, Tcp, Unix, WebSocket
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.mux.namespace import Namespace
 from mcpmux.protocol.asking import SHARED_CAPABILITIES
-from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.calls import Client
 from mcpmux.runtime.guard import Guard
@@ -148,5 +147,5 @@ def _watch(tap: Tap | None, upstream: UpstreamConfig, key: str, trace: Trace | N
     return Watch(tap, Leg("upstream", key, _TRANSPORTS[type(upstream.target)], upstream.name), trace)
 
 
-def _ignore_change(_name: str, _facts: ServerFacts) -> None:
+def _ignore_change(_name: str, _capabilities: Collection[str]) -> None:
     """A client's own session comes and goes with it; nobody else's lists change."""

@@ -26,7 +26,6 @@ from mcpmux.protocol.asking import STATE, WITHDRAWN
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.codes import BUSY
 from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
-from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID, related_task
@@ -215,10 +214,10 @@ class Relay:
         tool = self._guard.tool_of(upstream, task_id)
         return self._guard.may(mailbox.principal, upstream_of(upstream), m.TOOLS_CALL, tool)
 
-    def upstream_changed(self, upstream: str, facts: ServerFacts) -> None:
-        """An upstream with these facts has come or gone, and its part of each list with it."""
+    def upstream_changed(self, upstream: str, capabilities: Collection[str]) -> None:
+        """An upstream's part of the lists of these capabilities has come or gone, or may have changed."""
         for capability, method in _CHANGE_OF.items():
-            if facts.offers(capability):
+            if capability in capabilities:
                 self.tell_list_change(method, upstream)
 
     def tell_update(self, upstream: str, uri: str) -> None:

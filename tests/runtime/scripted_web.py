@@ -89,7 +89,7 @@ async def initialize(web: Web, request: Any, message: Json, reply: Any, session:
     elif method == "initialize":
         result = {
             "protocolVersion": LEGACY,
-            "capabilities": TOOLS,
+            "capabilities": {**TOOLS, "tools": {"listChanged": True}},
             "serverInfo": SERVER,
         }
         headers = (("Mcp-Session-Id", session),) if session else ()

@@ -182,6 +182,7 @@ async def test_list_of_many_upstreams_lets_others_have_their_turn(autojump_clock
     }
     async with open_world(servers) as world, trio.open_nursery() as nursery:
         seen: list[int] = []
+        await world.mux.upstreams.settled(legacy=False)
         nursery.start_soon(watch, seen)
         result = await world.client().request("resources/list")
         assert [item["uri"] for item in result["resources"]] == [f"{name}+x:1" for name in servers]

@@ -239,10 +239,9 @@ async def test_a_server_whose_own_stream_is_not_there_yet_is_asked_for_it_again(
     open_at_last = trio.Event()
     async with open_web(script) as (_, mux):
         mailbox = mux.relay.join(frozenset({"notifications/tools/list_changed"}))
-        heard = [await mailbox.take()]  # it has come
         open_at_last.set()
-        heard += [await mailbox.take()]  # what it said before may have been missed
-        assert [each and each.method for each in heard] == ["notifications/tools/list_changed"] * 2
+        heard = await mailbox.take()  # what it said before may have been missed
+        assert heard is not None and heard.method == "notifications/tools/list_changed"
         assert refusals == 0
         mux.relay.leave(mailbox)
 

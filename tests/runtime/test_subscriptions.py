@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests.runtime.scripted import RpcFailure, ScriptedClient
+from tests.runtime.scripted import Json, RpcFailure, ScriptedClient
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.world import World, open_world
 
@@ -63,7 +63,7 @@ async def client_of(world: World, revision: str) -> ScriptedClient:
     client = world.client()
     if revision != MODERN:
         await client.initialize(revision)
-        await client.drain()  # the upstreams have just appeared, which it hears
+        await client.drain()
     return client
 
 
@@ -227,6 +227,50 @@ async def test_a_change_of_the_upstreams_themselves_is_a_list_change(down, autoj
         await world.kill("y")
         await quiet()
         assert "notifications/resources/list_changed" in [m["method"] for m in await client.drain()]
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_an_upstream_that_is_just_starting_is_no_news(up, down, autojump_clock):
+    async with open_world({"x": Subscribable(up)}) as world:
+        client = world.client()
+        if down != MODERN:
+            await client.initialize(down)
+        await subscribe(client, [], resourcesListChanged=True)
+        await quiet()
+        assert await client.drain() == []
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_short_loss_is_told_once(up, down, autojump_clock):
+    async with open_world({"x": Subscribable(up)}) as world:
+        client = await client_of(world, down)
+        await subscribe(client, [], resourcesListChanged=True)
+        await quiet()
+        await world.kill("x")
+        await trio.sleep(30)
+        assert world.connects == {"x": 2}
+        heard = [message["method"] for message in await client.drain()]
+        assert heard.count("notifications/resources/list_changed") == 1
+
+
+class Deliberate(Subscribable):
+    """Agrees to be listened to only after a while, in which it tells nothing."""
+
+    async def handle(self, method: str, params: Json, message: Json) -> Json:
+        if method == "subscriptions/listen":
+            await trio.sleep(5)
+        return await super().handle(method, params, message)
+
+
+async def test_what_is_agreed_late_is_told_as_a_change(autojump_clock):
+    async with open_world({"x": Deliberate(MODERN)}) as world:
+        client = await client_of(world, MODERN)
+        await subscribe(client, [], resourcesListChanged=True)
+        await client.request("resources/list")
+        heard = [message["method"] for message in await client.drain()]
+        assert heard == ["notifications/resources/list_changed"]
 
 
 async def test_a_listen_hears_only_what_it_asked_for_and_several_are_kept_apart(autojump_clock):

@@ -14,7 +14,7 @@ is connected and asked.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import structlog
@@ -37,8 +37,8 @@ log = structlog.get_logger()
 
 BREATH_SECONDS: Final = 0.05  # between the exchanges of one call, such as the pages of a list
 
-OnChange = Callable[[str, ServerFacts], None]
-"""An upstream has come or gone: its name, and what it said about itself."""
+OnChange = Callable[[str, Collection[str]], None]
+"""Lists of an upstream may have changed: its name, and the capabilities that they belong to."""
 
 
 class Condition:
@@ -198,7 +198,7 @@ class Condition:
         """Its part of the lists has come or gone."""
         self.forget()
         if self.connection is not None:
-            self._on_change(self.name, self.connection.facts)
+            self._on_change(self.name, self.connection.facts.capabilities)
 
     def turned(self, state: str, reason: str = "") -> None:
         self.since = trio.current_time()

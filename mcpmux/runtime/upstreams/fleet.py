@@ -94,6 +94,7 @@ class Fleet(Mapping[str, Upstream]):
             if before.get(name) is not upstream:
                 self._by_key[name] = upstream
                 if self._nursery is not None:
+                    upstream.left_out()
                     self._start(self._nursery, upstream)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

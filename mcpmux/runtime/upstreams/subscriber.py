@@ -25,7 +25,6 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw
-from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.upstreams.connection import Connection, unheard
@@ -48,8 +47,8 @@ Tell = Callable[[str], None]
 """Says that a resource of the upstream may have changed."""
 
 
-TellLists = Callable[[ServerFacts], None]
-"""Says that the lists of the upstream with these facts may have changed."""
+TellLists = Callable[[frozenset[str]], None]
+"""Says that the upstream's lists of these capabilities may have changed."""
 
 OnLists = Callable[[frozenset[str]], None]
 """Told the capabilities whose lists a modern upstream tells of from now on, or does not any more."""
@@ -64,7 +63,8 @@ class Subscriber:
         self._wanted = wanted
         self._tell_update = tell_update
         self._tell_lists = tell_lists
-        self._deaf = False  # a listen broke off and no other has taken over
+        self.settled = trio.Event()  # the upstream has said what of its lists it tells, or that it does not
+        self._deaf = False  # a listen broke off, or was late, and no other has taken over
         self.on_lists: OnLists = _untold
         self._asked: set[str] = set()
         self._refused: dict[str, RpcError] = {}
@@ -109,10 +109,22 @@ class Subscriber:
         for uri in sorted(self._asked):
             self._tell_update(uri)
 
-    async def run(self, connection: Connection) -> None:
+    async def hears_lists(self, seconds: float) -> None:
+        """Wait until changes of the lists are heard, or cannot be; for so long at most.
+
+        What is acknowledged later than that counts as a change.
+        """
+        with trio.move_on_after(seconds):
+            await self.settled.wait()
+        self._deaf = not self.settled.is_set()
+
+    async def run(
+        self, connection: Connection, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
         """Follow the wishes until cancelled."""
         self._refused.clear()
-        self._deaf = False
+        self.settled = trio.Event()
+        task_status.started()
         try:
             if is_modern(connection.facts.revision):
                 await self._follow_by_listening(connection)
@@ -165,6 +177,7 @@ class Subscriber:
     async def _follow_by_subscribing(self, connection: Connection) -> None:
         limit = trio.CapacityLimiter(SUBSCRIBES_AT_ONCE)
         self._busy.clear()
+        self.settled.set()
         async with trio.open_nursery() as nursery:
             while True:
                 wanted = self._take_wish()
@@ -219,6 +232,7 @@ class Subscriber:
                     await nursery.start(self._keep_listening, connection, wanted, lists)
                 else:
                     self._take_over(trio.CancelScope(), wanted, wanted)
+                self.settled.set()
                 self._report()
                 if self._wanted() == wanted:
                     await self._next_wish()
@@ -244,11 +258,12 @@ class Subscriber:
             if event.method == m.ACKNOWLEDGED and not acknowledged:
                 acknowledged = True
                 patience.deadline = math.inf
+                told = _honoured_lists(event.params)
                 if self._deaf:
                     self._deaf = False
-                    self._tell_lists(connection.facts)
+                    self._tell_lists(told)
                 self._take_over(scope, wanted, _honoured(event.params))
-                self.on_lists(_honoured_lists(event.params))
+                self.on_lists(told)
                 task_status.started()
 
         with trio.CancelScope() as scope:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final
@@ -37,7 +37,6 @@ from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Notification
 from mcpmux.protocol.era import upgrade_refusal, upgrade_result
-from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.meta import LOG_LEVEL
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
@@ -56,6 +55,8 @@ from mcpmux.transports.wall import walled
 log = structlog.get_logger()
 
 SOON_SECONDS: Final = 1.0  # until the attempt after a loss: calls wait for that
+
+LISTEN_SECONDS: Final = 2.0  # for a server to agree to tell what changes, before it is asked anything else
 
 OpenChannel = Callable[[UpstreamConfig, Hear, Watch | None], AbstractAsyncContextManager[Channel]]
 """Opens a channel to a server; whoever watches its leg sees every message."""
@@ -101,6 +102,8 @@ class Upstream(Condition):
         self._news = News()
         self._eras = eras
         self._ended = False
+        self._is_news = False  # see `left_out`
+        self._gone: Collection[str] = ()  # capabilities of the connection that was lost, until that is told
         subscriber.on_lists = self.hear_of_lists
 
     def __repr__(self) -> str:
@@ -108,7 +111,15 @@ class Upstream(Condition):
 
     async def settled(self) -> None:
         """Wait for the first attempt to connect, or the one soon after a loss; later ones hold up nobody."""
-        await self._settled.wait()
+        try:
+            await self._settled.wait()
+        except trio.Cancelled:
+            self.left_out()
+            raise
+
+    def left_out(self) -> None:
+        """Clients may know lists without it, or with what it had before: they are told once it is there."""
+        self._is_news = True
 
     async def exchange(
         self, call: Call, notify: Notify, waited: float = 0.0, posted: Posted | None = None
@@ -288,7 +299,7 @@ class Upstream(Condition):
             if self._settled.is_set():
                 again = when_again(self.retry_seconds)
                 raise self.error(UPSTREAM_UNAVAILABLE, f"is not available: {self.trouble}{again}")
-            await self._settled.wait()
+            await self.settled()
         return self.connection
 
     def _forget(self, connection: Connection) -> None:
@@ -301,7 +312,8 @@ class Upstream(Condition):
             self.hear_of_lists(frozenset())
             self.breaker, self.silent = Breaker(), True
             self.turned("connecting", str(connection.close_reason))
-            self._on_change(self.name, connection.facts)
+            self.left_out()
+            self._gone = connection.facts.capabilities
 
     async def expect(self, capability: str, option: str) -> None:
         """The server is there and may offer an option of a capability. Raises RpcError when it does not.
@@ -340,7 +352,11 @@ class Upstream(Condition):
                 )
             if wait > SOON_SECONDS or not (held is not None or died_of_probe):
                 self._settled.set()
+                self.left_out()
                 self.turned(self.state, reason)
+                if self._gone:
+                    self._on_change(self.name, self._gone)
+                    self._gone = ()
             if reason != told or self._comeback.looping is not looping:
                 log.warning(
                     "upstream down", reason=self.trouble, state=self.state, retry_seconds=round(wait, 1)
@@ -385,10 +401,11 @@ class Upstream(Condition):
             finally:
                 EXCHANGE.set(0)
             began.append(trio.current_time())
-            self._greet(connection)
             try:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self.subscriber.run, connection, name=f"subscriber {self.name}")
+                    await nursery.start(self.subscriber.run, connection, name=f"subscriber {self.name}")
+                    await self.subscriber.hears_lists(LISTEN_SECONDS)
+                    self._greet(connection)
                     nursery.start_soon(self._news.run, connection, name=f"teller {self.name}")
                     nursery.start_soon(Health(self, connection).run, name=f"health {self.name}")
                     await connection.closed.wait()
@@ -431,7 +448,10 @@ class Upstream(Condition):
         if self.watch is not None:
             self.watch.leg.revision = connection.facts.revision
         self._settled.set()
-        self._on_change(self.name, connection.facts)
+        self._gone = ()
+        if self._is_news:
+            self._is_news = False
+            self._on_change(self.name, connection.facts.capabilities)
 
     def _heard(self, notification: Notification) -> None:
         if notification.method == m.HEARING:
@@ -444,8 +464,8 @@ class Upstream(Condition):
         elif self.facts is not None:
             self.forget()
             self.subscriber.catch_up()
-            self._on_change(self.name, self.facts)
+            self._on_change(self.name, list(filter(self.facts.announces, self.facts.capabilities)))
 
 
-def _untold(_name: str, _facts: ServerFacts) -> None:
+def _untold(_name: str, _capabilities: Collection[str]) -> None:
     """For a session that is not an upstream's any more."""
