@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import partial
+from typing import Final
+
+import trio
 
 from mcpmux.config import Config, Http, Stdio, Tcp, Unix, WebSocket
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.mux.namespace import Namespace
+from mcpmux.protocol import method as m
 from mcpmux.protocol.asking import SHARED_CAPABILITIES
 from mcpmux.protocol.raw_json import Raw
-from mcpmux.runtime.calls import Client
+from mcpmux.runtime.calls import Client, Question
 from mcpmux.runtime.guard import Guard
 from mcpmux.runtime.relay import Relay, upstream_of
 from mcpmux.runtime.tap import Leg, Tap, Trace, Watch
@@ -24,6 +28,8 @@ from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.memory import Store
 from mcpmux.runtime.upstreams.subscriber import Subscriber
 from mcpmux.runtime.upstreams.upstream import OpenChannel, Upstream
+
+FIRST_CLIENT_SECONDS: Final = 45.0  # that a server waits for a client; SDKs wait a minute for an answer
 
 _TRANSPORTS = {Stdio: "stdio", Http: "http", WebSocket: "websocket", Tcp: "tcp", Unix: "unix"}
 
@@ -103,6 +109,7 @@ class Sessions:
             self._open_channel,
             Subscriber(
                 partial(relay.subscriptions.wanted, key),
+                partial(relay.client_listening, key),
                 partial(self._update, key),
                 partial(on_change, name),
             ),
@@ -120,13 +127,24 @@ class Sessions:
     def _make_lane(self, name: str, key: str) -> Upstream:
         return self._make(name, key, SHARED_CAPABILITIES, Eras.LEGACY_ONLY)
 
-    def _find_client(self, key: str, task_id: str | None) -> Client | None:
-        found = self.relay.personal.tasks.find(key, task_id) if task_id is not None else None
-        client = self.fleet.client(found[0]) if found is not None else self.fleet.client_of(key)
+    async def _find_client(self, key: str, question: Question) -> Client | None:
+        client = await self._client_meant(key, question)
         space = self.fleet.space(key)
         if client is not None and not self.guard.sees(client.principal, upstream_of(key)):
             return None
         return Addressee(client, space) if client is not None and space is not None else None
+
+    async def _client_meant(self, key: str, question: Question) -> Client | None:
+        if question.client is not None:
+            return self.fleet.client(question.client)
+        if question.task_id is not None:
+            found = self.relay.personal.tasks.find(key, question.task_id)
+            if found is not None:
+                return self.fleet.client(found[0])
+        if question.method == m.ROOTS_LIST:  # many servers ask at once when they are started
+            with trio.move_on_after(FIRST_CLIENT_SECONDS):
+                return await self.fleet.first_client_of(key)
+        return self.fleet.client_of(key)
 
     def _move_interest(self, key: str, name: str) -> None:
         moved = self.relay.move_interest(key, name)

@@ -82,7 +82,13 @@ CACHEABLE: Final = frozenset({*LISTS, DISCOVER, RESOURCES_READ})
 
 MAY_ASK_FOR_INPUT: Final = frozenset({PROMPTS_GET, RESOURCES_READ, TOOLS_CALL})
 
-ASKED_DURING: Final = MAY_ASK_FOR_INPUT | {TASKS_RESULT}
+ASKED: Final = "dev.mcpmux/asked"
+"""Likewise: a client was asked something in our own `resources/subscribe`, which lasts longer by that."""
+
+ANSWERED: Final = "dev.mcpmux/answered"
+"""Likewise: it has answered, or will not."""
+
+ASKED_DURING: Final = MAY_ASK_FOR_INPUT | {TASKS_RESULT, RESOURCES_SUBSCRIBE}
 """Requests during which a legacy server may ask its client something."""
 
 ABOUT_TASKS: Final = frozenset({TOOLS_CALL, TASKS_GET, TASKS_RESULT, TASKS_LIST, TASKS_CANCEL, TASKS_UPDATE})

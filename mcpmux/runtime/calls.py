@@ -6,15 +6,20 @@ was. A state is good for one connection, one method and one target, for PARK_SEC
 
 On a shared session a legacy server cannot say whose call it means. It is understood when one call only, or
 calls of one client only, can be meant; otherwise the server's request is refused in words that name the cure.
+A call that has waited for its client for a while asks nothing more, so that it stands in nobody's way.
+
+What a server asks in a `resources/subscribe`, which mcpmux sends by itself, goes to a client that listens to
+that resource, without parking anything; what it asks outside of all calls to the only client there is.
 
 Source: `basic/patterns/mrtr`, 2026-07-28.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 import trio
@@ -48,6 +53,7 @@ log = structlog.get_logger()
 
 PARK_SECONDS: Final = 600.0  # for a person to answer; then the server is told that nobody did
 PARK_LIMIT: Final = 1000  # parked calls of one server; each holds a request of it open
+ASKS_MORE_SECONDS: Final = 2.0  # for a server to ask several things at once
 STATE_BYTES: Final = 24  # of randomness: a state is proof that one was given it
 
 _ANSWERS: Final = (Reply, ErrorReply)
@@ -86,15 +92,24 @@ class Client(Protocol):
         ...
 
 
-FindClient = Callable[[str | None], Client | None]
-"""Who is asked when a server asks something in a task (its id), or that no call has caused (None).
+class Question(NamedTuple):
+    """What a server asks outside of the calls of clients.
 
-None when that is unclear.
-"""
+    `task_id`: the task that it is about; `client`: who has caused it, as that calls itself in its calls.
+    """
+
+    method: str
+    params: Fields
+    task_id: str | None = None
+    client: object = None
 
 
-def nobody(_task_id: str | None) -> None:
-    """For a server whose unasked questions have no one to go to."""
+FindClient = Callable[[Question], Awaitable[Client | None]]
+"""Who is to be asked; None when that is unclear."""
+
+
+async def nobody(_question: Question) -> None:
+    """For a server whose questions have no one to go to."""
 
 
 class Calls:
@@ -154,14 +169,15 @@ class Calls:
             params = decode_fields(request.params)
             task_id = related_task(params)
             target = (ticket or self._meant_by()) if task_id is None else self._waiting_for(task_id)
-            if target is None:
-                await self._reply(request, await self._ask_directly(request.method, params))
+            if target is None or target.call.method == m.RESOURCES_SUBSCRIBE:
+                await self._reply(request, await self._ask_directly(request.method, params, target))
                 return
             if not offers(target.call.capabilities, request.method, params):
                 raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {request.method}")
             target.ask(request)
         except RpcError as refusal:
-            log.info("a server's request is refused", method=request.method, reason=refusal.message)
+            tell = log.debug if request.method == m.ROOTS_LIST else log.info
+            tell("a server's request is refused", method=request.method, reason=refusal.message)
             await self._send(encode_error(request.id, refusal))
 
     async def _reply(self, request: Request, answer: Fields) -> None:
@@ -179,9 +195,22 @@ class Calls:
             if not ticket.asked:
                 self._hear(Notification(WITHDRAWN, raw({STATE: state})))
 
-    async def _ask_directly(self, method: str, params: Fields) -> Fields:
-        """Ask a client something that none of its calls has caused. Raises RpcError."""
-        client = self.find_client(related_task(params))
+    async def _ask_directly(self, method: str, params: Fields, cause: Ticket | None) -> Fields:
+        """Ask a client something that none of its calls has caused, but perhaps one of ours: `cause`.
+
+        Raises RpcError.
+        """
+        if cause is None:
+            return await self._ask_whoever(Question(method, params, related_task(params)))
+        cause.push(Event(m.ASKED, {}))
+        try:
+            return await self._ask_whoever(Question(method, params, None, cause.call.client))
+        finally:
+            cause.push(Event(m.ANSWERED, {}))
+
+    async def _ask_whoever(self, question: Question) -> Fields:
+        method, params = question.method, question.params
+        client = await self.find_client(question)
         if client is None:
             raise RpcError(INVALID_REQUEST, f"no client is meant by this; {AMBIGUOUS}")
         if not offers(client.capabilities, method, params):
@@ -201,6 +230,7 @@ class Calls:
         Raises RpcError when several can be meant.
         """
         candidates = [t for t in self.outgoing if t.call.method in m.ASKED_DURING]
+        candidates = [t for t in candidates if not _has_asked(t)] or candidates
         if not candidates:
             return None
         client = candidates[0].call.client
@@ -259,6 +289,12 @@ class Calls:
                 await self._send(encode_error(request.id, error))
             except TransportError:
                 return
+
+
+def _has_asked(ticket: Ticket) -> bool:
+    """Whether a server has waited for a client's answer for so long that it asks nothing more before."""
+    began = math.inf if ticket.parked_until is None else ticket.parked_until - PARK_SECONDS
+    return trio.current_time() - began > ASKS_MORE_SECONDS
 
 
 async def _pass_on(event: Event, token: Raw | None, notify: Notify) -> None:

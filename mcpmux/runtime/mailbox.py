@@ -31,15 +31,22 @@ class Outlet(Protocol):
 class Mailbox:
     """An outbox that can be waited for. `kinds`: the list changes (method names) that its client may hear.
 
-    `principal`: who that client is. `is_granted`: what it hears of was acknowledged once, as in a listen;
-    when less is allowed later, it has to end.
+    `client`: what it calls itself in its calls, if it can be asked things; `principal`: who it is.
+    `is_granted`: what it hears of was acknowledged once, as in a listen; when less is allowed later, it has
+    to end.
     """
 
-    __slots__ = ("_arrival", "_closed", "_outbox", "_outlet", "is_granted", "kinds", "principal")
+    __slots__ = ("_arrival", "_closed", "_outbox", "_outlet", "client", "is_granted", "kinds", "principal")
 
     def __init__(
-        self, kinds: frozenset[str], principal: Principal = ANYONE, *, is_granted: bool = False
+        self,
+        kinds: frozenset[str],
+        principal: Principal = ANYONE,
+        *,
+        is_granted: bool = False,
+        client: object = None,
     ) -> None:
+        self.client = client
         self.kinds = kinds
         self.principal = principal
         self.is_granted = is_granted

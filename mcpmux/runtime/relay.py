@@ -93,10 +93,15 @@ class Relay:
         return len(self._listeners)
 
     def join(
-        self, kinds: frozenset[str], principal: Principal = ANYONE, *, is_granted: bool = False
+        self,
+        kinds: frozenset[str],
+        principal: Principal = ANYONE,
+        *,
+        is_granted: bool = False,
+        client: object = None,
     ) -> Mailbox:
         """A mailbox for a new client that may hear `kinds` of list changes. `leave` must follow."""
-        mailbox = Mailbox(kinds, principal, is_granted=is_granted)
+        mailbox = Mailbox(kinds, principal, is_granted=is_granted, client=client)
         self._listeners.add(mailbox)
         if self._closed:
             mailbox.close()
@@ -131,6 +136,11 @@ class Relay:
         if self.subscriptions.add(mailbox, upstream, uri):
             self._on_wanted(upstream)
         return self.subscriptions.count(mailbox) > held
+
+    def client_listening(self, upstream: str, uri: str) -> object:
+        """A client that listens to `uri` and can be asked things; None when there is none."""
+        audience = self.subscriptions.audience(upstream, uri)
+        return next((mailbox.client for mailbox in audience if mailbox.client is not None), None)
 
     def unsubscribe(self, mailbox: Mailbox, upstream: str, uri: str) -> None:
         """The client does not want to hear of `uri` any more; nothing happens when it never did."""

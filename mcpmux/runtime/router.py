@@ -221,9 +221,7 @@ class Router:
         new = self._relay.subscribe(mailbox, upstream.key, own, said_raw=said_raw)
         agreed = False
         try:
-            with trio.move_on_after(upstream.config.list_timeout):
-                await upstream.subscriber.ensure(own)
-                agreed = True
+            agreed = await upstream.subscriber.ensure(own, upstream.config.list_timeout)
         except RpcError as error:
             raise rewrite.expose_error(error, upstream.space) from None
         finally:

@@ -147,7 +147,7 @@ class HttpClient(RawClient):
             headers["Accept"] = "text/event-stream"
         if self._session is not None:
             headers["Mcp-Session-Id"] = self._session
-        if self.revision >= NAMES_ITSELF and not (message and message["method"] == "initialize"):
+        if self.revision >= NAMES_ITSELF and not (message and message.get("method") == "initialize"):
             headers["MCP-Protocol-Version"] = self.revision
         if self.modern and message is not None:
             headers["Mcp-Method"] = message["method"]

@@ -68,6 +68,7 @@ class ScriptedServer:
         self.oracle = SchemaOracle(revision)
         self.streams = False
         self._pipe: Any = None
+        self.initialized = trio.Event()
 
     @property
     def modern(self) -> bool:
@@ -99,6 +100,8 @@ class ScriptedServer:
                     elif "id" in message:
                         scope = scopes[message["id"]] = trio.CancelScope()
                         nursery.start_soon(self._answer, message, scope)
+                    elif message["method"] == "notifications/initialized":
+                        self.initialized.set()
             except TransportClosed:
                 nursery.cancel_scope.cancel()
 

@@ -84,7 +84,9 @@ class HttpFace:
         if "id" in message and "method" in message:
             await self._answer(message, reply)
             return
-        if message.get("method") == "notifications/cancelled":
+        if "method" not in message:
+            self._server.take_answer(message)
+        elif message["method"] == "notifications/cancelled":
             scope = self._scopes.get(message["params"]["requestId"])
             if scope is not None:
                 scope.cancel()

@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 import pytest
+import structlog
 import trio
 import trio.testing
 
+from tests.runtime.http_world import HttpWorld
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
 from tests.runtime.world import World, open_world
 
@@ -332,3 +334,108 @@ async def test_an_older_server_gets_an_answer_that_its_revision_has(up: str, dow
         (heard,) = server.heard
         assert heard["result"]["content"] == blocks[0]
         server.oracle.check_from_client(heard, "sampling/createMessage")
+
+
+class Inquisitive(Curious):
+    """Asks before it agrees to tell of a resource."""
+
+    def __init__(self) -> None:
+        super().__init__(LEGACY, "sampling/createMessage")
+        self.capabilities = {"tools": {}, "resources": {"subscribe": True}}
+
+    async def handle(self, method: str, params: Json, message: Json) -> Json:
+        if method != "resources/subscribe":
+            return await super().handle(method, params, message)
+        answer = await self.ask(self._method)
+        if "error" in answer:
+            raise RpcFailure(-32603, answer["error"]["message"])
+        return {}
+
+
+async def answer_after(client: ScriptedClient, seconds: float, request_id: int) -> Json:
+    """Answer what is asked on the way, each time so late; the response to the request."""
+    while (message := await client.receive()).get("id") != request_id or "method" in message:
+        await trio.sleep(seconds)
+        await client.send({"id": message["id"], "result": ASKED[message["method"]][1]})
+    assert "result" in message, message
+    return message
+
+
+@pytest.mark.parametrize("seconds", [0, 50])
+async def test_a_question_in_a_subscription_is_for_the_client_that_subscribes(seconds, autojump_clock):
+    server = Inquisitive()
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        bystander, client = await client_of(world, LEGACY), await client_of(world, LEGACY)
+        subscribe = await client.start("resources/subscribe", {"uri": "x+memo:1"})
+        assert (await answer_after(client, seconds, subscribe))["result"] == {}
+        assert server.heard[0]["result"] == ASKED["sampling/createMessage"][1]
+        assert await bystander.drain() == []
+        await world.kill("x")  # which subscribes again by itself
+        await trio.sleep(1)
+        asked = await client.receive_method("sampling/createMessage")
+        await client.send({"id": asked["id"], "result": ASKED["sampling/createMessage"][1]})
+        await trio.sleep(1)
+        assert world.mux.upstreams["x"].subscriber.asked == {"memo:1"}
+
+
+async def test_a_question_in_a_subscription_over_http_is_for_the_client_that_subscribes():
+    server = Inquisitive()
+    async with open_world({"x": server}, world_class=HttpWorld) as world:
+        clients = []
+        for _ in range(2):
+            client = world.client()
+            client.capabilities = CAPABILITIES
+            await client.initialize(LEGACY)
+            clients.append(client)
+        subscribe = await clients[1].start("resources/subscribe", {"uri": "x+memo:1"})
+        assert (await answer_after(clients[1], 0, subscribe))["result"] == {}
+
+
+class Settling(Curious):
+    """Asks for the client's roots as soon as it is initialized."""
+
+    async def serve(self, pipe: Any) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._settle)
+            await super().serve(pipe)
+            nursery.cancel_scope.cancel()
+
+    async def _settle(self) -> None:
+        await self.initialized.wait()
+        await self.ask("roots/list")
+
+
+async def test_a_server_that_asks_for_roots_when_it_starts_waits_for_the_first_client(autojump_clock):
+    server = Settling(LEGACY, "roots/list")
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        await trio.sleep(20)
+        assert server.heard == []
+        client = world.client()
+        client.capabilities = CAPABILITIES
+        await client.initialize(LEGACY)  # nothing comes before its result
+        asked = await client.receive_method("roots/list")
+        await client.send({"id": asked["id"], "result": ASKED["roots/list"][1]})
+        await trio.sleep(1)
+        assert server.heard[0]["result"] == ASKED["roots/list"][1]
+
+
+async def test_a_server_that_asks_for_roots_is_refused_quietly_when_nobody_comes(autojump_clock):
+    server = Settling(LEGACY, "roots/list")
+    with structlog.testing.capture_logs() as said:
+        async with open_world({"x": server, "y": ScriptedServer()}):
+            await trio.sleep(60)
+    assert server.heard[0]["error"]["code"] == -32600
+    refusals = [each for each in said if "refused" in each["event"] and each["log_level"] != "debug"]
+    assert refusals == []
+
+
+async def test_a_call_that_waits_for_its_client_is_in_no_other_clients_way(autojump_clock):
+    server = Curious(LEGACY, "elicitation/create")
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        gone, client = await client_of(world, MODERN), await client_of(world, LEGACY)
+        asked = await gone.request("tools/call", {"name": "x__t"})
+        assert asked["resultType"] == "input_required"  # and it never comes back
+        await trio.sleep(5)
+        answer = ASKED["elicitation/create"][1]
+        result = await call_and_answer(client, {"result": answer})
+        assert json.loads(result["content"][0]["text"]) == [answer]

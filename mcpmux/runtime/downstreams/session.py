@@ -74,7 +74,8 @@ class LegacySession:
     ) -> None:
         self._router = router
         self._relay = relay
-        self.mailbox: Mailbox = relay.join(LIST_CHANGES | {ANYTHING}, principal)
+        self.mailbox: Mailbox = relay.join(LIST_CHANGES | {ANYTHING}, principal, client=self)
+        self._greeted = trio.Event()  # it knows that the session is open
         self.revision = revision
         self.ask_unasked: Ask | None = None
         self._client = client
@@ -105,13 +106,15 @@ class LegacySession:
         return self.revision >= V_2025_11_25
 
     async def ask(self, method: str, params: Fields) -> Fields:
-        """Ask the client something that no call of its own has caused. Raises RpcError."""
+        """Ask the client, once it is initialized, what no call of its own has caused. Raises RpcError."""
+        await self._greeted.wait()
         if self.ask_unasked is None:
             raise RpcError(INVALID_REQUEST, "the client cannot be asked at the moment")
         return await self._ask(Wish(method, params), self.ask_unasked)
 
     def take_notification(self, notification: Notification) -> None:
         """Take what the client says outside of its calls."""
+        self._greeted.set()
         if notification.method == m.ROOTS_CHANGED:
             self._router.roots_changed()
         elif notification.method not in _ABOUT_THE_SESSION:
@@ -134,6 +137,7 @@ class LegacySession:
     async def _answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
         if request.method == m.PING:
             return {}
+        self._greeted.set()
         if request.method == m.SET_LEVEL:
             return self._set_level(request)
         if request.method in (m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE):

@@ -60,6 +60,7 @@ class Fleet(Mapping[str, Upstream]):
         self._by_key: dict[str, Upstream] = {}
         self._lanes = Lanes(make_lane, self._by_key, move_interest)
         self._clients: dict[object, Client] = {}
+        self._arrival = trio.Event()  # the next client has come
         self._numbers = itertools.count(1)
         self._nursery: trio.Nursery | None = None
 
@@ -228,6 +229,8 @@ class Fleet(Mapping[str, Upstream]):
     def join(self, client: Client) -> None:
         """A client has come that can be asked things. `leave` must follow."""
         self._clients[client] = client
+        arrival, self._arrival = self._arrival, trio.Event()
+        arrival.set()
 
     def client(self, identity: object) -> Client | None:
         """The client that calls itself so in its calls, when it can be asked things."""
@@ -239,6 +242,12 @@ class Fleet(Mapping[str, Upstream]):
             if any(run.upstream.key == key for run in sessions.values()):
                 return self._clients.get(client)
         return next(iter(self._clients.values())) if len(self._clients) == 1 else None
+
+    async def first_client_of(self, key: str) -> Client | None:
+        """As `client_of`, but waits while there is no client at all."""
+        while not self._clients:
+            await self._arrival.wait()
+        return self.client_of(key)
 
     def leave(self, client: object) -> None:
         """A client has gone: its private sessions are closed."""

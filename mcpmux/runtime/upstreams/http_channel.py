@@ -55,7 +55,7 @@ TOOL_PAGES: Final = 100  # of a server's tools that are searched for annotations
 _NOT_STREAMABLE: Final = (400, 404, 405)
 """What a server of HTTP+SSE answers to an `initialize` that is POSTed to its event stream's URL."""
 
-_MAY_BE_PARKED: Final = frozenset({m.TOOLS_CALL, m.PROMPTS_GET, m.TASKS_RESULT})
+_MAY_BE_PARKED: Final = m.ASKED_DURING - {m.RESOURCES_READ}
 """Reading a resource is not among them: no legacy server asks for input there, and it is the hot path."""
 
 _TEACH: Final = frozenset({m.TOOLS_LIST, m.TOOLS_CALL})

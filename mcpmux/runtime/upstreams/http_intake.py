@@ -64,10 +64,10 @@ class Intake:
         await self.take(message, None, None)
 
     async def _take_question(self, request: Request, ticket: Ticket | None) -> None:
-        if request.method in ASKS and ticket is not None:
+        if request.method in ASKS and ticket is not None and ticket.call.method != m.RESOURCES_SUBSCRIBE:
             await self._calls.take_question(request, ticket)
         elif request.method in ASKS:
-            self._nursery.start_soon(self._calls.take_question, request, name="server's question")
+            self._nursery.start_soon(self._calls.take_question, request, ticket, name="server's question")
         else:
             await self._serve(request)
 

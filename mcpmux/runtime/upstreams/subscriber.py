@@ -58,9 +58,16 @@ class Subscriber:
     """One upstream's subscriptions. `run` has to run while a connection lasts."""
 
     def __init__(
-        self, wanted: Callable[[], frozenset[str]], tell_update: Tell, tell_lists: TellLists
+        self,
+        wanted: Callable[[], frozenset[str]],
+        whose: Callable[[str], object],
+        tell_update: Tell,
+        tell_lists: TellLists,
     ) -> None:
+        """`whose`: a client that wants to hear of a URI, and is asked what the upstream wants to know."""
         self._wanted = wanted
+        self._whose = whose
+        self._answering: set[str] = set()  # URIs about which a client is being asked
         self._tell_update = tell_update
         self._tell_lists = tell_lists
         self.settled = trio.Event()  # the upstream has said what of its lists it tells, or that it does not
@@ -86,16 +93,29 @@ class Subscriber:
         """What is wanted has changed."""
         self._wish.set()
 
-    async def ensure(self, uri: str) -> None:
-        """Wait until the upstream has agreed to tell about `uri`. Raises RpcError when it does not."""
+    async def ensure(self, uri: str, seconds: float) -> bool:
+        """Wait until the upstream has agreed to tell about `uri`; False when it has not in so many seconds.
+
+        They begin anew when a client has answered what the upstream wanted to know before. Raises RpcError
+        when it does not agree.
+        """
         if uri in self._asked:
-            return
+            return True
         self._refused.pop(uri, None)
         self.poke()
+        until = trio.current_time() + seconds
         while uri not in self._asked:
             if uri in self._refused:
                 raise self._refused[uri]
-            await self._progress.wait()
+            if uri in self._answering:
+                await self._progress.wait()
+                until = trio.current_time() + seconds
+            else:
+                with trio.move_on_at(until) as patience:
+                    await self._progress.wait()
+                if patience.cancelled_caught:
+                    return False
+        return True
 
     def take_over(self, uris: frozenset[str]) -> None:
         """Whoever told of changes of `uris` so far has gone: they are wanted of this session now."""
@@ -201,15 +221,27 @@ class Subscriber:
             self.poke()
 
     async def _subscribe(self, connection: Connection, uri: str) -> None:
-        with trio.move_on_after(AGREE_SECONDS):
+        async def hear(event: Event) -> None:
+            if event.method == m.ASKED:
+                self._answering.add(uri)
+                patience.deadline = math.inf  # whoever asks the client has an end to that
+            elif event.method == m.ANSWERED:
+                self._answering.discard(uri)
+                patience.deadline = trio.current_time() + AGREE_SECONDS
+            self._report()
+
+        call = Call(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)}, {}, self._whose(uri))
+        with trio.move_on_after(AGREE_SECONDS) as patience:
             try:
-                await connection.exchange(Call(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)}, {}), unheard)
+                await connection.exchange(call, hear)
             except RpcError as error:
                 self._refused[uri] = error
             except (RemoteProtocolError, TransportError) as error:
                 self._refuse([uri], UPSTREAM_UNAVAILABLE, f"the upstream failed ({error}) to subscribe")
             else:
                 self._agreed(uri)
+            finally:
+                self._answering.discard(uri)
             return
         self._refuse([uri], UPSTREAM_TIMEOUT, "the upstream did not answer in time whether it tells about")
 

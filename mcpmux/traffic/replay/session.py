@@ -23,6 +23,7 @@ from mcpmux.protocol.meta import CLIENT_CAPABILITIES
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_11_25
+from mcpmux.runtime.calls import Question
 from mcpmux.runtime.upstreams.connection import Channel, unheard
 from mcpmux.traffic.reading.turn import Answer, Dialogue, Note, Step, Turn
 from mcpmux.traffic.replay.answer import acknowledged, captured, error_value, result_value
@@ -116,9 +117,12 @@ class SessionReplay:
         if turn.place in self._pending:
             self._pending.pop(turn.place)[1].set()
 
+    async def _who_is_asked(self, _question: Question) -> SessionReplay:
+        return self
+
     async def _run(self) -> None:
         async with self._open(_unheard) as self._channel:
-            self._channel.ask_clients_by(lambda _task_id: self)
+            self._channel.ask_clients_by(self._who_is_asked)
             if is_legacy(self._dialogue):
                 await self._begin()
             async with trio.open_nursery() as nursery:
