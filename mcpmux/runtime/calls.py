@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, NamedTuple, Protocol
 
 import structlog
@@ -101,7 +101,7 @@ class Question(NamedTuple):
     method: str
     params: Fields
     task_id: str | None = None
-    client: object = None
+    client: Hashable | None = None
 
 
 FindClient = Callable[[Question], Awaitable[Client | None]]

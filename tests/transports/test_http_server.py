@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from mcpmux.errors import LocalProtocolError
 from mcpmux.transports.http.message import HttpLimits
-from mcpmux.transports.http.server import REFUSED_CONNECTIONS, serve_http
+from mcpmux.transports.http.server import REFUSED_CONNECTIONS, SWEEP_SECONDS, serve_http
 from mcpmux.transports.receiving import open_reception
 from tests.transports import ways
 
@@ -487,19 +487,49 @@ async def test_cancelling_closes_everything():
     await stream.aclose()
 
 
-async def test_connection_above_the_limit_is_refused_quickly():
-    async with serving(echo, connections=1) as server, await server.connect() as stream:
+async def test_a_connection_above_the_limit_is_refused_while_all_others_work():
+    async with serving(wait_forever, connections=1) as server, await server.connect() as stream:
         await stream.send_all(GET)
-        await stream.receive_some()
-        answer = await server.ask(b"")
-        assert answer.startswith(b"HTTP/1.1 503 ")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        for _ in range(2):
+            assert (await server.ask(GET)).startswith(b"HTTP/1.1 503 ")
 
 
-async def test_connections_far_above_the_limit_are_just_closed():
+async def test_a_connection_above_the_limit_gets_the_place_of_the_one_that_has_rested_longest():
+    async with serving(echo, connections=3) as server:
+        streams = [await server.connect() for _ in range(3)]
+        for stream in (streams[0], streams[2], streams[1]):
+            await stream.send_all(GET)
+            assert await stream.receive_some()
+            await trio.sleep(2 * SWEEP_SECONDS)  # which the server's clock has noticed
+        for resting in (streams[0], streams[2]):
+            newcomer = await server.connect()
+            await newcomer.send_all(GET)
+            assert (await newcomer.receive_some()).startswith(b"HTTP/1.1 200 ")
+            assert await receive_all(resting) == b""
+            streams.append(newcomer)
+        await streams[1].send_all(GET)
+        assert (await streams[1].receive_some()).startswith(b"HTTP/1.1 200 ")
+        for stream in streams:
+            await stream.aclose()
+
+
+async def test_who_comes_far_above_the_limit_reads_why():
+    """Also when nobody of those before has read it: they have had their time."""
     async with serving(wait_forever, connections=0) as server:
-        streams = [await server.connect() for _ in range(REFUSED_CONNECTIONS)]
-        await trio.testing.wait_all_tasks_blocked()
-        async with await server.connect() as stream:
-            assert await receive_all(stream) == b""
+        streams = [await server.connect() for _ in range(REFUSED_CONNECTIONS + 20)]
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        for stream in reversed(streams):
+            assert (await receive_all(stream)).startswith(b"HTTP/1.1 503 ")
+            await stream.aclose()
+
+
+async def test_many_idle_connections_of_one_peer_keep_nobody_out():
+    async with serving(echo, connections=80) as server:
+        streams = [await server.connect() for _ in range(150)]
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        streams.append(await server.connect())
+        await streams[-1].send_all(GET)
+        assert (await streams[-1].receive_some()).startswith(b"HTTP/1.1 200 ")
         for stream in streams:
             await stream.aclose()

@@ -18,6 +18,7 @@ from mcpmux.transports.handing import Handing, Note
 from mcpmux.transports.http.date import http_date
 from mcpmux.transports.http.message import HttpLimits, Refusal
 from mcpmux.transports.http.reply import ServerState
+from mcpmux.transports.http.room import Room
 from mcpmux.transports.http.server_connection import ServerConnection
 from mcpmux.transports.http.shared import Handler, Refuse, Shared
 from mcpmux.transports.reception import Reception
@@ -26,7 +27,7 @@ from mcpmux.transports.tls.context import CurrentContext
 SWEEP_SECONDS = 0.1  # resolution of every deadline, and how soon a client's leaving is noticed
 LATE_SECONDS = 0.2  # a sweep after more than this comes after a time in which we did not run ourselves
 SWEEP_CONNECTIONS = 250  # at a time, as each costs a system call: a thousand take four sweeps
-REFUSED_CONNECTIONS = 64  # connections above the limit that get an answer; more are just closed
+REFUSED_CONNECTIONS = 64  # refused ones that are given time to read why; with more, the first has had it
 
 
 async def serve_http(
@@ -74,6 +75,8 @@ class _Server:
         self.shared = shared
         self.state = shared.state
         self.connections: set[ServerConnection] = set()
+        self._room: Room[ServerConnection] = Room()
+        self._refused: dict[ServerConnection, trio.CancelScope] = {}
         self._turn: list[ServerConnection] = []  # who is still to be looked after before anybody is again
 
     def __repr__(self) -> str:
@@ -111,18 +114,44 @@ class _Server:
 
         No error leaves it, and the socket is closed after it.
         """
-        excess = len(self.connections) - self.shared.limits.connections
-        if excess >= REFUSED_CONNECTIONS:
-            return
         connection = ServerConnection(self.shared, stream, note)
-        if excess >= 0:
-            connection.refusal = Refusal(503, "too many connections")
         self.connections.add(connection)
         try:
-            await connection.run()
+            if self._has_room(connection.host):
+                await self._serve(connection)
+            else:
+                await self._refuse(connection)
         finally:
             self.connections.discard(connection)
             connection.close()
+
+    def _has_room(self, host: str) -> bool:
+        """Whether there is a place, perhaps because another connection has just lost it."""
+        if self._room.taken < self.shared.limits.connections:
+            return True
+        resting = self._room.make(host, self.state.now)
+        if resting is not None:
+            resting.make_room()
+        return resting is not None
+
+    async def _serve(self, connection: ServerConnection) -> None:
+        self._room.come(connection.host, connection)
+        try:
+            await connection.run()
+        finally:
+            self._room.go(connection.host, connection)
+
+    async def _refuse(self, connection: ServerConnection) -> None:
+        """Tell it so, for a while: a client has to read that before the end, which may be a reset to it."""
+        if len(self._refused) >= REFUSED_CONNECTIONS:
+            self._refused.pop(next(iter(self._refused))).cancel(reason="others are refused, too")
+        connection.refusal = Refusal(503, "too many connections")
+        with trio.CancelScope() as scope:
+            self._refused[connection] = scope
+            try:
+                await connection.run()
+            finally:
+                self._refused.pop(connection, None)
 
 
 def _date_field() -> bytes:

@@ -56,6 +56,7 @@ class ServerConnection:
         self._handshaking = shared.tls is not None and note is None
         self.refusal: Refusal | None = None
         self.deadline = shared.state.now + shared.limits.head_seconds
+        self._rested = shared.state.now  # since when it has no request, if it has none
         self._body_began = 0.0  # when the head of the request was in whose body comes now
         self._shared = shared
         self._state = shared.state
@@ -141,6 +142,21 @@ class ServerConnection:
         """Whether there is something of a request, which its task has not seen yet."""
         return (self._attention is not None and self._attention.has_data) or self.wire.is_readable()
 
+    @property
+    def host(self) -> str:
+        """The peer's address without its port."""
+        return self.peer.rpartition(":")[0]
+
+    @property
+    def resting_since(self) -> float | None:
+        """Since when there has been no request, nor anything of one; None while there is."""
+        busy = self._reply is not None or self._parser.phase is not IDLE or self._handshaking
+        return None if busy or self._has_come() else self._rested
+
+    def make_room(self) -> None:
+        """It has rested long enough: another client gets its place."""
+        self._scope.cancel(reason="another client gets its place")
+
     def call_off(self, reason: str) -> None:
         """Cancel the handler that works now; a client that has heard nothing yet gets CALLED_OFF."""
         self._called_off = True
@@ -171,7 +187,7 @@ class ServerConnection:
                 self._shared.reception.give_way()
         else:
             self._put_off = self._reply = None
-            self.deadline = self._state.now + self._limits.idle_seconds
+            self._rest_now()
 
     async def _settle(self, put_off: PutOff) -> bool:
         """Wait for the answer that was put off; whether the connection goes on after it."""
@@ -248,7 +264,7 @@ class ServerConnection:
                     self.refusal = parser.refusal
                     return
                 if phase is None and parser.phase is IDLE:
-                    self.deadline = self._state.now + self._limits.idle_seconds
+                    self._rest_now()
                 elif parser.phase is BODY or parser.phase is not phase:  # a longer head wins no time
                     self._renew_deadline(phase)
                 if parser.wants_continue:
@@ -332,6 +348,11 @@ class ServerConnection:
             await hand_over(handing, worker, self.wire, data, self.peer, parser.holder)
         except TransportClosed as error:
             self.refusal = Refusal(503, f"the process that has this session cannot be reached: {error}")
+
+    def _rest_now(self) -> None:
+        """There is no request any more."""
+        self._rested = now = self._state.now
+        self.deadline = now + self._limits.idle_seconds
 
     def _renew_deadline(self, before: Phase | None) -> None:
         phase, limits = self._parser.phase, self._limits

@@ -1,0 +1,105 @@
+"""Who has to leave when every place is taken, against a plain look at everybody."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from mcpmux.transports.http.room import LOOK_SECONDS, Room
+
+
+class Guest:
+    def __init__(self, peer: str, since: float | None) -> None:
+        self.peer = peer
+        self.since = since
+        self.looked_at = 0
+
+    @property
+    def resting_since(self) -> float | None:
+        self.looked_at += 1
+        return self.since
+
+
+def fill(chance: random.Random, number: int, peers: str) -> tuple[Room[Guest], list[Guest]]:
+    room: Room[Guest] = Room()
+    guests = []
+    for since in range(number):
+        guest = Guest(chance.choice(peers), since if chance.random() < 0.7 else None)
+        guests.append(guest)
+        room.come(guest.peer, guest)
+    return room, guests
+
+
+def plainly(guests: list[Guest], newcomer: str) -> set[Guest]:
+    """Those of whom any may leave."""
+
+    def number(peer: str) -> int:
+        return sum(guest.peer == peer for guest in guests)
+
+    resting = [guest for guest in guests if guest.since is not None]
+    most = max((number(guest.peer) for guest in resting), default=0)
+    if most < number(newcomer):
+        return set()
+    peers = {guest.peer for guest in resting if number(guest.peer) == most}
+    return {min((g for g in resting if g.peer == peer), key=lambda g: g.since or 0) for peer in peers}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_of_the_peer_that_has_most_the_one_that_has_rested_longest_leaves(seed: int):
+    chance = random.Random(seed)
+    room, guests = fill(chance, chance.randrange(40), "abcd")
+    now = 0.0
+    while found := room.make("newcomer", now := now + LOOK_SECONDS):
+        assert found in plainly(guests, "newcomer")
+        guests.remove(found)
+        assert room.taken == len(guests)
+    assert not any(guest.since is not None for guest in guests)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_whatever_happens_meanwhile_who_leaves_rests_and_nobody_of_its_peer_has_for_longer(seed: int):
+    chance = random.Random(seed)
+    room, guests = fill(chance, 30, "abc")
+    left = 0
+    for now in range(30, 300):
+        guest = chance.choice(guests)
+        step = chance.randrange(4)
+        if step == 0:
+            guest.since = None
+        elif step == 1:
+            guest.since = now
+        elif step == 2:
+            guests.append(newcomer := Guest(chance.choice("abc"), now))
+            room.come(newcomer.peer, newcomer)
+        elif found := room.make(peer := chance.choice("abcz"), now):
+            left += 1
+            same = [each for each in guests if each.peer == found.peer]
+            assert found.since == min(each.since for each in same if each.since is not None)
+            assert len(same) >= sum(each.peer == peer for each in guests)
+            guests.remove(found)
+            room.go(found.peer, found)  # it is over later, too
+            assert room.taken == len(guests)
+    assert left > 20
+
+
+def test_a_peer_that_has_more_than_anybody_takes_no_place_from_others():
+    room: Room[Guest] = Room()
+    for guest in (*(Guest("busy", None) for _ in range(9)), Guest("quiet", 1.0)):
+        room.come(guest.peer, guest)
+    assert room.make("busy", LOOK_SECONDS) is None
+    assert room.make("other", LOOK_SECONDS) is not None
+
+
+def test_everybody_is_not_looked_at_for_each_who_comes():
+    room, guests = fill(random.Random(1), 1000, "abcdefgh")
+    for _ in range(200):
+        assert room.make("newcomer", 5.0) is not None
+    assert sum(guest.looked_at for guest in guests) < 1500
+    busy = [Guest("a", None) for _ in range(100)]
+    room = Room()
+    for guest in busy:
+        room.come("a", guest)
+    for _ in range(200):
+        assert room.make("newcomer", 5.0) is None
+    assert sum(guest.looked_at for guest in busy) == 100
