@@ -23,8 +23,12 @@ ANSWER_SHOWN = 300  # characters of an answer that is no stream
 
 
 @asynccontextmanager
-async def open_stream(url: str, token: str | None) -> AsyncIterator[AsyncIterator[list[Record]]]:
+async def open_stream(
+    url: str, token: str | None, *, own: bool = False
+) -> AsyncIterator[AsyncIterator[list[Record]]]:
     """The messages from now on, in lists that are empty now and then. `token` may be in the URL, too.
+
+    `own`: also what mcpmux asks by itself.
 
     Raises Mistake for the URL, TransportError and RemoteProtocolError for what is there. Leaving closes the
     connection.
@@ -34,7 +38,8 @@ async def open_stream(url: str, token: str | None) -> AsyncIterator[AsyncIterato
     if token is not None:
         headers.append(("Authorization", f"Bearer {token}"))
     with HttpPool(origin) as pool:
-        async with pool.request("GET", STREAM_PATH, headers, b"", idempotent=True) as response:
+        path = f"{STREAM_PATH}?own=true" if own else STREAM_PATH
+        async with pool.request("GET", path, headers, b"", idempotent=True) as response:
             if response.status != 200:
                 raise TransportError(await _refusal(origin, response))
             async with aclosing(_read(origin, response)) as records:

@@ -35,6 +35,7 @@ LOOK_SECONDS = 0.1  # between two looks at files that did not grow
 @click.option("-n", "--lines", type=click.IntRange(0, 100_000), default=10, help="Begin with the last N.")
 @by_option
 @click.option("--once", is_flag=True, help="Show the last ones and end.")
+@click.option("--own", is_flag=True, help="Also what mcpmux asks by itself: to connect, who lives.")
 @click.option("--json", "as_json", is_flag=True, help="The messages as they are in a capture, a line each.")
 @click.option("--url", metavar="URL", help="The admin listener of a running mcpmux, in place of files.")
 @click.option("--token", envvar="MCPMUX_ADMIN_TOKEN", help="Its token, or MCPMUX_ADMIN_TOKEN.")
@@ -44,6 +45,7 @@ def tail(
     lines: int,
     by: str,
     once: bool,
+    own: bool,
     as_json: bool,
     url: str | None,
     token: str | None,
@@ -67,17 +69,19 @@ def tail(
     try:
         if url is not None:
             wanted = read_filter(" ".join(where))
-            run(_follow_url, url, token, Lines(wanted, by, as_json=as_json))
+            run(_follow_url, url, token, Lines(wanted, by, own=own, as_json=as_json))
         else:
-            _tail_files(Where(where), lines, by, once, as_json)
+            found = Where(where)
+            _tail_files(found, Lines(found.filter, by, own=own, as_json=as_json), lines, once)
     except KeyboardInterrupt:
         raise click.exceptions.Exit(0) from None
 
 
 class Lines:
-    """Wanted messages or exchanges to lines on stdout."""
+    """Wanted messages or exchanges to lines on stdout. `own`: mcpmux's own are wanted, too."""
 
-    def __init__(self, wanted: Filter, by: str, *, as_json: bool) -> None:
+    def __init__(self, wanted: Filter, by: str, *, own: bool, as_json: bool) -> None:
+        self.own = own
         self._wanted = wanted
         self._by = by
         self._as_json = as_json
@@ -105,15 +109,14 @@ class Lines:
         if self._by == "exchange":
             ended = self._summarizer.add(record)
             return [summary_line(summary, self._paint) for summary in ended if self._wanted.matches(summary)]
-        if record.kind == "start" or not self._wanted.matches(record):
+        if record.kind == "start" or (record.own and not self.own) or not self._wanted.matches(record):
             return []
         if self._as_json:
             return [json_line(record)]
         return [message_line(record, self._paint)]
 
 
-def _tail_files(where: Where, count: int, by: str, once: bool, as_json: bool) -> None:
-    lines = Lines(where.filter, by, as_json=as_json)
+def _tail_files(where: Where, lines: Lines, count: int, once: bool) -> None:
     try:
         follower = Follower(where.paths, where.on_bad)
     except OSError as error:
@@ -158,7 +161,7 @@ async def _look(follower: Follower) -> AsyncGenerator[list[Record], None]:
 
 
 async def _follow_url(url: str, token: str | None, lines: Lines) -> None:
-    async with open_stream(url, token) as source:
+    async with open_stream(url, token, own=lines.own) as source:
         await _show(source, lines)
 
 

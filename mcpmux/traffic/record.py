@@ -15,6 +15,7 @@ not know; a change that would make such a reader wrong gets a new `v`.
 | `leg` | `client` or `upstream` |
 | `direction` | `in` (mcpmux received it) or `out` (mcpmux sent it) |
 | `exchange` | number of the client request that caused it, directly or not; absent when none did |
+| `own` | true for what mcpmux says or asks by itself, and for the answer; absent for everything else |
 | `method` | of the request or notification; of the request that a result or error answers, where known |
 | `id` | JSON-RPC id on this leg |
 | `target` | name or URI that the method is about, as on this leg |
@@ -68,6 +69,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     leg: str | None = None
     direction: str | None = None
     exchange: int | None = None
+    own: bool = False
     method: str | None = None
     id: int | str | None = None
     target: str | None = None

@@ -10,6 +10,7 @@ import msgspec
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.tap import Direction, Leg
+from mcpmux.traffic.record import ANSWERS
 
 
 class Seen(msgspec.Struct, gc=False):
@@ -31,6 +32,13 @@ class Seen(msgspec.Struct, gc=False):
     failed: bool | None = None
     ms: float | None = None
     status: int | None = None
+
+    @property
+    def own(self) -> bool:
+        """Whether mcpmux says or asks this by itself (to connect, to see who lives), or it answers that."""
+        if self.exchange or self.leg.upstream is None:
+            return False
+        return self.direction == ("in" if self.kind in ANSWERS else "out")
 
 
 Passed: TypeAlias = tuple[Leg, Direction, bytes, float, int | None, int, bool]

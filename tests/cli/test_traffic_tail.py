@@ -132,7 +132,7 @@ async def first(source: AsyncIterator[list[Record]], count: int) -> list[Record]
 
 
 async def test_messages_of_a_running_mcpmux_are_shown():
-    lines = Lines(read_filter("upstream=docs"), "exchange", as_json=False)
+    lines = Lines(read_filter("upstream=docs"), "exchange", own=False, as_json=False)
     async with listening() as here:
         url = f"{here.url}/?token={here.token}"
         async with open_stream(url, None) as source:
@@ -149,6 +149,23 @@ async def test_messages_of_a_running_mcpmux_are_shown():
             with pytest.raises((RemoteProtocolError, TransportError)), trio.fail_after(60):
                 async for _ in source:
                     pass
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_what_mcpmux_asks_by_itself_is_shown_when_it_is_asked_for(own: bool):
+    async with listening() as here:
+        docs = here.traffic.upstreams["docs"]
+        async with open_stream(here.url, here.token, own=own) as source:
+            with trio.fail_after(60):
+                assert await anext(source) == []
+            here.traffic.saw(docs, "out", {"id": 1, "method": "ping"})
+            here.traffic.saw(docs, "in", {"id": 1, "result": {}})
+            here.traffic.exchange()
+            records = await first(source, 6 if own else 4)
+        assert sorted(record.own for record in records) == [False] * 4 + [True] * 2 * own
+        for shown in (False, True):
+            lines = Lines(read_filter(""), "message", own=shown, as_json=False)
+            assert len(lines.of(records)) == (len(records) if shown else 4)
 
 
 async def test_a_wrong_token_or_place_is_told():

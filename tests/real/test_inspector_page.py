@@ -80,6 +80,26 @@ async def test_rows_appear_as_it_happens(browser: Browser):
         assert "tools/call" in (await page.run(TEXTS + ".join()"))
 
 
+async def test_what_mcpmux_asks_by_itself_is_shown_when_it_is_asked_for(browser: Browser):
+    async with opened(browser) as (page, here):
+        docs = here.traffic.upstreams["docs"]
+        here.traffic.saw(docs, "out", {"id": 1, "method": "server/discover"})
+        here.traffic.saw(docs, "in", {"id": 1, "result": {}})
+        here.traffic.exchange()
+        await page.wait(f"{ROWS} === 1")
+        assert "tools/call" in (await page.run(TEXTS))[0]
+        await page.run("document.getElementById('own').click()")
+        await page.wait(f"{row_with('server/discover')} !== undefined")
+        assert await page.run(ROWS) == 1
+        await page.run(f"{row_with('server/discover')}.click()")
+        await page.wait("document.getElementById('detail').textContent.includes('server/discover')")
+        here.traffic.saw(docs, "out", {"id": 2, "method": "ping"})
+        await page.wait(f"{ROWS} === 2")
+        await page.run("document.getElementById('own').click()")
+        await page.wait(f"{row_with('tools/call')} !== undefined")
+        assert await page.run(ROWS) == 1
+
+
 async def test_the_token_does_not_stay_in_the_address(browser: Browser):
     async with opened(browser) as (page, here):
         assert await page.run("location.href") == f"{here.url}/"

@@ -118,6 +118,7 @@ async def listening(
     servers: dict[str, ScriptedServer | None] | None = None,
     tap: bool = False,
     file: Any = None,
+    health_interval: float | None = None,
     **settings: Any,
 ) -> AsyncIterator[Listening]:
     """An admin listener on a free port; with `tap` the traffic of its mux is what it shows.
@@ -127,8 +128,9 @@ async def listening(
     traffic = traffic or Traffic()
     servers = servers if servers is not None else {"docs": ScriptedServer(tools=[]), "search": None}
     announced: list[str] = []
+    of_each = {name: {"health_interval": health_interval} for name in servers} if health_interval else None
     async with (
-        open_world(servers, **({"tap": traffic.recorder} if tap else {})) as world,
+        open_world(servers, settings=of_each, **({"tap": traffic.recorder} if tap else {})) as world,
         trio.open_nursery() as nursery,
     ):
         upstreams = UpstreamView(

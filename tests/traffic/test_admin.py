@@ -442,13 +442,37 @@ async def test_subscriptions_are_told_with_their_listeners():
         with trio.fail_after(WAIT_SECONDS):
             await upstream.settled()
             relay.subscriptions.add(mailbox, "docs", "file:///a")
-            await upstream.subscriber.ensure("file:///a")
+            await upstream.subscriber.ensure("file:///a", WAIT_SECONDS)
         (docs,) = (await get(here, "/api/upstreams"))["upstreams"]
         assert docs["sessions"][0]["subscriptions"] == [{"uri": "file:///a", "agreed": True, "listeners": 1}]
-        rows = (await get(here, "/api/exchanges?filter=method%3Dresources/subscribe"))["rows"]
+        subscribing = "/api/exchanges?filter=method%3Dresources/subscribe"
+        assert (await get(here, subscribing))["rows"] == []
+        rows = (await get(here, f"{subscribing}&own=true"))["rows"]
         assert [(row["target"], row["status"], row["leg"]) for row in rows] == [
             ("file:///a", "ok", "upstream")
         ]
+
+
+async def test_what_mcpmux_asks_by_itself_is_shown_when_it_is_asked_for():
+    server = ScriptedServer(tools=[], handlers={"tools/call": call_nothing})
+    async with listening(servers={"docs": server}, health_interval=0.05, tap=True) as here:
+        with trio.fail_after(WAIT_SECONDS):
+            while sum(message["method"] == "server/discover" for message in server.seen) < 5:
+                await trio.lowlevel.checkpoint()
+        await here.world.client().request("tools/call", {"name": "docs__t"})
+        rows = (await get(here, "/api/exchanges"))["rows"]
+        assert [row["method"] for row in rows] == ["tools/call"]
+        own = (await get(here, "/api/exchanges?own=true"))["rows"]
+        assert {row["method"] for row in own} == {"server/discover"}
+        assert len(own) >= 4
+        detail = await get(here, f"/api/exchanges/{own[-1]['row']}?own=true")
+        assert [message["record"]["own"] for message in detail["messages"]] == [True, True]
+        detail = await get(here, f"/api/exchanges/{rows[0]['row']}")
+        assert not any("own" in message["record"] for message in detail["messages"])
+
+
+async def call_nothing(*_):
+    return {"resultType": "complete", "content": []}
 
 
 async def test_stats_are_of_the_window_and_of_upstreams_and_whole_exchanges():

@@ -76,10 +76,23 @@ def test_what_belongs_to_no_exchange_has_rows_of_its_own():
     traffic.saw(docs, "in", {"id": 1, "result": {}})
     traffic.recorder.saw(docs, "in", b"no JSON")
     assert [(row.first.method, row.status, row.count) for row in reversed(rows(traffic))] == [
-        ("server/discover", "ok", 2),
         ("notifications/tools/list_changed", "note", 1),
         (None, "invalid", 1),
     ]
+    (own,) = traffic.ring.own.before(2)
+    assert (own.first.method, own.status, own.count) == ("server/discover", "ok", 2)
+
+
+def test_what_mcpmux_asks_by_itself_takes_no_place_from_what_clients_do():
+    traffic = Traffic(rows=16)
+    exchange = traffic.exchange()
+    docs = traffic.upstreams["docs"]
+    for number in range(100):
+        traffic.saw(docs, "out", {"id": number, "method": "ping"})
+        traffic.saw(docs, "in", {"id": number, "result": {}})
+    assert [row.exchange for row in rows(traffic)] == [exchange]
+    own = list(traffic.ring.own.before(traffic.ring.own.last + 1))
+    assert [row.count for row in own] == [2, 2]
 
 
 def test_an_answer_to_nothing_is_no_open_row():

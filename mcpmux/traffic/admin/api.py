@@ -11,6 +11,9 @@
 | `/api/stats?window=&slots=` | durations per upstream and method, and over time; `window` in seconds |
 | `/health/live` | 200 |
 | `/health/ready` | 200; 503 while mcpmux stops, and as `admin.ready` says |
+
+What is about exchanges and traffic takes `own=true`: what mcpmux asks by itself (to connect, to see who
+lives), which is not shown otherwise. Exchanges are these alone then, traffic is these, too.
 """
 
 from __future__ import annotations
@@ -100,47 +103,53 @@ class Api:
         except FilterError as error:
             raise BadQuestion(str(error)) from None
 
-    def _matches(self, visit: Visit) -> Matches | None:
+    def _matches(self, visit: Visit, view: LiveView) -> Matches | None:
         wanted = self._filter(visit)
-        return RowFilter(self._view, wanted).matches if wanted is not None else None
+        return RowFilter(view, wanted).matches if wanted is not None else None
+
+    def _view_for(self, visit: Visit) -> LiveView:
+        return self._view.own if _wants_own(visit) else self._view
 
     async def _exchanges(self, visit: Visit) -> None:
-        ring = self._view.ring
+        view = self._view_for(visit)
+        ring = view.ring
         before = whole_number(visit.query, "before", 0, 2**53, ring.last + 1)
         most = whole_number(visit.query, "limit", 1, PAGE_ROWS, PAGE_ROWS)
-        await self._send(visit, await self._view.find(self._matches(visit), before, most))
+        await self._send(visit, await view.find(self._matches(visit, view), before, most))
 
     async def _exchange(self, visit: Visit) -> None:
-        row = self._row(visit)
+        view = self._view_for(visit)
+        row = self._row(visit, view)
         if row is None:
             await self._gone(visit)
             return
-        messages = await self._view.messages(row)
-        await self._send(visit, {"row": self._view.summary(row), "messages": messages})
+        messages = await view.messages(row)
+        await self._send(visit, {"row": view.summary(row), "messages": messages})
 
     async def _message(self, visit: Visit) -> None:
-        row = self._row(visit)
+        view = self._view_for(visit)
+        row = self._row(visit, view)
         seq = whole_number(visit.path, "seq", 1, 2**53, 0)
-        message = await self._view.whole(row, seq) if row is not None else None
+        message = await view.whole(row, seq) if row is not None else None
         await (self._send(visit, message) if message is not None else self._gone(visit))
 
-    def _row(self, visit: Visit) -> Row | None:
-        return self._view.ring.row(whole_number(visit.path, "row", 1, 2**53, 0))
+    def _row(self, visit: Visit, view: LiveView) -> Row | None:
+        return view.ring.row(whole_number(visit.path, "row", 1, 2**53, 0))
 
     async def _gone(self, visit: Visit) -> None:
         await self._send(visit, {"error": "it is not here any more; newer traffic took its place"}, 404)
 
     async def _stream_exchanges(self, visit: Visit) -> None:
         self._only_get(visit)
-        since = whole_number(visit.query, "since", 0, 2**53, self._view.ring.seq)
-        matches = self._matches(visit)
-        await stream_rows(self._view, matches, since, visit.reply, self._stream_fields, self._stopping)
+        view = self._view_for(visit)
+        since = whole_number(visit.query, "since", 0, 2**53, view.ring.seq)
+        matches = self._matches(visit, view)
+        await stream_rows(view, matches, since, visit.reply, self._stream_fields, self._stopping)
 
     async def _stream_traffic(self, visit: Visit) -> None:
         self._only_get(visit)
-        await stream_records(
-            self._view, self._filter(visit), visit.reply, self._stream_fields, self._stopping
-        )
+        views = [self._view, self._view.own] if _wants_own(visit) else [self._view]
+        await stream_records(views, self._filter(visit), visit.reply, self._stream_fields, self._stopping)
 
     def _only_get(self, visit: Visit) -> None:
         if visit.request.method != "GET":
@@ -190,6 +199,10 @@ class Api:
         states = await self._upstreams.told_states()
         ready = not self._stopping.is_set() and is_ready(self._ready_when, states.values())
         await self._send(visit, {"ready": ready}, 200 if ready else 503)
+
+
+def _wants_own(visit: Visit) -> bool:
+    return visit.query.get("own") == "true"
 
 
 def is_ready(when: str, states: Collection[str]) -> bool:

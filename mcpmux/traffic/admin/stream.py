@@ -6,6 +6,8 @@ meanwhile, and is told how much. A stream ends when we stop, or when its reader 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
 from mcpmux.runtime.downstreams.http_answer import STREAM_HEADERS
@@ -81,35 +83,41 @@ def _rows_event(view: LiveView, rows: list[Summary], gone: list[int], skipped: i
 
 
 async def stream_records(
-    view: LiveView, wanted: Filter | None, reply: HttpReply, fields: Fields, stopping: trio.Event
+    views: Sequence[LiveView], wanted: Filter | None, reply: HttpReply, fields: Fields, stopping: trio.Event
 ) -> None:
     """Events `record`: each message as a capture has it. `missed`: how many a slow reader has not got."""
-    ring = view.ring
-    position, quiet = ring.seq, 0.0
+    positions, quiet = [view.ring.seq for view in views], 0.0
     await reply.open(200, (*STREAM_HEADERS, *fields), COMMENT)
     while True:
         over = stopping.is_set()  # what has passed by now is told
-        found, position, missed = ring.messages_since(position, RECORDS_AT_ONCE)
-        data = encode_event(b'{"missed":%d}' % missed, event="missed") if missed else b""
-        parts = [data]
-        for index, kept in enumerate(found):
-            record = await _read(view, kept)
-            if wanted is None or wanted.matches(record):
-                parts.append(encode_event(encode_record(record).rstrip(b"\n"), event="record"))
-            if index % BREATH == 0:
-                await trio.lowlevel.checkpoint()
-        data = b"".join(parts)
-        if data:
+        parts = []
+        for number, view in enumerate(views):
+            found, positions[number], missed = view.ring.messages_since(positions[number], RECORDS_AT_ONCE)
+            if missed:
+                parts.append(encode_event(b'{"missed":%d}' % missed, event="missed"))
+            parts += await _events_of(view, found, wanted)
+        if parts:
             quiet = 0.0
-            await reply.write(data)
+            await reply.write(b"".join(parts))
         elif quiet >= QUIET_SECONDS:
             quiet = 0.0
             await reply.write(COMMENT)
-        if position == ring.seq:
+        if all(position == view.ring.seq for position, view in zip(positions, views, strict=True)):
             if over:
                 return
             quiet += TICK_SECONDS
             await trio.sleep(TICK_SECONDS)
+
+
+async def _events_of(view: LiveView, found: Sequence[Kept], wanted: Filter | None) -> list[bytes]:
+    events = []
+    for index, kept in enumerate(found):
+        record = await _read(view, kept)
+        if wanted is None or wanted.matches(record):
+            events.append(encode_event(encode_record(record).rstrip(b"\n"), event="record"))
+        if index % BREATH == 0:
+            await trio.lowlevel.checkpoint()
+    return events
 
 
 async def _read(view: LiveView, kept: Kept) -> Record:

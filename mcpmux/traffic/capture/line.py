@@ -148,6 +148,7 @@ class LineEncoder:
                     at / MICROS,
                     kinds.get((kind, seen.direction, method)) or self._kind(kinds, seen, method),
                     seen.exchange,
+                    not seen.exchange and seen.own,
                     request_id,
                     target,
                     seen.status,

@@ -21,6 +21,7 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     at: float
     kind: Raw
     exchange: int = 0
+    own: bool = False
     id: Id | None = None
     target: str | None = None
     status: int | None = None

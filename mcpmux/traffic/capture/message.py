@@ -81,6 +81,7 @@ def to_record(
         leg=leg.side,
         direction=seen.direction,
         exchange=seen.exchange or None,
+        own=seen.own,
         method=redactor.redact_name(method),
         id=request_id,
         target=target,

@@ -69,8 +69,8 @@ export async function post(path) {
 /** The live list. It comes back by itself after a loss; `onState` is told `live`, `lost` or `closed`. */
 export class Stream {
   /** `since`: `messages` of the list that it goes on from. */
-  constructor(filter, since, onRows, onState) {
-    this.source = new EventSource(`/api/exchanges/stream?${new URLSearchParams({ filter, since })}`);
+  constructor(filter, own, since, onRows, onState) {
+    this.source = new EventSource(`/api/exchanges/stream?${new URLSearchParams({ filter, own, since })}`);
     this.source.addEventListener("rows", (event) => onRows(JSON.parse(event.data)));
     this.source.addEventListener("open", () => onState("live"));
     this.source.addEventListener("error", () => {

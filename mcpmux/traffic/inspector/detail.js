@@ -35,8 +35,9 @@ export class Detail {
     this.onClose();
   }
 
-  /** Shows a row. `focus`: whether the keyboard goes there, too. */
-  async open(number, focus) {
+  /** Shows a row. `focus`: whether the keyboard goes there, too; `own`: it is one of mcpmux's own. */
+  async open(number, focus, own) {
+    this.own = own;
     this.element.hidden = false;
     if (focus) this.element.focus({ preventScroll: true });
     if (number === this.number && this.data?.row.status !== "open") return;
@@ -45,7 +46,7 @@ export class Detail {
     this.loading?.abort();
     this.loading = new AbortController();
     try {
-      const data = await get(`/api/exchanges/${number}`, null, this.loading.signal);
+      const data = await get(`/api/exchanges/${number}`, { own }, this.loading.signal);
       if (this.number !== number) return;
       const before = this.data?.messages;
       this.data = data;
@@ -63,7 +64,7 @@ export class Detail {
     if (row.row !== this.number || !this.data || row.messages === this.data.row.messages || this.waiting) return;
     this.waiting = setTimeout(() => {
       this.waiting = null;
-      if (row.row === this.number) this.open(row.row, false);
+      if (row.row === this.number) this.open(row.row, false, this.own);
     }, AGAIN_MS);
   }
 
@@ -158,7 +159,7 @@ export class Detail {
 
   async whole(message, box) {
     try {
-      const { record } = await get(`/api/exchanges/${this.number}/${message.record.seq}`);
+      const { record } = await get(`/api/exchanges/${this.number}/${message.record.seq}`, { own: this.own });
       box.lastElementChild.remove();
       box.lastElementChild.replaceWith(record.message !== undefined ? tree(record.message) : h("pre", {}, record.text ?? ""));
     } catch (problem) {

@@ -15,6 +15,7 @@ const VIEWS = ["exchanges", "upstreams", "latency"];
 const LOST = "Not connected. mcpmux may have been started anew: open the URL that it printed.";
 
 const filter = byId("filter");
+const own = byId("own");
 const view = byId("view-exchanges");
 const rows = new Rows(changed, report);
 const list = new List(byId("list"), rows, selected, (number, focus) => openDetail(number, focus));
@@ -48,7 +49,8 @@ function report(problem) {
 
 async function apply(text) {
   try {
-    await rows.start(text);
+    if (rows.own !== own.checked && detail.isOpen) detail.close();
+    await rows.start(text, own.checked);
   } catch (problem) {
     report(problem);
     return;
@@ -62,7 +64,7 @@ async function apply(text) {
 
 function connect() {
   stream?.close();
-  stream = new Stream(rows.filter, rows.messages, (event) => rows.hear(event), state);
+  stream = new Stream(rows.filter, rows.own, rows.messages, (event) => rows.hear(event), state);
 }
 
 function state(word) {
@@ -94,7 +96,7 @@ function selected(number) {
 
 function openDetail(number, focus) {
   view.dataset.detail = "open";
-  detail.open(number, focus);
+  detail.open(number, focus, rows.own);
   requestAnimationFrame(() => list.reveal());
 }
 
@@ -141,6 +143,7 @@ filter.addEventListener("keydown", (event) => {
     list.key(event);
   }
 });
+own.addEventListener("change", () => apply(filter.value.trim()));
 byId("pause").addEventListener("click", togglePause);
 byId("paused").lastElementChild.addEventListener("click", resume);
 

@@ -14,6 +14,7 @@ export class Rows {
     this.onChange = onChange;
     this.onProblem = onProblem;
     this.filter = "";
+    this.own = false; // what mcpmux has asked by itself, which has numbers of its own
     this.paused = false;
     this.flooded = false;
     this.reset();
@@ -55,9 +56,10 @@ export class Rows {
   }
 
   /** Starts over with another filter. Throws Problem when the filter makes no sense. */
-  async start(filter) {
-    const part = await get("/api/exchanges", { filter, limit: CHUNK });
+  async start(filter, own = this.own) {
+    const part = await get("/api/exchanges", { filter, own, limit: CHUNK });
     this.filter = filter;
+    this.own = own;
     this.reset();
     this.first = part.first;
     this.last = this.top = part.last;
@@ -95,7 +97,7 @@ export class Rows {
     const round = this.round;
     this.asking.add(before);
     try {
-      const part = await get("/api/exchanges", { filter: this.filter, before, limit: CHUNK });
+      const part = await get("/api/exchanges", { filter: this.filter, own: this.own, before, limit: CHUNK });
       if (round !== this.round) return;
       this.first = part.first;
       this.add(part);

@@ -55,6 +55,7 @@ class _Subject(Summary):
     def __init__(self, view: LiveView, row: Row, heard: frozenset[int]) -> None:
         shown = view.summary(row)
         messages = [kept.seen for kept in row.messages]
+        self.own = row.first.own
         self.run, self.seq, self.exchange = view.run_name, 0, row.exchange
         self.time, self.at = view.time_of(row.first), row.first.at
         self.kind = "exchange" if row.exchange else row.first.kind

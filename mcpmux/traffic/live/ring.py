@@ -7,6 +7,9 @@ the wire: nothing of it may be shown but through `live_view`, which redacts.
 A row is what a person takes for one thing: an exchange with all its messages on both legs, or what belongs to
 no exchange: a notification, or a request of mcpmux's own with its answer. Rows have consecutive numbers; so
 have messages (`seq`). Readers keep the number up to which they have read, and miss what has gone meanwhile.
+
+What mcpmux asks by itself, every half a minute of each idle server, is in a ring of its own, with numbers of
+its own, so that it takes no place from what clients do.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from mcpmux.traffic.seen import Exchange, Seen
 
 MESSAGE_BYTES = 400  # what a message takes besides its text
 ROW_BYTES = 600  # what a row takes besides its messages
+OWN_SHARE = 8  # mcpmux's own may take as much again as a part of this
 SHARE = 8  # one row may take a part of this much of the memory, one message half of that
 ROW_MESSAGES = 2000  # of one row; a listen lasts for days
 RECENT = 16_384  # messages; some seconds of a flood
@@ -115,8 +119,14 @@ class Row(msgspec.Struct, gc=False):
 class LiveRing:
     """See the module. It is a Sink, and a Keeper that only takes note."""
 
-    def __init__(self, most_rows: int, most_bytes: int, recent: int = RECENT) -> None:
-        """`recent`: messages that a reader may be behind."""
+    def __init__(
+        self, most_rows: int, most_bytes: int, recent: int = RECENT, *, is_own: bool = False
+    ) -> None:
+        """`recent`: messages that a reader may be behind. `is_own`: it is for mcpmux's own."""
+        self.own: LiveRing | None = None
+        if not is_own:
+            part = max(1, most_rows // OWN_SHARE), most_bytes // OWN_SHARE
+            self.own = LiveRing(*part, recent, is_own=True)
         self._most_rows = most_rows
         self._most_bytes = most_bytes
         self._most_of_row = most_bytes // SHARE
@@ -138,6 +148,9 @@ class LiveRing:
 
     def take(self, seen: Seen, size: int | None = None) -> None:
         """See Sink. `size`: of a message whose text is not all there."""
+        if self.own is not None and seen.own:
+            self.own.take(seen, size)
+            return
         self.seq += 1
         size = len(seen.data) if size is None else size
         if size > self._most_of_message:

@@ -80,12 +80,13 @@ Matches = Callable[[Row], bool]
 
 
 class LiveView:
-    """Reads a ring for people."""
+    """Reads a ring for people. `own`: the view of what mcpmux has asked by itself."""
 
     def __init__(self, ring: LiveRing, redactor: Redactor, run: Run) -> None:
         self.ring = ring
         self.redactor = redactor
         self._run = run
+        self.own = LiveView(ring.own, redactor, run) if ring.own is not None else self
 
     def __repr__(self) -> str:
         return f"<LiveView {self.ring!r}>"

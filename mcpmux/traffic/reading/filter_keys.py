@@ -161,6 +161,7 @@ _TABLE = (
     Key("size", ("bytes",), "size", "of the message", lambda s: s.size),
     Key("code", (), "number", "JSON-RPC error code", lambda s: s.code),
     Key("exchange", (), "number", "number of the exchange", lambda s: s.exchange),
+    Key("own", (), "flag", "a flag: mcpmux has asked by itself", lambda s: s.own),
     Key("since", (), "since", "that passed in the last 10m, or since 12:30", lambda s: s.time[:TIME_LENGTH]),
     Key("until", (), "since", "that passed before", lambda s: s.time[:TIME_LENGTH]),
     Key("time", (), "time", "when it passed, in UTC", lambda s: s.time[:TIME_LENGTH]),

@@ -53,6 +53,7 @@ class Summary:
         "messages",
         "method",
         "ms",
+        "own",
         "peer",
         "redacted",
         "revision",
@@ -71,6 +72,7 @@ class Summary:
 
     def __init__(self, asked: Record) -> None:
         self.kind = "exchange"
+        self.own = False
         self.run, self.seq, self.exchange = asked.run, asked.seq, asked.exchange
         self.time, self.at, self.method, self.id = asked.time, asked.at, asked.method, asked.id
         self.client, self.session, self.revision = asked.client, asked.session, asked.revision
