@@ -20,16 +20,20 @@ NAMES_KEPT: Final = 10_000  # shortened names whose own names are remembered
 
 
 class Owners(NamedTuple):
-    """Who owns a URI; `missing`: who could not be asked, with a sentence why."""
+    """Who owns a URI or a name; `missing`: who could not be asked, with a sentence why."""
 
     names: list[str]
     missing: dict[str, str]
 
 
 class _Search:
-    """Who has claimed a URI so far. `again`: whether anybody was judged by what is remembered of it."""
+    """Who has claimed something so far. `again`: whether anybody was judged by what is remembered of it.
 
-    def __init__(self, uri: str, call: Call, *, anew: bool) -> None:
+    `list_method`: the list that has it; what is in none of RESOURCES_LIST may be one of a template.
+    """
+
+    def __init__(self, list_method: str, uri: str, call: Call, *, anew: bool) -> None:
+        self.list_method = list_method
         self.uri = uri
         self.call = call
         self.anew = anew
@@ -54,9 +58,16 @@ class Catalog:
 
         What does not answer in its time owns nothing, and is `missing`.
         """
-        search = await self._search(_Search(uri, call, anew=False), asked)
+        return await self._owners(RESOURCES_LIST, uri, call, asked)
+
+    async def owners_of_name(self, list_method: str, name: str, call: Call, asked: Collection[str]) -> Owners:
+        """Those of `asked` that list a tool or prompt of that name; the rest is as in `owners_of`."""
+        return await self._owners(list_method, name, call, asked)
+
+    async def _owners(self, list_method: str, text: str, call: Call, asked: Collection[str]) -> Owners:
+        search = await self._search(_Search(list_method, text, call, anew=False), asked)
         if search.again and not (search.listed or search.templated):
-            search = await self._search(_Search(uri, call, anew=True), asked)
+            search = await self._search(_Search(list_method, text, call, anew=True), asked)
         owners = search.listed or search.templated
         return Owners([name for name in asked if name in owners], search.missing)
 
@@ -68,8 +79,10 @@ class Catalog:
 
     async def _claim(self, upstream: Upstream, search: _Search) -> None:
         try:
-            if search.uri in await self._known(upstream, RESOURCES_LIST, search):
+            if search.uri in await self._known(upstream, search.list_method, search):
                 search.listed.add(upstream.name)
+                return
+            if search.list_method != RESOURCES_LIST:
                 return
             templates = await self._known(upstream, TEMPLATES_LIST, search)
             if any(matches(template, search.uri) for template in templates):

@@ -135,13 +135,13 @@ class Guard:
             raise as_refused(refusal, rule)
 
     def candidates(
-        self, principal: Principal, upstreams: Collection[str], use: str, uri: str
+        self, principal: Principal, upstreams: Collection[str], use: str, uri: str, *, is_uri: bool = True
     ) -> Collection[str]:
-        """The upstreams of which a URI that nobody is named in may be used, if they own it."""
+        """The upstreams of which a URI, or a name, that nobody is named in may be used, if they own it."""
         policy = self.policy
         if policy is None:
             return upstreams
-        if use == m.COMPLETE:
+        if use == m.COMPLETE and is_uri:
             return [name for name in upstreams if policy.may_complete(principal, name, uri).allowed]
         return [name for name in upstreams if policy.allows(principal, name, use, uri)]
 
@@ -269,12 +269,13 @@ def no_resource(uri: str) -> RpcError:
     return RpcError(INVALID_PARAMS, f"Resource not found: no upstream owns {uri}", {"uri": uri})
 
 
-def one_of(uri: str, exposed: list[str]) -> RpcError:
-    """-32602: several upstreams have that resource; `exposed`: how each of theirs is asked for."""
+def one_of(refusal: RpcError, wanted: str, exposed: list[str]) -> RpcError:
+    """What several upstreams own; `refusal`: if nobody did. `exposed`: how that of each is asked for."""
+    what = refusal.message.partition(":")[0]
     return RpcError(
-        INVALID_PARAMS,
-        f"Resource not found: {uri} belongs to several upstreams: ask for {' or '.join(exposed)}",
-        {"uri": uri, "candidates": exposed},
+        refusal.code,
+        f"{what}: {wanted} belongs to several upstreams: ask for {' or '.join(exposed)}",
+        {**refusal.data, "candidates": exposed},
     )
 
 

@@ -15,7 +15,7 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite, task_ids
 from mcpmux.mux.identity import merge_capabilities, merge_instructions
-from mcpmux.mux.namespace import Namespace
+from mcpmux.mux.namespace import Namespace, Space
 from mcpmux.mux.policy import NO_RULE, Policy
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Notify
@@ -31,7 +31,7 @@ from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.asker import Asker
 from mcpmux.runtime.calls import Client
-from mcpmux.runtime.catalog import Catalog
+from mcpmux.runtime.catalog import Catalog, Owners
 from mcpmux.runtime.errand import Errand, Errands, Narrow, Seal
 from mcpmux.runtime.guard import Guard, as_refused, confined, no_item, no_method, no_resource, no_task, one_of
 from mcpmux.runtime.mailbox import Mailbox
@@ -265,24 +265,23 @@ class Router:
 
     async def _find_and_read(self, uri: str, call: Call, notify: Notify) -> Fields:
         owner, own, missing = await self._resolve_uri(uri, call, m.RESOURCES_READ)
-        result = await self._read_from(owner, own, call, notify)
-        if missing:
-            mention(result, self._fleet, missing)
+        result = self._mentioned(await self._read_from(owner, own, call, notify), missing)
         return result if self.guard.policy is None else confined(result)
 
     async def _call_tool(self, call: Call, notify: Notify) -> Fields:
         namespace = self.namespace
         name = _required_text(call, "name")
-        owner, own = await self._resolve_name(m.TOOLS_LIST, name, call, m.TOOLS_CALL)
+        owner, own, missing = await self._resolve_name(m.TOOLS_LIST, name, call, m.TOOLS_CALL)
         params = {**call.params, "name": raw(own)}
         if "arguments" in params:
             params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, namespace)
-        return await self._routed(call, owner, params, notify)
+        return self._mentioned(await self._routed(call, owner, params, notify), missing)
 
     async def _get_prompt(self, call: Call, notify: Notify) -> Fields:
         name = _required_text(call, "name")
-        owner, own = await self._resolve_name(m.PROMPTS_LIST, name, call, m.PROMPTS_GET)
-        return await self._routed(call, owner, {**call.params, "name": raw(own)}, notify)
+        owner, own, missing = await self._resolve_name(m.PROMPTS_LIST, name, call, m.PROMPTS_GET)
+        result = await self._routed(call, owner, {**call.params, "name": raw(own)}, notify)
+        return self._mentioned(result, missing)
 
     async def _complete(self, call: Call, notify: Notify) -> Fields:
         try:
@@ -295,10 +294,17 @@ class Router:
             owner, own, _ = await self._resolve_uri(uri, call, m.COMPLETE)
             ref["uri"] = raw(own)
         elif kind == "ref/prompt" and name is not None:
-            owner, ref["name"] = _with_raw(await self._resolve_name(m.PROMPTS_LIST, name, call, m.COMPLETE))
+            owner, own, _ = await self._resolve_name(m.PROMPTS_LIST, name, call, m.COMPLETE)
+            ref["name"] = raw(own)
         else:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be a ref/prompt or a ref/resource')
         return await self._routed(call, owner, {**call.params, "ref": raw(ref)}, notify)
+
+    def _mentioned(self, result: Fields, missing: Reasons) -> Fields:
+        """The result (changed in place), in which is said who might have been meant, too."""
+        if missing:
+            mention(result, self._fleet, missing)
+        return result
 
     def _routed(self, call: Call, owner: str, params: Fields, notify: Notify) -> Awaitable[Fields]:
         """Ask `owner`, see `Asker`. Raises RpcError at once when it was removed."""
@@ -337,34 +343,56 @@ class Router:
             return (*found, {})
         # Who may not have it from an upstream does not even make that upstream be asked.
         asked = guard.candidates(call.principal, self._fleet, use, uri)
-        candidates, missing = await self._catalog.owners_of(uri, call, asked)
-        if missing and len(candidates) < 2 and (not candidates or self._merger.strict):
-            raise incomplete(f"It is not known who owns {uri}", self._fleet, missing, uri=uri)
-        if len(candidates) == 1:
-            return candidates[0], uri, missing
-        if not candidates and len(asked) < len(self._fleet):
-            raise as_refused(no_resource(uri), NO_RULE)
-        if not candidates:
-            raise no_resource(uri)
-        exposed = [namespace.spaces[name].expose_uri(uri) for name in candidates]
-        raise one_of(uri, exposed)
+        owners = await self._catalog.owners_of(uri, call, asked)
+        owner = self._sole(owners, uri, no_resource(uri), Space.expose_uri, all_asked=len(asked))
+        return owner, uri, owners.missing
 
-    async def _resolve_name(self, list_method: str, name: str, call: Call, use: str) -> tuple[str, str]:
-        """(upstream, its own name) of the name of something in a list. Raises RpcError."""
+    def _sole(
+        self,
+        owners: Owners,
+        wanted: str,
+        refusal: RpcError,
+        expose: Callable[[Space, str], str],
+        *,
+        all_asked: int,
+    ) -> str:
+        """The only owner of what names nobody. Raises RpcError when that is unclear or there is none."""
+        candidates, missing = owners
+        if missing and len(candidates) < 2 and (not candidates or self._merger.strict):
+            raise incomplete(f"It is not known who owns {wanted}", self._fleet, missing, **refusal.data)
+        if len(candidates) == 1:
+            return candidates[0]
+        if not candidates:
+            raise refusal if all_asked == len(self._fleet) else as_refused(refusal, NO_RULE)
+        spaces = self.namespace.spaces
+        raise one_of(refusal, wanted, [expose(spaces[name], wanted) for name in candidates])
+
+    async def _resolve_name(
+        self, list_method: str, name: str, call: Call, use: str
+    ) -> tuple[str, str, Reasons]:
+        """(upstream, its own name, who might have it, too) of the name of something in a list.
+
+        Raises RpcError.
+        """
         namespace, guard = self.namespace, self.guard
         missing = no_item(m.LISTS[list_method].items.removesuffix("s"), name)
         found = namespace.resolve_name(name)
-        if found is not None and not guard.may_use(call.principal, found[0], use):
+        if found is None:
+            asked = guard.candidates(call.principal, self._fleet, use, name, is_uri=False)
+            owners = await self._catalog.owners_of_name(list_method, name, call, asked)
+            owner = self._sole(owners, name, missing, Space.expose_name, all_asked=len(asked))
+            return owner, name, owners.missing
+        if not guard.may_use(call.principal, found[0], use):
             raise as_refused(missing, NO_RULE)
-        if found is not None and namespace.is_shortened(name):
+        if namespace.is_shortened(name):
             match = partial(namespace.match_name, name, found[0])
             own = await self._catalog.find_name(list_method, found[0], name, call, match)
-            found = (found[0], own) if own is not None else None
-        if found is None:
-            raise missing
+            if own is None:
+                raise missing
+            found = found[0], own
         if guard.policy is not None:
             guard.check(call.principal, found[0], use, found[1], missing)
-        return found
+        return (*found, {})
 
 
 def _required_text(call: Call, key: str) -> str:
@@ -372,7 +400,3 @@ def _required_text(call: Call, key: str) -> str:
     if text is None:
         raise RpcError(INVALID_PARAMS, f'Invalid params: "{key}" must be a string')
     return text
-
-
-def _with_raw(resolved: tuple[str, str]) -> tuple[str, Raw]:
-    return resolved[0], raw(resolved[1])

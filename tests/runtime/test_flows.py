@@ -96,6 +96,70 @@ async def test_a_raw_uri_reaches_its_only_owner_and_names_the_candidates_of_seve
         assert failure.value.error["code"] == -32602
 
 
+async def say_name(server: ScriptedServer, params: Json, message: Json) -> Json:
+    """An answer that says what was called; of a completion, what it was about."""
+    name = params.get("name") or params["ref"]["name"]
+    content = {"type": "text", "text": name}
+    done: dict[str, Json] = {
+        "tools/call": {"content": [content]},
+        "prompts/get": {"messages": [{"role": "user", "content": content}]},
+        "completion/complete": {"completion": {"values": [name]}},
+    }
+    return done[message["method"]] | ({"resultType": "complete"} if server.modern else {})
+
+
+def named(revision: str, *names: str) -> ScriptedServer:
+    """A server with a tool and a prompt of each name."""
+    return ScriptedServer(
+        revision,
+        tools=[{"name": name, "inputSchema": {"type": "object"}} for name in names],
+        prompts=[{"name": name} for name in names],
+        handlers=dict.fromkeys(["tools/call", "prompts/get", "completion/complete"], say_name),
+        capabilities={"tools": {}, "prompts": {}, "completions": {}},
+    )
+
+
+NAMING = {
+    "tools/call": lambda name: {"name": name},
+    "prompts/get": lambda name: {"name": name},
+    "completion/complete": lambda name: {
+        "ref": {"type": "ref/prompt", "name": name},
+        "argument": {"name": "a", "value": ""},
+    },
+}
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+@pytest.mark.parametrize("method", NAMING)
+async def test_a_raw_name_reaches_its_only_owner_and_names_the_candidates_of_several(
+    method, down, up, autojump_clock
+):
+    servers = {"docs": named(up, "find", "both"), "other": named(up, "both", "only_here")}
+    async with open_world(servers) as world:
+        client = await open_client(world, down)
+        await client.request(method, NAMING[method]("only_here"))
+        asked = [message["params"] for message in servers["other"].seen if message["method"] == method]
+        assert [(params.get("name") or params["ref"]["name"]) for params in asked] == ["only_here"]
+        with pytest.raises(RpcFailure) as failure:
+            await client.request(method, NAMING[method]("both"))
+        assert failure.value.error["code"] == -32602
+        assert failure.value.error["data"] == {"name": "both", "candidates": ["docs__both", "other__both"]}
+        assert "docs__both or other__both" in failure.value.error["message"]
+        with pytest.raises(RpcFailure) as failure:
+            await client.request(method, NAMING[method]("nosuch"))
+        assert failure.value.error["code"] == -32602
+
+
+async def test_whose_a_raw_name_is_is_not_known_while_somebody_who_may_have_it_is_away(autojump_clock):
+    async with open_world({"docs": named(LEGACY, "find"), "gone": None}) as world:
+        client = world.client()
+        found = await client.request("tools/call", {"name": "find"})
+        assert "gone" in found["_meta"]["dev.mcpmux/upstreams"]
+        with pytest.raises(RpcFailure, match="It is not known who owns nosuch"):
+            await client.request("tools/call", {"name": "nosuch"})
+
+
 @pytest.mark.parametrize("page_size", [1, 7, 1000])
 async def test_walking_all_pages_sees_every_item_once_and_fetches_each_page_once(page_size, autojump_clock):
     servers = {
