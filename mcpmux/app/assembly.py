@@ -29,6 +29,7 @@ from mcpmux.runtime.upstreams.upstream import OpenChannel
 from mcpmux.transports.process import StopLadder
 from mcpmux.transports.receiving import open_reception
 from mcpmux.transports.reception import Reception, available
+from mcpmux.transports.tls.renewal import TlsContexts
 
 STOP_LADDER = StopLadder(close_seconds=2.0, terminate_seconds=2.0)
 
@@ -68,13 +69,14 @@ async def _open_mux(
     mark: str,
     store: Store,
 ) -> AsyncIterator[Mux]:
-    limits = config.limits
+    limits, certificates = config.limits, TlsContexts()
     opener = ChannelOpener(
         limits.max_message_bytes,
         limits.max_head_bytes,
         STOP_LADDER,
         head_fields=limits.max_header_fields,
         reception=reception,
+        certificates=certificates,
     )
     server_info = implementation(config.identity)
     guard = Guard(policy_of(config.access))
@@ -96,5 +98,15 @@ async def _open_mux(
         nursery.start_soon(relay.run, name="relay")
         await nursery.start(tasks.waits.run)
         await nursery.start(fleet.run, name="fleet")
-        yield Mux(config, router, front, relay, fleet, merger, sessions, reception)
+        yield Mux(
+            config,
+            router,
+            front,
+            relay,
+            fleet,
+            merger,
+            sessions,
+            reception,
+            certificates=certificates,
+        )
         nursery.cancel_scope.cancel()

@@ -56,7 +56,7 @@ class Steered(Protocol):
         ...
 
     async def renew(self) -> tuple[str, ...]:
-        """Read the listeners' certificates again: whose have changed. Raises ConfigError, and none has."""
+        """Read all certificates again: whose have changed. Raises ConfigError, and none has."""
         ...
 
     async def settled(self) -> None:

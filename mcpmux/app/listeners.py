@@ -34,7 +34,7 @@ from mcpmux.transports.reception import Reception
 from mcpmux.transports.stdio import open_stdio_pipe
 from mcpmux.transports.stream_server import cannot_listen, in_tls, open_tcp_listeners, serve_streams
 from mcpmux.transports.tls.context import CurrentContext
-from mcpmux.transports.tls.served import ServedCertificates
+from mcpmux.transports.tls.renewal import TlsContexts
 from mcpmux.transports.unix_socket import open_unix_listener
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Serving(msgspec.Struct, frozen=True):
     stopping: trio.Event
     announce: Announce
     gate: Gate | None = None
-    certificates: ServedCertificates = msgspec.field(default_factory=ServedCertificates)
+    certificates: TlsContexts = msgspec.field(default_factory=TlsContexts)
     reception: Reception | None = None
 
 
@@ -193,9 +193,7 @@ async def open_streams(listener: StreamListener) -> AsyncIterator[tuple[str, lis
         yield f"{'tcp' if listener.tls is None else 'tls'}://{host}:{port}", listeners
 
 
-async def tls_of(
-    listener: StreamListener | HttpListener, certificates: ServedCertificates
-) -> CurrentContext | None:
+async def tls_of(listener: StreamListener | HttpListener, certificates: TlsContexts) -> CurrentContext | None:
     """What a listener secures its connections with. Raises ConfigError for files that are of no use."""
     if isinstance(listener, UnixListener) or listener.tls is None:
         return None

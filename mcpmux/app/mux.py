@@ -17,7 +17,7 @@ import structlog
 
 from mcpmux import __version__
 from mcpmux.app.sessions import Sessions
-from mcpmux.config import Config, Identity
+from mcpmux.config import Config, Http, Identity
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.mux.cursor import CursorSeal
 from mcpmux.mux.policy import policy_of
@@ -31,7 +31,7 @@ from mcpmux.runtime.router import Router
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.reception import Reception
-from mcpmux.transports.tls.served import ServedCertificates
+from mcpmux.transports.tls.renewal import TlsContexts
 
 log = structlog.get_logger()
 
@@ -55,7 +55,7 @@ class Mux:
     sessions: Sessions
     reception: Reception | None = None
     followers: list[Follower] = field(default_factory=list)
-    certificates: ServedCertificates = field(default_factory=ServedCertificates)
+    certificates: TlsContexts = field(default_factory=TlsContexts)
 
     def apply(self, config: Config) -> Plan:
         """Become what `config` says; what was done and what was not."""
@@ -146,7 +146,9 @@ class Mux:
         """What was done holds at once."""
 
     async def renew(self) -> tuple[str, ...]:
-        """Read the listeners' certificates again: whose have changed. Raises ConfigError, and none has."""
+        """Read all certificates again: whose have changed. Raises ConfigError, and none has."""
+        targets = [each.target for each in self.config.upstreams]
+        self.certificates.keep([target.tls for target in targets if isinstance(target, Http)])
         return await self.certificates.renew()
 
     def _sessions_with(self, name: str) -> list[Upstream]:

@@ -75,6 +75,7 @@ def export(
             tell(f"{name}: {counted.number} messages, {format_size(size)}")
         if not counted.number:
             tell("there is no message that fits the filter" if source.filter else "there is no message in it")
+    source.check_read()
 
 
 def _check_apart(names: Sequence[str]) -> None:

@@ -68,6 +68,7 @@ def grep(
         click.echo(str(number))
     else:
         number = stream_lines(lines)
+    source.check_read()
     if not number:
         raise click.exceptions.Exit(1)
 

@@ -74,6 +74,7 @@ def show(
         show_lines(list(message_lines(found[0], Painter(colour=wants_colour()), full=True)))
     else:
         show_lines(list(exchange_lines(found, Painter(colour=wants_colour()), full=full)))
+    source.check_read()
 
 
 def _read(number: str | None) -> int:

@@ -65,6 +65,7 @@ class Where:
         self.filter = read_filter(" ".join(terms), terms)
         self.paths = paths or [Path(FOLDER)]
         self._bad = 0
+        self._unread: dict[Path, None] = {}  # files of which nothing could be read
         for path in self.paths:
             if not path.exists():
                 raise Mistake(missing(path))
@@ -80,8 +81,13 @@ class Where:
     def everything(self) -> Iterator[Record]:
         """All messages, and notes of the capture itself."""
         fill = Targets().fill
-        for record in read_files(self.files(), self.on_bad):
-            yield fill(self._change(record))
+        for path in self.files():
+            before, nothing = self._bad, True
+            for record in read_files([path], self.on_bad):
+                nothing = False
+                yield fill(self._change(record))
+            if nothing and self._bad > before:
+                self._unread[path] = None
         self.tell_bad()
 
     def summaries(self) -> Iterator[Summary]:
@@ -106,6 +112,11 @@ class Where:
         self._bad += 1
         if self._bad <= TOLD_LIMIT:
             tell(f"not read: {bad}")
+
+    def check_read(self) -> None:
+        """Raises ClickException when there was a file that could not be read at all; the rest is done."""
+        if self._unread:
+            raise click.ClickException(f"nothing could be read of {', '.join(map(str, self._unread))}")
 
     def tell_bad(self) -> None:
         """How much more could not be read."""

@@ -55,7 +55,12 @@ def stats(where: tuple[str, ...], as_json: bool) -> None:
         found.add(record)
     if as_json:
         click.echo(json.dumps(found.as_json()))
-        return
+    else:
+        _show(found)
+    source.check_read()
+
+
+def _show(found: Stats) -> None:
     show_lines([_overview(found)])
     groups = found.groups()
     if groups:

@@ -39,7 +39,7 @@ class ServerTls:
 
 @frozen(kw_only=True)
 class ClientTls:
-    """TLS towards a server. Files are read at start, relative to where mcpmux was started."""
+    """TLS towards a server. Files are read at start and on a reload, relative to where mcpmux was started."""
 
     ca: FilePath | None = field(
         default=None,

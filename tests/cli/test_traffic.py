@@ -276,9 +276,10 @@ def test_many_bad_lines_are_counted(invoke: Invoke, tmp_path: Path):
     file = tmp_path / "x.jsonl"
     file.write_text("garbage\n" * 50)
     result = invoke("traffic", "stats", str(file))
-    assert (result.exit_code, result.stdout) == (0, "no messages\n")
-    assert len(result.stderr.splitlines()) == 6
-    assert result.stderr.endswith("not read: 45 more lines\n")
+    assert (result.exit_code, result.stdout) == (1, "no messages\n")
+    *told, more, failure = result.stderr.splitlines()
+    assert (len(told), more) == (5, "not read: 45 more lines")
+    assert failure == f"Error: nothing could be read of {file}"
 
 
 def test_a_mistake_in_a_filter_is_marked(invoke: Invoke, folder: str):

@@ -70,3 +70,29 @@ def test_what_cannot_be_finished_leaves_what_was_there(invoke: Invoke, capture: 
     assert (result.exit_code, "cannot write: is a directory" in result.stderr) == (1, True)
     assert list(folder.iterdir()) == []
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
+
+
+@pytest.mark.parametrize("command", [["export", "--csv", "-"], ["grep", ""], ["stats"], ["stats", "--json"]])
+@pytest.mark.parametrize("content", [b"\x1f\x8b and no more", b"\x00\x01\n\xff\n", None])
+def test_a_file_that_cannot_be_read_is_a_failure_and_the_rest_is_done(
+    invoke: Invoke, capture: str, tmp_path: Path, command: list[str], content: bytes | None
+):
+    damaged = tmp_path / "damaged.jsonl"
+    if content is None:
+        damaged.symlink_to("/proc/self/mem")  # opens, and cannot be read from its beginning
+    else:
+        damaged.write_bytes(content)
+    verb, *rest = command
+    result = invoke("traffic", verb, *rest, str(damaged), capture)
+    assert result.exit_code == 1, result.stdout
+    assert f"Error: nothing could be read of {damaged}" in result.stderr.replace("\n", " ")
+    assert "resources/read" in result.stdout
+
+
+def test_a_file_that_was_cut_is_no_failure(invoke: Invoke, capture: str):
+    """So it is when mcpmux was killed."""
+    with Path(capture).open("ab") as file:
+        file.write(b'{"v":1,"run":"a"')
+    result = invoke("traffic", "export", capture, "--csv", "-")
+    assert result.exit_code == 0, result.stderr
+    assert "cut in the middle" in result.stderr

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from mcpmux.config import ClientTls, Http, Secret, ServerTls
-from mcpmux.errors import RpcError
+from mcpmux.errors import ConfigError, RpcError
 from mcpmux.transports.tls.context import server_context
 from tests.runtime.scripted import Json
 from tests.runtime.scripted_web import SSE, Web, event, exchange, initialize, open_web
@@ -54,6 +56,30 @@ async def test_client_certificate_is_shown(certificates: Certificates):
 
     context = server_tls(certificates, client_ca=certificates.ca)
     async with open_web(legacy, tls=context, make_target=target) as (_, mux):
+        assert await read(mux) == []
+
+
+async def test_a_client_certificate_that_is_replaced_is_shown_once_it_was_read_again(
+    certificates: Certificates, tmp_path: Path
+):
+    certificate, key = tmp_path / "client.pem", tmp_path / "client.key"
+    shutil.copy(certificates.strange_client, certificate)
+    shutil.copy(certificates.strange_client_key, key)
+    tls = ClientTls(ca=certificates.ca, certificate=str(certificate), key=str(key))
+
+    def target(url: str) -> Http:
+        return Http(url, tls=tls)
+
+    context = server_tls(certificates, client_ca=certificates.ca)
+    async with open_web(legacy, tls=context, make_target=target) as (_, mux):
+        assert "the server refuses our client certificate" in await trouble_of(mux)
+        assert await mux.renew() == ()
+        shutil.copy(certificates.client, certificate)
+        with pytest.raises(ConfigError, match=r"upstream web: tls\.key"):
+            await mux.renew()
+        shutil.copy(certificates.client_key, key)
+        assert await mux.renew() == ("upstream web",)
+        mux.restart("web")
         assert await read(mux) == []
 
 

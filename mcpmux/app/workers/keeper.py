@@ -37,7 +37,7 @@ from mcpmux.config import Config, Secret, Upstream
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
 from mcpmux.transports.handing import Note, can_hand
-from mcpmux.transports.tls.served import ServedCertificates
+from mcpmux.transports.tls.renewal import TlsContexts
 
 log = structlog.get_logger()
 
@@ -126,7 +126,7 @@ class Whole:
         self.homes = Homes(folder, self._renew)
         has_admin = config.admin.port is not None
         self.overview = Overview(config, self.crew, self.homes) if has_admin else None
-        self.certificates = ServedCertificates()
+        self.certificates = TlsContexts()
         self._followers = followers
         self._folder = folder
         self._key = Secret(secrets.token_hex(CURSOR_KEY_BYTES))

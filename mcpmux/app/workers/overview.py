@@ -22,7 +22,7 @@ from mcpmux.traffic.live.ring import LiveRing
 from mcpmux.traffic.live.view import LiveView
 from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
 from mcpmux.traffic.telemetry.summing import Totals
-from mcpmux.transports.tls.served import ServedCertificates
+from mcpmux.transports.tls.renewal import TlsContexts
 
 
 class Overview:
@@ -50,7 +50,7 @@ class Overview:
         control: Control,
         stopping: trio.Event,
         announce: Announce,
-        certificates: ServedCertificates,
+        certificates: TlsContexts,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve the admin listener until we stop. Raises TransportError, ConfigError."""

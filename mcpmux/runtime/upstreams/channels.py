@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ssl
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import structlog
-import trio
 from msgspec.structs import replace
 
 from mcpmux.auth.credential import Credential
@@ -33,7 +31,7 @@ from mcpmux.transports.http.route import Route
 from mcpmux.transports.orphans import OrphanGuard
 from mcpmux.transports.process import StopLadder, open_process
 from mcpmux.transports.reception import Reception
-from mcpmux.transports.tls.context import client_context
+from mcpmux.transports.tls.renewal import TlsContexts
 
 log = structlog.get_logger()
 
@@ -59,10 +57,12 @@ class ChannelOpener:
         connections: int | None = None,
         head_fields: int = HEAD_FIELDS,
         reception: Reception | None = None,
+        certificates: TlsContexts | None = None,
     ) -> None:
         """`connections`: that an HTTP channel may open, and keeps open; None for the pool's own limits.
 
         `reception` runs as long as any channel is open; without one no HTTP channel sends without waiting.
+        `certificates` are to be renewed; new HTTP connections use them as they are then.
         """
         self._reception = reception
         self._connections = connections
@@ -73,7 +73,7 @@ class ChannelOpener:
         self._guard = OrphanGuard()
         self._sse_urls: set[str] = set()  # of servers found out to speak HTTP+SSE
         self._credentials: dict[str, tuple[Http | WebSocket, Credential | None]] = {}
-        self._contexts: dict[ClientTls, ssl.SSLContext] = {}  # made once: a store of authorities is large
+        self._certificates = certificates if certificates is not None else TlsContexts()
 
     @asynccontextmanager
     async def open(
@@ -155,7 +155,7 @@ class ChannelOpener:
         if self._connections is not None:
             limits = replace(limits, connections=self._connections, idle=self._connections)
         headers = tuple((key, secret.reveal()) for key, secret in target.headers.items())
-        route = await self._find_route(target)
+        route = await self._find_route(upstream.name, target)
         with HttpPool(route.origin, limits=limits, route=route, reception=self._reception) as pool:
             limit, patience = self._message_limit, upstream.connect_timeout
             credential = self._credential_of(upstream)
@@ -169,7 +169,7 @@ class ChannelOpener:
             async with opening as channel:
                 yield channel
 
-    async def _find_route(self, target: Http) -> Route:
+    async def _find_route(self, name: str, target: Http) -> Route:
         """Raises ConfigError."""
         origin = HttpOrigin.from_url(target.url)
         proxy = choose_proxy(origin, target.proxy)
@@ -179,18 +179,14 @@ class ChannelOpener:
             raise ConfigError(["`tls` does not go with an http:// URL; expected https://"])
         if not target.tls.verify:
             log.warning("ANY SERVER IS BELIEVED: `tls.verify` is false", host=origin.host)
+        open_tls, where = self._certificates.open, f"upstream {name}"
         return Route(
             origin,
-            await self._context(target.tls) if origin.secure else None,
+            await open_tls(where, target.tls) if origin.secure else None,
             target.tls.server_name,
             proxy,
-            await self._context(ClientTls()) if proxy is not None and proxy.origin.secure else None,
+            await open_tls(where, ClientTls()) if proxy is not None and proxy.origin.secure else None,
         )
-
-    async def _context(self, tls: ClientTls) -> ssl.SSLContext:
-        if tls not in self._contexts:
-            self._contexts[tls] = await trio.to_thread.run_sync(client_context, tls)
-        return self._contexts[tls]
 
 
 def _with_last_words(reason: TransportError, last_words: deque[str]) -> TransportClosed:

@@ -30,7 +30,7 @@ from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_request import HttpRequest
 from mcpmux.transports.stream_server import cannot_listen
-from mcpmux.transports.tls.served import ServedCertificates
+from mcpmux.transports.tls.renewal import TlsContexts
 
 CONNECTIONS = 64  # people, and whoever collects metrics
 BODY_BYTES = 64 * 2**10  # of a request
@@ -143,7 +143,7 @@ async def serve_admin(
     announce: Callable[[str], None],
     more: Sequence[Route] = (),
     control: Control | None = None,
-    certificates: ServedCertificates | None = None,
+    certificates: TlsContexts | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the admin listener until `stopping` is set.
@@ -156,7 +156,7 @@ async def serve_admin(
     """
     tls = None
     if config.tls is not None:
-        tls = await (certificates or ServedCertificates()).open("admin", config.tls)
+        tls = await (certificates or TlsContexts()).open("admin", config.tls)
     try:
         listeners = await trio.open_tcp_listeners(config.port or 0, host=config.host)
     except OSError as error:

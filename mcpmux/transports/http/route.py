@@ -16,7 +16,7 @@ from mcpmux.config import ClientTls
 from mcpmux.errors import ConnectFailed, TransportClosed
 from mcpmux.transports.http.origin import HttpOrigin
 from mcpmux.transports.http.proxy import Proxy, open_tunnel
-from mcpmux.transports.tls.context import client_context
+from mcpmux.transports.tls.context import CurrentContext, client_context
 from mcpmux.transports.tls.handshake import connect_tls
 from mcpmux.transports.wire import Wire, connect
 
@@ -26,14 +26,15 @@ TUNNEL_SECONDS = 30.0  # for a proxy to connect us; it may have to try several a
 class Route(msgspec.Struct, frozen=True):
     """How an origin is reached. `tls` is for a secure origin, `proxy_tls` for a secure proxy.
 
-    `server_name`: what the origin's certificate must be for, when that is not its host.
+    Either may be what tells the context of now, as it is read again. `server_name`: what the origin's
+    certificate must be for, when that is not its host.
     """
 
     origin: HttpOrigin
-    tls: ssl.SSLContext | None = None
+    tls: ssl.SSLContext | CurrentContext | None = None
     server_name: str | None = None
     proxy: Proxy | None = None
-    proxy_tls: ssl.SSLContext | None = None
+    proxy_tls: ssl.SSLContext | CurrentContext | None = None
 
     @property
     def sends_whole_urls(self) -> bool:
@@ -43,15 +44,20 @@ class Route(msgspec.Struct, frozen=True):
     async def open(self) -> Wire:
         """A wire on which requests can be made. Raises ConnectFailed; cancelling it leaves no socket."""
         if self.proxy is not None:
-            wire = await _open_proxy(self.proxy, self.proxy_tls)
+            wire = await _open_proxy(self.proxy, _current(self.proxy_tls))
             if self.origin.secure:
                 await _tunnel(wire, self.proxy, self.origin)
         else:
             wire = await connect(self.origin.host, self.origin.port)
-        if self.tls is None:
+        context = _current(self.tls)
+        if context is None:
             return wire
         peer = f"{self.origin.host}:{self.origin.port}"
-        return await connect_tls(wire, self.tls, peer, self.server_name or self.origin.host)
+        return await connect_tls(wire, context, peer, self.server_name or self.origin.host)
+
+
+def _current(tls: ssl.SSLContext | CurrentContext | None) -> ssl.SSLContext | None:
+    return tls if tls is None or isinstance(tls, ssl.SSLContext) else tls()
 
 
 def direct_route(origin: HttpOrigin) -> Route:

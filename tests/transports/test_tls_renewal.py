@@ -10,9 +10,9 @@ import pytest
 
 from mcpmux.config import ServerTls
 from mcpmux.errors import ConfigError
-from mcpmux.transports.tls import served as served_module
+from mcpmux.transports.tls import renewal as served_module
 from mcpmux.transports.tls.context import CurrentContext, server_context
-from mcpmux.transports.tls.served import ServedCertificates
+from mcpmux.transports.tls.renewal import TlsContexts
 from tests.transports.certificates import Certificates
 
 
@@ -55,7 +55,7 @@ def meet(
 
 
 async def test_handshakes_use_the_files_as_they_were_read_last(certificates: Certificates, tmp_path: Path):
-    served = ServedCertificates()
+    served = TlsContexts()
     context = await served.open("listener a:1", tls_in(tmp_path, certificates))
     shake_hands(context, certificates, "localhost")
     assert await served.renew() == ()
@@ -70,7 +70,7 @@ async def test_handshakes_use_the_files_as_they_were_read_last(certificates: Cer
 
 
 async def test_the_authorities_of_clients_are_replaced(certificates: Certificates, tmp_path: Path):
-    served = ServedCertificates()
+    served = TlsContexts()
     context = await served.open("listener a:1", tls_in(tmp_path, certificates, ask=True))
     shake_hands(context, certificates, "localhost", "client")
     with pytest.raises(ssl.SSLError):
@@ -85,7 +85,7 @@ async def test_the_authorities_of_clients_are_replaced(certificates: Certificate
 
 
 async def test_files_that_are_of_no_use_change_nothing_anywhere(certificates: Certificates, tmp_path: Path):
-    served = ServedCertificates()
+    served = TlsContexts()
     (tmp_path / "b").mkdir()
     good = await served.open("listener a:1", tls_in(tmp_path, certificates))
     await served.open("listener b:1", tls_in(tmp_path / "b", certificates))
@@ -101,14 +101,14 @@ async def test_files_that_are_of_no_use_change_nothing_anywhere(certificates: Ce
 
 async def test_a_file_that_is_of_no_use_at_the_start_is_named(certificates: Certificates):
     with pytest.raises(ConfigError, match=r"listener a:1: tls\.certificate: .*missing\.pem"):
-        await ServedCertificates().open("listener a:1", ServerTls(certificate=certificates.missing))
+        await TlsContexts().open("listener a:1", ServerTls(certificate=certificates.missing))
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_who_is_not_trusted_any_more_cannot_take_an_old_session_up_again(
     certificates: Certificates, tmp_path: Path, version: ssl.TLSVersion
 ):
-    served = ServedCertificates()
+    served = TlsContexts()
     current = await served.open("listener a:1", tls_in(tmp_path, certificates, ask=True))
     client = ssl.create_default_context(cafile=certificates.ca)
     client.load_cert_chain(certificates.client, certificates.client_key)
@@ -130,7 +130,7 @@ async def test_what_is_replaced_while_it_is_read_is_read_the_next_time(
         shutil.copy(certificates.elsewhere_key, tmp_path / "key")
         return context
 
-    served = ServedCertificates()
+    served = TlsContexts()
     with monkeypatch.context() as patched:
         patched.setattr(served_module, "server_context", slowly)
         current = await served.open("listener a:1", tls_in(tmp_path, certificates))
