@@ -16,7 +16,7 @@ from mcpmux.config import Config, Http, Stdio, Tcp, Unix, WebSocket
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.mux.namespace import Namespace
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import SHARED_CAPABILITIES
+from mcpmux.protocol.input_requests import SHARED_CAPABILITIES
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.calls import Client, Question
 from mcpmux.runtime.guard import Guard

@@ -25,9 +25,9 @@ from attrs import field, frozen
 from mcpmux.bench.operation import Ask, Kind
 from mcpmux.bench.workload import Turn
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import RESPONSES, STATE
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import text_of
+from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.traffic.reading.turn import Dialogue

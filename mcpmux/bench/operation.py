@@ -3,7 +3,7 @@
     read [GLOB]                       a resource of the server's own list, such as `read file:///*.md`
     list [resources|templates|tools|prompts]      all pages
     template TEMPLATE ARGUMENTS       a read of a URI that the template makes of the arguments
-    tool NAME [ARGUMENTS]             ARGUMENTS: a JSON object, with placeholders (see `arguments`)
+    tool NAME [ARGUMENTS]             ARGUMENTS: a JSON object, with placeholders (see below)
     prompt NAME [ARGUMENTS]
     complete prompt:NAME|TEMPLATE ARGUMENT VALUE
     ping

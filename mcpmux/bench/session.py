@@ -1,7 +1,7 @@
 """One MCP session with a target: what performs the requests of the load, whatever comes of them.
 
 While it is being opened again after its connection was lost, requests wait for it. Refuses to know how it is
-opened (see `sessions`), and when and what is asked.
+opened (see below), and when and what is asked.
 """
 
 from __future__ import annotations

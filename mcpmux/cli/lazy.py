@@ -35,7 +35,7 @@ class Commands(click.Group):
 
 
 class LazyCommands(Commands):
-    """Commands inside the wall; see `wall`. `places`: name → `module:attribute`, in the order of use."""
+    """Commands inside the wall; see `process`. `places`: name → `module:attribute`, in the order of use."""
 
     def __init__(self, *args: Any, places: Mapping[str, str], **more: Any) -> None:
         super().__init__(*args, **more)

@@ -18,7 +18,7 @@ Of questions, in `question`:
 | asked | not before | becomes |
 | --- | --- | --- |
 | `elicitation/create` | 2025-06-18 | refused: the server hears that the client does not offer it |
-| elicitation, mode `url` | 2025-11-25 | refused as well; 2025-11-25 gets the `elicitationId` that it needs |
+| elicitation, mode `url` | 2025-11-25 | refused as well; 2025-11-25 gets the `elicitationId` |
 | a choice with titles (`oneOf`) | 2025-11-25 | `enum` with `enumNames` |
 | a choice of several (array) | 2025-11-25 | a string that lists them; the answer is cut at its commas |
 | sampling: several blocks in a message | 2025-11-25 | as many messages of the same role |

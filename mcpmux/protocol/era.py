@@ -12,7 +12,7 @@ Each edge uses one half. Upward (what a legacy peer says): `upgrade_*`. Downward
 | -32002 resource not found | -32602 with `data.uri` |
 | a read refused with a code that nobody has reserved | -32602 with `data.uri`, the server's in `data.error` |
 
-What else an older revision cannot say is in the table of `content`.
+What else an older revision cannot say is in the table below.
 
 Source: changelog of 2026-07-28; `server/resources` error handling; `server/utilities/caching`;
 `server/tools` (output schema) of 2025-11-25 and of 2026-07-28.

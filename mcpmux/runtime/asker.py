@@ -9,9 +9,9 @@ from __future__ import annotations
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import elicitation_ids
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import URL_ELICITATION_REQUIRED
+from mcpmux.protocol.input_requests import elicitation_ids
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.personal import Personal
 from mcpmux.runtime.tasks.tasks import Tasks

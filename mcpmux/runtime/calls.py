@@ -26,7 +26,6 @@ import trio
 
 from mcpmux.errors import Overdue, RpcError, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import RESPONSES, STATE, WITHDRAWN, input_required, offers, read_response
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import (
@@ -40,9 +39,17 @@ from mcpmux.protocol.envelope import (
     raw,
 )
 from mcpmux.protocol.inflight import Outgoing, Ticket
+from mcpmux.protocol.input_requests import (
+    RESPONSES,
+    STATE,
+    WITHDRAWN,
+    downgrade_answer,
+    input_required,
+    offers,
+    read_response,
+)
 from mcpmux.protocol.meta import PROGRESS_TOKEN
 from mcpmux.protocol.principal import Principal
-from mcpmux.protocol.question import downgrade_answer
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.shapes import Id

@@ -22,9 +22,9 @@ from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
 from mcpmux.mux.namespace import Namespace
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import RESPONSES, STATE
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK, offers_tasks
 from mcpmux.runtime.asker import Asker

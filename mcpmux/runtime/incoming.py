@@ -14,10 +14,10 @@ import structlog
 import trio
 
 from mcpmux.errors import RpcError, TransportError
-from mcpmux.protocol.batch import BatchAnswer
 from mcpmux.protocol.call import Event, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR
 from mcpmux.protocol.envelope import Request, encode_error, encode_notification, encode_reply
+from mcpmux.protocol.framing import BatchAnswer
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.clerk import Clerks, Job

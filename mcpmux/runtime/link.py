@@ -14,8 +14,6 @@ import trio
 
 from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import ASKS
-from mcpmux.protocol.batch import BatchAnswer, read_batch
 from mcpmux.protocol.busy import IN_FLIGHT, Busy
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_REQUEST
@@ -35,7 +33,9 @@ from mcpmux.protocol.envelope import (
     id_of,
     is_batch,
 )
+from mcpmux.protocol.framing import BatchAnswer, read_batch
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.input_requests import ASKS
 from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SUBSCRIPTION_ID
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch

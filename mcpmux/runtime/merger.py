@@ -1,7 +1,7 @@
 """Merged lists: a combined page out of many upstreams' pages, fetched at the same time.
 
 Each upstream has its own deadline for its part of one combined page. What is left out is named, with the
-reason, in the result's `_meta` (see `missing`); a strict merger answers with an error that says the same.
+reason, in the result's `_meta` (see below); a strict merger answers with an error that says the same.
 
 A whole first page is kept as it is for as long as all its parts are: for one principal, and for one host app
 where a part is not for all. Whatever touches a part ends it.

@@ -22,10 +22,10 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.namespace import Space
 from mcpmux.mux.subscriptions import Subscriptions
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import STATE, WITHDRAWN
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.codes import BUSY
 from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
+from mcpmux.protocol.input_requests import STATE, WITHDRAWN
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID, related_task

@@ -21,9 +21,9 @@ from typing import Any
 import trio
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.asking import accepted_visits, offers, url_questions, visits_in
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, MISSING_CLIENT_CAPABILITY, URL_ELICITATION_REQUIRED
+from mcpmux.protocol.input_requests import accepted_visits, offers, url_questions, visits_in
 from mcpmux.protocol.meta import CLIENT_CAPABILITIES
 from mcpmux.protocol.method import ELICIT
 from mcpmux.protocol.raw_json import Fields

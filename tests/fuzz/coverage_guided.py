@@ -20,9 +20,9 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["mcpmux"]):
-    from mcpmux.protocol.batch import read_batch
     from mcpmux.protocol.call import Call
     from mcpmux.protocol.envelope import BadMessage, Request, decode_message, encode_error, encode_reply
+    from mcpmux.protocol.framing import read_batch
     from mcpmux.transports.http.message import HttpLimits
     from mcpmux.transports.http.request import RequestParser
 

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from mcpmux.errors import MessageTooLarge, RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.mux.cursor import CursorSeal, InvalidCursor, Position
 from mcpmux.mux.replay import Gone, ReplayBounds, ReplayBuffer
-from mcpmux.protocol.batch import read_batch
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import (
     BadMessage,
@@ -32,7 +31,7 @@ from mcpmux.protocol.envelope import (
     encode_error,
     id_of,
 )
-from mcpmux.protocol.framing import LineDecoder, Oversized
+from mcpmux.protocol.framing import LineDecoder, Oversized, read_batch
 from mcpmux.protocol.headers import HeaderMismatch, check_headers, decode_value, encode_value
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.transports.http.message import HttpLimits

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.asking import (
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import Request, decode_any, decode_fields, raw
+from mcpmux.protocol.input_requests import (
     error_response,
     first_error,
     input_required,
@@ -15,8 +17,6 @@ from mcpmux.protocol.asking import (
     read_response,
     wishes_in,
 )
-from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Request, decode_any, decode_fields, raw
 
 FORM = {"elicitation": {"form": {}}}
 URL = {"elicitation": {"url": {}}}

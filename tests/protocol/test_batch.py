@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.protocol.batch import BATCH_LIMIT, BatchAnswer, read_batch
 from mcpmux.protocol.envelope import NO_BATCH, BadMessage, Notification, Reply, Request, decode_message
+from mcpmux.protocol.framing import BATCH_LIMIT, BatchAnswer, read_batch
 
 REQUEST = '{"jsonrpc":"2.0","id":1,"method":"a"}'
 

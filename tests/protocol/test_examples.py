@@ -40,8 +40,8 @@ from mcpmux.protocol.era import (
     upgrade_error,
     upgrade_result,
 )
+from mcpmux.protocol.input_requests import downgrade_answer, downgrade_question, upgrade_answer
 from mcpmux.protocol.meta import MODERN_KEYS
-from mcpmux.protocol.question import downgrade_answer, downgrade_question, upgrade_answer
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import LEGACY, NEWEST, V_2025_06_18, V_2025_11_25
 from tests.official_schema import find_schemas

@@ -11,7 +11,7 @@ import trio
 
 from mcpmux import app
 from mcpmux.config import Config, Http, Upstream
-from mcpmux.protocol.batch import BATCH_LIMIT
+from mcpmux.protocol.framing import BATCH_LIMIT
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.transports.http.reply import HttpReply
 from tests.memory_pipe import open_memory_pipes

@@ -11,10 +11,10 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.request_state import ForeignState, StateSeal
 from mcpmux.mux.worker_mark import ForeignMark, own_part
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import STATE
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import Request, raw, text_of
+from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.meta import LOG_LEVEL, VERSION
 from mcpmux.protocol.modern import MalformedRequest, severity
 from mcpmux.protocol.principal import ANYONE, Principal

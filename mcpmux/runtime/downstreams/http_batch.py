@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import trio
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.batch import BatchAnswer
 from mcpmux.protocol.envelope import BadMessage, Message, Notification, Request, encode_error
+from mcpmux.protocol.framing import BatchAnswer
 from mcpmux.runtime.downstreams.http_answer import JSON, streaming
 from mcpmux.runtime.downstreams.http_session import HttpSession
 from mcpmux.transports.http.reply import HttpReply

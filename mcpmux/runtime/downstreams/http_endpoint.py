@@ -21,7 +21,6 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import Gone, ReplayBounds
 from mcpmux.protocol import method as m
-from mcpmux.protocol.batch import read_batch
 from mcpmux.protocol.busy import Busy
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import INVALID_REQUEST
@@ -38,6 +37,7 @@ from mcpmux.protocol.envelope import (
     encode_reply,
     is_batch,
 )
+from mcpmux.protocol.framing import read_batch
 from mcpmux.protocol.headers import (
     LAST_EVENT_ID,
     SESSION_HEADER,

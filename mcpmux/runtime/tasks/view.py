@@ -20,9 +20,9 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol import tasks
-from mcpmux.protocol.asking import RESPONSES, STATE
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_fields, raw, text_of
+from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.meta import CLIENT_CAPABILITIES, PROGRESS_TOKEN
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern

@@ -15,10 +15,10 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol import tasks
-from mcpmux.protocol.asking import RESPONSES, STATE
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_PARAMS
 from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, raw, text_of
+from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.meta import PROGRESS_TOKEN
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.calls import PARK_LIMIT, PARK_SECONDS, STATE_BYTES

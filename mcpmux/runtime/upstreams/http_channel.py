@@ -63,7 +63,7 @@ _TEACH: Final = frozenset({m.TOOLS_LIST, m.TOOLS_CALL})
 
 
 class HttpChannel:
-    """One upstream over HTTP. Made by `open_http_channel`, see `http_opening`."""
+    """One upstream over HTTP. Made by `open_http_channel`, see below."""
 
     legacy_only = False
 

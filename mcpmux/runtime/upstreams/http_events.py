@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.batch import read_batch
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
@@ -19,6 +18,7 @@ from mcpmux.protocol.envelope import (
     decode_reply,
     is_batch,
 )
+from mcpmux.protocol.framing import read_batch
 from mcpmux.protocol.large import LARGE_BYTES, read_large_reply
 from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.sse import SseDecoder

@@ -11,7 +11,6 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import ASKS
 from mcpmux.protocol.call import Event, Notify
 from mcpmux.protocol.envelope import (
     Message,
@@ -23,6 +22,7 @@ from mcpmux.protocol.envelope import (
     id_of,
 )
 from mcpmux.protocol.inflight import Ticket
+from mcpmux.protocol.input_requests import ASKS
 from mcpmux.protocol.tasks import related_task
 from mcpmux.runtime.calls import Calls, Hear
 from mcpmux.runtime.incoming import Answer

@@ -3,7 +3,7 @@
 | path | answer |
 | --- | --- |
 | `/api/exchanges?filter=&before=&limit=` | `rows`, newest first; `before`: to go on, or null; `messages` |
-| `/api/exchanges/stream?filter=&since=` | events `rows`, see `stream`; `since`: `messages` of a list |
+| `/api/exchanges/stream?filter=&since=` | events `rows`, see `stream_rows`; `since`: `messages` of a list |
 | `/api/exchanges/{row}` | `row`, and `messages` on both legs with their records |
 | `/api/exchanges/{row}/{seq}` | one of its messages, uncut |
 | `/api/traffic/stream?filter=` | events `record` (as in captures) and `missed` |

@@ -21,9 +21,9 @@ import msgspec
 from mcpmux.errors import RpcError
 from mcpmux.mux.subscriptions import Subscriptions
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import RESPONSES, STATE
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import ErrorReply, Reply, decode_fields, text_of, value_of
+from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.protocol.tasks import TASK_ID

@@ -14,14 +14,20 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import Wish, error_response, repeated, wishes_in
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.content import downgrade_content
 from mcpmux.protocol.envelope import Notification, Request, decode_fields, raw, text_of
 from mcpmux.protocol.era import downgrade_error, downgrade_result
+from mcpmux.protocol.input_requests import (
+    Wish,
+    downgrade_question,
+    error_response,
+    repeated,
+    upgrade_answer,
+    wishes_in,
+)
 from mcpmux.protocol.principal import ANYONE
-from mcpmux.protocol.question import downgrade_question, upgrade_answer
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import negotiate_legacy
 from mcpmux.runtime.downstreams.front import read_call

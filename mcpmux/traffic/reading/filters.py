@@ -2,7 +2,7 @@
 
     method=resources/read upstream=docs status!=ok duration>200ms uri~*.md
 
-`filter_terms` has the grammar, `filter_keys` the keys. `=` compares as it is, `~` whatever the case; `~`
+`filter_language` has the grammar and the keys. `=` compares as it is, `~` whatever the case; `~`
 without a star is content with a part. `text~word` looks into bodies as they are on the wire and with escapes
 undone; of an exchange it holds when it holds for one of its messages.
 """

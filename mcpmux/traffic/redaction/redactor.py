@@ -1,7 +1,7 @@
 """Secrets taken out of messages before anything is written down or shown. Pure and total.
 
-A value goes because of the name beside it (`secret_names`), its place (the user's paths), or its looks
-(`secret_shapes`, the user's patterns). In its place stands what it was: `"[redacted: authorization]"`. Every
+A value goes because of the name beside it (`secret_patterns`), its place (the user's paths), or its looks
+(`secret_patterns`, the user's own). In its place stands what it was: `"[redacted: authorization]"`. Every
 other byte stays as it was, and JSON stays JSON. JSON inside of text is looked through like a message itself.
 
 A message that is no JSON, but cut or broken, is looked through as well as it can be.

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcpmux.protocol.asking import RELATED_TASK, RESPONSES, STATE
 from mcpmux.protocol.envelope import decode_fields, raw, text_of, value_of
+from mcpmux.protocol.input_requests import RELATED_TASK, RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID
 

@@ -21,8 +21,8 @@ from collections import Counter
 from typing import Literal, NamedTuple
 
 from mcpmux.protocol import method as m
-from mcpmux.protocol.asking import RESPONSES, STATE
 from mcpmux.protocol.envelope import Reply, decode_fields, raw, text_of, value_of
+from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.reading.turn import Answer, Dialogue, Turn
 
