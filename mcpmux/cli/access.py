@@ -14,10 +14,8 @@ from mcpmux.cli.lazy import Commands
 from mcpmux.cli.source import load_config
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError
-from mcpmux.mux.explanation import Explanation, explain
 from mcpmux.mux.namespace import Namespace
-from mcpmux.mux.policy import NO_RULE, Policy, policy_of
-from mcpmux.mux.rule import USES
+from mcpmux.mux.policy import NO_RULE, USES, Explanation, Policy, explain, policy_of
 from mcpmux.printable import printable
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import raw

@@ -18,10 +18,9 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
 from mcpmux.mux.cache import MERGED, Key
+from mcpmux.mux.caching_hints import Freshness, is_plain, like, size_of, ttl_of
 from mcpmux.mux.cursor import CursorSeal, InvalidCursor, Position
-from mcpmux.mux.freshness import Freshness
 from mcpmux.mux.generations import ALL
-from mcpmux.mux.hints import is_plain, like, size_of, ttl_of
 from mcpmux.mux.merge import Walk
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS

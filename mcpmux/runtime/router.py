@@ -14,7 +14,7 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite, task_ids
-from mcpmux.mux.identity import merge_capabilities, merge_instructions
+from mcpmux.mux.merge import merge_capabilities, merge_instructions
 from mcpmux.mux.namespace import Namespace, Space
 from mcpmux.mux.policy import NO_RULE, Policy
 from mcpmux.protocol import method as m

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mcpmux.mux.holding import HELD_LIMIT, Holding
+from mcpmux.mux.ownership import HELD_LIMIT, Holding
 
 
 def test_a_task_is_of_the_first_principal_that_it_is_noted_for():

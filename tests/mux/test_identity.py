@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.identity import DELIVERED, merge_capabilities, merge_instructions
+from mcpmux.mux.merge import DELIVERED, merge_capabilities, merge_instructions
 from mcpmux.protocol.handshake import ServerFacts
 
 MODERN = "2026-07-28"

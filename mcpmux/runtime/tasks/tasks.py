@@ -29,7 +29,7 @@ from collections.abc import Callable
 import trio
 
 from mcpmux.errors import RpcError
-from mcpmux.mux.holding import Holding
+from mcpmux.mux.ownership import Holding
 from mcpmux.protocol import method as m
 from mcpmux.protocol import tasks
 from mcpmux.protocol.call import Call, Notify

@@ -26,8 +26,8 @@ from mcpmux.config import Caching
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError
 from mcpmux.mux.cache import CHANGES, Audience, Cache, Entry, Key
+from mcpmux.mux.caching_hints import hears, is_own_answer, is_plain, is_public, like, related, size_of, ttl_of
 from mcpmux.mux.generations import Generations
-from mcpmux.mux.hints import hears, is_own_answer, is_plain, is_public, like, related, size_of, ttl_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
