@@ -29,7 +29,7 @@ from mcpmux.runtime.upstreams.upstream import OpenChannel
 from mcpmux.transports.process import StopLadder
 from mcpmux.transports.receiving import open_reception
 from mcpmux.transports.reception import Reception, available
-from mcpmux.transports.tls.renewal import TlsContexts
+from mcpmux.transports.tls.context import TlsContexts
 
 STOP_LADDER = StopLadder(close_seconds=2.0, terminate_seconds=2.0)
 

@@ -32,10 +32,14 @@ from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.reception import Reception
 from mcpmux.transports.stdio import open_stdio_pipe
-from mcpmux.transports.stream_server import cannot_listen, in_tls, open_tcp_listeners, serve_streams
-from mcpmux.transports.tls.context import CurrentContext
-from mcpmux.transports.tls.renewal import TlsContexts
-from mcpmux.transports.unix_socket import open_unix_listener
+from mcpmux.transports.stream import (
+    cannot_listen,
+    in_tls,
+    open_tcp_listeners,
+    open_unix_listener,
+    serve_streams,
+)
+from mcpmux.transports.tls.context import CurrentContext, TlsContexts
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate

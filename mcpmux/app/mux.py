@@ -31,7 +31,7 @@ from mcpmux.runtime.router import Router
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.reception import Reception
-from mcpmux.transports.tls.renewal import TlsContexts
+from mcpmux.transports.tls.context import TlsContexts
 
 log = structlog.get_logger()
 

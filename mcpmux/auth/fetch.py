@@ -10,9 +10,8 @@ import trio
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConfigError, RemoteProtocolError, TransportError
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.origin import HttpOrigin, PoolLimits
-from mcpmux.transports.http.route import Route
-from mcpmux.transports.http.sse_endpoint import target_of
+from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route
+from mcpmux.transports.http.sse_server import target_of
 from mcpmux.transports.tls.context import client_context
 
 FETCH_SECONDS = 10.0  # for one document; clients wait for it

@@ -21,7 +21,7 @@ from mcpmux.auth.resource_metadata import metadata_urls as resource_urls
 from mcpmux.auth.web import Web
 from mcpmux.config.oauth import OAuth
 from mcpmux.errors import RemoteProtocolError, TransportError
-from mcpmux.transports.http.origin import HttpOrigin
+from mcpmux.transports.http.route import HttpOrigin
 
 log = structlog.get_logger()
 

@@ -21,8 +21,7 @@ from urllib.parse import urlsplit
 import trio
 
 from mcpmux.errors import ConnectFailed, RemoteProtocolError
-from mcpmux.transports.http.origin import HttpOrigin
-from mcpmux.transports.http.proxy import is_loopback
+from mcpmux.transports.http.route import HttpOrigin, is_loopback
 from mcpmux.transports.wire import reason_of
 
 Address = IPv4Address | IPv6Address

@@ -13,7 +13,7 @@ import msgspec
 from mcpmux.auth.challenge import read_scopes
 from mcpmux.auth.resource import WELL_KNOWN
 from mcpmux.errors import RemoteProtocolError
-from mcpmux.transports.http.origin import HttpOrigin
+from mcpmux.transports.http.route import HttpOrigin
 
 MOST_SERVERS = 16  # authorization servers of one upstream
 

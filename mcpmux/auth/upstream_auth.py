@@ -16,7 +16,7 @@ from mcpmux.auth.user_login import UserLogin
 from mcpmux.auth.web import Web
 from mcpmux.config import Http, WebSocket
 from mcpmux.config.oauth import CLIENT_CREDENTIALS
-from mcpmux.transports.http.origin import HttpOrigin
+from mcpmux.transports.http.route import HttpOrigin
 
 Clock = Callable[[], float]
 

@@ -16,10 +16,8 @@ from mcpmux.auth.reach import Reach
 from mcpmux.config import ClientTls, Secret
 from mcpmux.errors import ConfigError, ConnectFailed, TransportError
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.origin import HttpOrigin
-from mcpmux.transports.http.proxy import choose_proxy
-from mcpmux.transports.http.route import Route
-from mcpmux.transports.http.sse_endpoint import target_of
+from mcpmux.transports.http.route import HttpOrigin, Route, choose_proxy
+from mcpmux.transports.http.sse_server import target_of
 from mcpmux.transports.tls.context import client_context
 
 Fields = tuple[tuple[str, str], ...]

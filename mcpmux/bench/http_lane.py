@@ -32,9 +32,8 @@ from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_events import EVENT_STREAM
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
 from mcpmux.transports.http.encoding import encode_request_head
-from mcpmux.transports.http.origin import HttpOrigin
-from mcpmux.transports.http.proxy import choose_proxy
 from mcpmux.transports.http.response import ResponseParser
+from mcpmux.transports.http.route import HttpOrigin, choose_proxy
 from mcpmux.transports.receiving import open_reception
 from mcpmux.transports.reception import available
 from mcpmux.transports.sse import SseDecoder

@@ -19,8 +19,8 @@ import trio
 
 from mcpmux.config import Limits
 from mcpmux.errors import ConnectFailed, McpmuxError, MessageTooLarge, TransportClosed
-from mcpmux.transports.http.origin import HttpOrigin
 from mcpmux.transports.http.response import ResponseParser
+from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.reception import Reception
 
 RECEIVE_BYTES = 64 * 1024

@@ -16,8 +16,7 @@ from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import decode_any
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.origin import HttpOrigin
-from mcpmux.transports.http.route import Route
+from mcpmux.transports.http.route import HttpOrigin, Route
 from mcpmux.transports.tls.context import client_context
 
 PATIENCE_SECONDS = 60.0  # for an answer; a reload reads a file, everything else is done at once

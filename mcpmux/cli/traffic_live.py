@@ -14,7 +14,7 @@ from mcpmux.protocol.envelope import decode_fields, value_of
 from mcpmux.traffic.record import BadRecord, Record, decode_record
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.client_response import HttpResponse
-from mcpmux.transports.http.origin import HttpOrigin
+from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.sse import SseDecoder, SseEvent
 
 STREAM_PATH = "/api/traffic/stream"

@@ -14,18 +14,122 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
+import structlog
 import trio
 from trio.abc import ReceiveStream
 
 from mcpmux.errors import ConnectFailed, TransportClosed
 from mcpmux.protocol.framing import Line, LineDecoder, Oversized
-from mcpmux.transports.orphans import OrphanGuard
 from mcpmux.transports.pipe import LinePipe, MessagePipe, open_line_pipe
+
+# Nothing that mcpmux has started outlives it, not even when it is killed with SIGKILL.
+#
+# A small process of its own, the reaper, hears of every process group that is started and that has ended.
+# When mcpmux ends in any way, the reaper's input ends, and it ends what is left: whole groups, so that
+# servers behind `npx` and the like are reached too.
+#
+# Why not the kernel's parent-death signal (PR_SET_PDEATHSIG, `setpriv --pdeathsig`): it is sent when the
+# *thread* that started the child ends, and trio starts children from worker threads that end when they have
+# been idle; it does not reach grandchildren; and it is Linux only.
+#
+# Promises: the reaper runs exactly as long as there is a group to watch; one that was killed is replaced.
+
+log = structlog.get_logger()
+
+PROGRAM = Path(__file__).with_name("orphan_reaper.py")
+FAREWELL_SECONDS = 1.0  # for a reaper that has nothing left to do
+AGAIN_SECONDS = 1.0  # between attempts to start it
+
+
+class OrphanGuard:
+    """Watches over the children of this process. Each is watched by a task, `watch`."""
+
+    def __init__(self) -> None:
+        self._groups: set[int] = set()
+        self._starting = trio.Lock()
+        self._reaper: trio.Process | None = None
+
+    def __repr__(self) -> str:
+        return f"<OrphanGuard {len(self._groups)} groups>"
+
+    @property
+    def pid(self) -> int | None:
+        """The reaper's process id, while it runs."""
+        return self._reaper.pid if self._reaper is not None and self._reaper.returncode is None else None
+
+    async def watch(
+        self,
+        group: int,
+        scope: trio.CancelScope,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Have `group` ended with us, until `scope` is cancelled: the group has ended by then.
+
+        Started as soon as the reaper knows it. That the reaper cannot be started is logged.
+        """
+        self._groups.add(group)
+        try:
+            with scope:
+                reaper = await self._tell(group)
+                task_status.started()
+                while reaper is not None:
+                    await reaper.wait()
+                    await trio.sleep(AGAIN_SECONDS)
+                    reaper = await self._tell(group)
+        finally:
+            self._groups.discard(group)
+            self._say(b"-%d\n" % group)
+            if not self._groups:
+                await self._dismiss()
+
+    async def _tell(self, group: int) -> trio.Process | None:
+        """The reaper, which knows `group`; None when there can be none."""
+        async with self._starting:
+            if self.pid is None:
+                try:
+                    self._reaper = await trio.lowlevel.open_process(
+                        [sys.executable, "-I", "-S", str(PROGRAM)],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL,
+                        start_new_session=True,
+                        cwd=os.sep,
+                    )
+                except OSError as error:
+                    log.warning("servers may outlive mcpmux if it is killed", reason=error.strerror)
+                    return None
+        self._say(b"+%d\n" % group)
+        return self._reaper
+
+    def _say(self, line: bytes) -> None:
+        """Write to the reaper; the pipe has room for thousands of lines."""
+        if self._reaper is None:
+            return
+        try:
+            os.write(_input_of(self._reaper).fileno(), line)
+        except OSError as error:
+            log.debug("the reaper does not listen", reason=error.strerror)
+
+    async def _dismiss(self) -> None:
+        """Nothing is left to watch: the reaper ends."""
+        reaper, self._reaper = self._reaper, None
+        if reaper is not None:
+            with trio.move_on_after(FAREWELL_SECONDS, shield=True):
+                await _input_of(reaper).aclose()
+                await reaper.wait()
+
+
+def _input_of(process: trio.Process) -> trio.lowlevel.FdStream:
+    stream = process.stdin
+    assert isinstance(stream, trio.lowlevel.FdStream)  # it is a pipe
+    return stream
+
 
 STDERR_LINE_BYTES = 16 * 1024  # longer lines are data, not words for people
 KILL_SECONDS = 2.0  # SIGKILL works at once, unless the kernel itself hangs; then the child stays behind

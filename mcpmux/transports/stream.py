@@ -6,16 +6,23 @@ for too long counts as gone. Refuses to know what is carried: lines and WebSocke
 
 from __future__ import annotations
 
+import errno
 import math
+import os
+import socket
 import ssl
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
+import structlog
 import trio
-from trio.abc import HalfCloseableStream, Stream
+from trio.abc import HalfCloseableStream, Listener, Stream
 
 from mcpmux.config import ClientTls
-from mcpmux.errors import ConnectFailed
-from mcpmux.transports.tls.context import client_context, explain_server
+from mcpmux.errors import ConnectFailed, TransportError
+from mcpmux.transports.tls.context import CurrentContext, client_context, explain_server
 from mcpmux.transports.wire import keep_alive, reason_of
 
 SEND_BYTES = 16 * 1024  # handed over at a time: a peer that takes so much in time does read
@@ -96,3 +103,184 @@ async def open_unix(path: str) -> Stream:
         return await trio.open_unix_socket(path)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise ConnectFailed(f"cannot connect to unix:{path}: {reason_of(error)}") from error
+
+
+# Accepting streams until told to stop.
+#
+# Promises: bounded connections; an error in one of them touches no other and is logged once; each stream is
+# closed when its handler is done. Refuses to know what is said: a handler is told that there are too many.
+
+log = structlog.get_logger()
+
+REFUSED_CONNECTIONS = 64  # connections above the limit that are told so; more are just closed
+
+_HINTS = {
+    errno.EADDRINUSE: "; stop what listens there, or choose another port (with 0 the system does)",
+    errno.EADDRNOTAVAIL: "; choose an address of this machine",
+    errno.EACCES: "; choose a port from 1024, which needs no privileges",
+}
+
+Handle = Callable[[Stream, bool], Awaitable[None]]
+"""Serves one stream; True says that there are too many already, which the peer should hear."""
+
+
+async def open_tcp_listeners(host: str, port: int) -> tuple[int, list[trio.SocketListener]]:
+    """The port, and what listens on it. Raises TransportError."""
+    try:
+        listeners = await trio.open_tcp_listeners(port, host=host)
+    except OSError as error:
+        raise cannot_listen(host, port, error) from None
+    for listener in listeners:  # what it accepts inherits it: a peer that lost its network is noticed one day
+        listener.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    found: int = listeners[0].socket.getsockname()[1]
+    return found, listeners
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> TransportError:
+    """Why an address is not listened on, and what to do about it."""
+    hint = _HINTS.get(error.errno or 0, "")
+    return TransportError(f"cannot listen on {host}:{port}: {reason_of(error)}{hint}")
+
+
+def in_tls(
+    listeners: Sequence[Listener[trio.SocketStream]], context: CurrentContext | None
+) -> list[Listener[Stream]]:
+    """Their connections inside TLS, when a context is given."""
+    if context is None:
+        return list(listeners)
+    return [_TlsListener(plain, context) for plain in listeners]
+
+
+class _TlsListener(Listener[Stream]):
+    """As trio's, but with whatever context is the current one."""
+
+    def __init__(self, plain: Listener[trio.SocketStream], context: CurrentContext) -> None:
+        self._plain = plain
+        self._context = context
+
+    async def accept(self) -> Stream:
+        """The next connection, before its handshake."""
+        stream = await self._plain.accept()
+        return trio.SSLStream(stream, self._context(), server_side=True, https_compatible=True)
+
+    async def aclose(self) -> None:
+        """Accept nothing any more."""
+        await self._plain.aclose()
+
+
+async def serve_streams(
+    listeners: Sequence[Listener[Stream]],
+    handle: Handle,
+    stopping: trio.Event,
+    limit: int,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `stopping` is set, then wait for those who are being served. Closes the listeners.
+
+    At most `limit` streams are served at a time. Cancelling is the hard stop.
+    """
+    served = 0
+
+    async def serve_one(stream: Stream) -> None:
+        nonlocal served
+        if served >= limit + REFUSED_CONNECTIONS:
+            await trio.aclose_forcefully(stream)
+            return
+        served += 1
+        try:
+            await handle(stream, served > limit)
+        except* Exception as crash:  # the wall around one client
+            log.error("client failed", errors=[repr(error) for error in crash.exceptions])
+            log.debug("client failed here", exc_info=crash)
+        finally:
+            served -= 1
+            await trio.aclose_forcefully(stream)
+
+    async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
+
+        async def accept(task_status: trio.TaskStatus[object] = trio.TASK_STATUS_IGNORED) -> None:
+            await trio.serve_listeners(
+                serve_one, list(listeners), handler_nursery=connections, task_status=task_status
+            )
+
+        await accepting.start(accept, name="stream listeners")
+        task_status.started()
+        await stopping.wait()
+        accepting.cancel_scope.cancel()
+
+
+# Listening on a Unix socket: its file comes and goes with the listener.
+#
+# Promises: nobody whom `mode` leaves out can connect at any moment; a socket file that a dead process left
+# behind is replaced, one that somebody listens on, or any other file, never; on the way out only our own
+# file is removed. What touches the file system runs in threads.
+
+BACKLOG = 128  # connections that wait to be accepted
+REMOVE_SECONDS = 2.0  # for removing the file at the end; a file system that hangs keeps it
+
+
+@asynccontextmanager
+async def open_unix_listener(path: str, mode: int) -> AsyncIterator[trio.SocketListener]:
+    """A listener at `path` with these permissions. Raises TransportError."""
+    bound, identity = await trio.to_thread.run_sync(_bind, path, mode)
+    listener = trio.SocketListener(trio.socket.from_stdlib_socket(bound))
+    try:
+        yield listener
+    finally:
+        with trio.move_on_after(REMOVE_SECONDS, shield=True):
+            await listener.aclose()
+            await trio.to_thread.run_sync(_remove, path, identity, abandon_on_cancel=True)
+
+
+Identity = tuple[int, int]
+"""Device and inode of a file: of two files with one name, which it is."""
+
+
+def _bind(path: str, mode: int) -> tuple[socket.socket, Identity]:
+    bound = socket.socket(socket.AF_UNIX)
+    try:
+        _clear(path)
+        bound.setblocking(False)
+        bound.bind(path)
+        os.chmod(path, mode)  # noqa: PTH101  # nobody can connect yet: there is no `listen` so far
+        identity = _identity(path)
+        bound.listen(BACKLOG)
+    except (OSError, ValueError) as error:
+        bound.close()
+        hint = "; make the folder first" if isinstance(error, FileNotFoundError) else ""
+        raise TransportError(f"cannot listen on unix:{path}: {reason_of(error)}{hint}") from None
+    except BaseException:
+        bound.close()
+        raise
+    return bound, identity
+
+
+def _clear(path: str) -> None:
+    """Remove a socket file that nobody listens on. Raises TransportError for anything else that is there."""
+    try:
+        there = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(there.st_mode):
+        raise TransportError(f"cannot listen on unix:{path}: a file that is no socket is there; remove it")
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)  # noqa: PTH108
+            return
+        except BlockingIOError:  # it listens, its queue is full
+            pass
+    raise TransportError(f"cannot listen on unix:{path}: another process listens there already")
+
+
+def _remove(path: str, identity: Identity) -> None:
+    with suppress(OSError):
+        if _identity(path) == identity:
+            os.unlink(path)  # noqa: PTH108
+
+
+def _identity(path: str) -> Identity:
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino

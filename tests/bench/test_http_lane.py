@@ -22,7 +22,7 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
-from mcpmux.transports.http.origin import HttpOrigin
+from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.process import StopLadder
 from mcpmux.transports.receiving import open_reception
 

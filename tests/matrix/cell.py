@@ -18,7 +18,7 @@ from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.origin import HttpOrigin
+from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from tests.matrix.client import StrictClient
 from tests.matrix.http_pipe import StreamFace, open_http_pipe

@@ -13,7 +13,7 @@ from mcpmux.runtime.upstreams.channels import answer_server
 from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.runtime.upstreams.http_opening import open_http_channel
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.origin import HttpOrigin
+from mcpmux.transports.http.route import HttpOrigin
 
 
 @pytest.mark.parametrize("revision", [NEWEST_LEGACY, NEWEST])

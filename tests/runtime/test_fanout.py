@@ -20,7 +20,7 @@ import trio.testing
 from mcpmux.errors import TransportClosed
 from mcpmux.mux.outbox import DETAIL_LIMIT
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.origin import HttpOrigin, PoolLimits
+from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from mcpmux.transports.sse import SseDecoder
 from tests.memory_pipe import CAPACITY
 from tests.runtime.fanout_server import CLIENTS, URIS

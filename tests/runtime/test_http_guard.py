@@ -20,7 +20,7 @@ from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.runtime.downstreams.http_guard import HttpGuard
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.origin import HttpOrigin
+from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from tests.auth.made import Clock, Issuing, bearer, claims, make_gate, sign
 from tests.oracle import SchemaOracle

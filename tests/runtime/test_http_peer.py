@@ -14,7 +14,7 @@ from mcpmux.protocol.call import Call
 from mcpmux.runtime.upstreams.http_events import LEAST_RETRY_SECONDS, RETRY_SECONDS, continued, retry_seconds
 from mcpmux.runtime.upstreams.http_peer import HttpPeer
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.origin import HttpOrigin
+from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.sse import SseDecoder
 
 

@@ -13,7 +13,7 @@ from mcpmux.traffic.admin.scrape import metrics_route
 from mcpmux.traffic.admin.upstreams import UpstreamView
 from mcpmux.traffic.telemetry.gauges import mux_gauges
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.origin import HttpOrigin
+from mcpmux.transports.http.route import HttpOrigin
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import open_world
 from tests.traffic.admin_world import Traffic

@@ -26,8 +26,8 @@ from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.span_attributes import Server
 from mcpmux.traffic.telemetry.spans import Spans
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.origin import HttpOrigin
 from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_request import HttpRequest
 from tests.runtime.scripted import ScriptedServer

@@ -17,8 +17,7 @@ from mcpmux.errors import (
     TransportError,
 )
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.origin import HttpOrigin, PoolLimits
-from mcpmux.transports.http.route import Route
+from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route
 
 OK = b"HTTP/1.1 200 OK\r\n"
 SHORT = OK + b"Content-Length: 2\r\n\r\nok"

@@ -7,7 +7,7 @@ from email.utils import formatdate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.transports.http.date import http_date
+from mcpmux.transports.http.message import http_date
 
 
 def test_the_example_of_the_specification() -> None:

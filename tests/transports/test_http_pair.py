@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.origin import HttpOrigin
+from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.sse import SseDecoder, encode_event
 

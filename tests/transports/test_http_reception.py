@@ -16,7 +16,7 @@ import trio.testing
 from mcpmux.errors import Overdue, RemoteProtocolError, TransportClosed
 from mcpmux.transports.http.attention import Attention
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.origin import HttpOrigin, PoolLimits
+from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from mcpmux.transports.punctuality import SWEEP_SECONDS
 from mcpmux.transports.receiving import open_reception
 from mcpmux.transports.reception import Reception, available

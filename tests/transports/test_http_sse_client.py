@@ -14,7 +14,7 @@ import trio.testing
 from mcpmux.errors import MessageTooLarge, RemoteProtocolError, TransportClosed, TransportError
 from mcpmux.transports.http import sse_client as http_sse_client
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.origin import HttpOrigin
+from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.sse_client import NoEventStream, SseClientPipe, open_sse_client_pipe
 

@@ -17,10 +17,9 @@ from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportClosed
 from mcpmux.logs import configure_logs
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.message import HttpLimits
-from mcpmux.transports.http.origin import HttpOrigin
-from mcpmux.transports.http.route import Route
+from mcpmux.transports.http.route import HttpOrigin, Route
 from mcpmux.transports.http.server import REFUSED_CONNECTIONS, serve_http
-from mcpmux.transports.tls import handshake as tls_handshake
+from mcpmux.transports.tls import wire as tls_handshake
 from mcpmux.transports.tls.context import client_context, server_context
 
 LARGE = bytes(range(256)) * 8192  # 2 MiB

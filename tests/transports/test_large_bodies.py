@@ -10,8 +10,7 @@ import trio
 from mcpmux.errors import MessageTooLarge, TransportClosed
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.connection import ROOM_BYTES
-from mcpmux.transports.http.origin import HttpOrigin
-from mcpmux.transports.http.route import Route
+from mcpmux.transports.http.route import HttpOrigin, Route
 from mcpmux.transports.wire import PlainWire
 from tests.transports.test_http_client import (
     OK,

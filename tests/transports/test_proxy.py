@@ -13,9 +13,7 @@ from mcpmux.config import ClientTls, Secret
 from mcpmux.errors import ConfigError, ConnectFailed
 from mcpmux.transports.http import route as http_route
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.origin import HttpOrigin
-from mcpmux.transports.http.proxy import Proxy, choose_proxy, is_loopback, parse_proxy
-from mcpmux.transports.http.route import Route
+from mcpmux.transports.http.route import HttpOrigin, Proxy, Route, choose_proxy, is_loopback, parse_proxy
 from mcpmux.transports.tls.context import client_context
 from tests.transports.forward_proxy import open_proxy
 from tests.transports.test_https import echo, scripted, server_tls, serving

@@ -11,7 +11,7 @@ import trio.testing
 
 from mcpmux.errors import Overdue, TransportClosed
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.origin import HttpOrigin, PoolLimits
+from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from mcpmux.transports.punctuality import SWEEP_SECONDS, Punctuality
 from tests.transports.test_http_client import SHORT, Connection, read
 

@@ -15,10 +15,17 @@ from trio.testing import MemoryReceiveStream, MemorySendStream
 
 from mcpmux.config import ClientTls, ServerTls
 from mcpmux.errors import ConnectFailed, TransportError
-from mcpmux.transports.stream import PatientStream, open_tcp, open_unix
-from mcpmux.transports.stream_server import REFUSED_CONNECTIONS, in_tls, open_tcp_listeners, serve_streams
+from mcpmux.transports.stream import (
+    REFUSED_CONNECTIONS,
+    PatientStream,
+    in_tls,
+    open_tcp,
+    open_tcp_listeners,
+    open_unix,
+    open_unix_listener,
+    serve_streams,
+)
 from mcpmux.transports.tls.context import server_context
-from mcpmux.transports.unix_socket import open_unix_listener
 
 
 async def test_a_peer_that_reads_nothing_in_time_counts_as_gone(autojump_clock):

@@ -25,7 +25,7 @@ from mcpmux.app.workers.pulse import keep_pulse
 from mcpmux.errors import TransportClosed, TransportError
 from mcpmux.mux.comeback import Comeback
 from mcpmux.transports.handing import Hatch, Note, hatch_pair
-from mcpmux.transports.orphans import OrphanGuard
+from mcpmux.transports.process import OrphanGuard
 from mcpmux.transports.wire import reason_of
 
 log = structlog.get_logger()

@@ -32,8 +32,7 @@ from mcpmux.runtime.tap import Tap
 from mcpmux.runtime.upstreams.upstream import Upstream as Server
 from mcpmux.traffic.admin.upstreams import UpstreamState, UpstreamView
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.transports.stream_server import serve_streams
-from mcpmux.transports.unix_socket import open_unix_listener
+from mcpmux.transports.stream import open_unix_listener, serve_streams
 
 log = structlog.get_logger()
 

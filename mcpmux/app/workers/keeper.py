@@ -37,7 +37,7 @@ from mcpmux.config import Config, Secret, Upstream
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
 from mcpmux.transports.handing import Note, can_hand
-from mcpmux.transports.tls.renewal import TlsContexts
+from mcpmux.transports.tls.context import TlsContexts
 
 log = structlog.get_logger()
 

@@ -22,7 +22,7 @@ from mcpmux.traffic.live.ring import LiveRing
 from mcpmux.traffic.live.view import LiveView
 from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
 from mcpmux.traffic.telemetry.summing import Totals
-from mcpmux.transports.tls.renewal import TlsContexts
+from mcpmux.transports.tls.context import TlsContexts
 
 
 class Overview:

@@ -28,8 +28,8 @@ from mcpmux.runtime.link import INCOMING_LIMIT
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.pipe import MessagePipe, offer_to, open_line_pipe, receive_from
 from mcpmux.transports.stream import PatientStream
-from mcpmux.transports.tls.certificate import holder_of
-from mcpmux.transports.tls.handshake import HANDSHAKE_SECONDS
+from mcpmux.transports.tls.context import holder_of
+from mcpmux.transports.tls.wire import HANDSHAKE_SECONDS
 from mcpmux.transports.websocket.pipe import GOING_AWAY, POLICY_VIOLATION
 from mcpmux.transports.websocket.server import Door, open_websocket_client
 

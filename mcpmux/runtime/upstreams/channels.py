@@ -25,13 +25,10 @@ from mcpmux.runtime.upstreams.connection import Channel
 from mcpmux.runtime.upstreams.sse_channel import HttpPlace, open_either, open_sse, open_streamable
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.message import HEAD_FIELDS
-from mcpmux.transports.http.origin import HttpOrigin, PoolLimits
-from mcpmux.transports.http.proxy import choose_proxy
-from mcpmux.transports.http.route import Route
-from mcpmux.transports.orphans import OrphanGuard
-from mcpmux.transports.process import StopLadder, open_process
+from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route, choose_proxy
+from mcpmux.transports.process import OrphanGuard, StopLadder, open_process
 from mcpmux.transports.reception import Reception
-from mcpmux.transports.tls.renewal import TlsContexts
+from mcpmux.transports.tls.context import TlsContexts
 
 log = structlog.get_logger()
 

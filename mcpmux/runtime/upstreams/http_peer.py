@@ -38,7 +38,7 @@ from mcpmux.runtime.upstreams.http_events import EVENT_STREAM, messages_of
 from mcpmux.runtime.upstreams.http_refusal import REFUSALS, TOO_MANY, UNAVAILABLE, HttpStatusError
 from mcpmux.transports.http.client import HttpPool, SentRequest
 from mcpmux.transports.http.client_response import HttpResponse
-from mcpmux.transports.http.redirect import MOVES, describe_move, target_after
+from mcpmux.transports.http.route import MOVES, describe_move, target_after
 from mcpmux.transports.http.unsent import not_sent_yet
 from mcpmux.transports.sse import SseDecoder
 

@@ -27,7 +27,7 @@ from mcpmux.runtime.upstreams.connection import Channel
 from mcpmux.runtime.upstreams.http_opening import open_http_channel
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.sse_client import NoEventStream, open_sse_client_pipe
-from mcpmux.transports.http.sse_endpoint import target_of
+from mcpmux.transports.http.sse_server import target_of
 
 log = structlog.get_logger()
 

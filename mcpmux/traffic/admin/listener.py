@@ -29,8 +29,8 @@ from mcpmux.transports.http.message import Fields, HttpLimits
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_request import HttpRequest
-from mcpmux.transports.stream_server import cannot_listen
-from mcpmux.transports.tls.renewal import TlsContexts
+from mcpmux.transports.stream import cannot_listen
+from mcpmux.transports.tls.context import TlsContexts
 
 CONNECTIONS = 64  # people, and whoever collects metrics
 BODY_BYTES = 64 * 2**10  # of a request

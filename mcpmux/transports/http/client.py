@@ -21,9 +21,7 @@ from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.http.connection import HttpConnection
 from mcpmux.transports.http.encoding import JOIN_BYTES, encode_fields, encode_request_head
 from mcpmux.transports.http.message import Fields
-from mcpmux.transports.http.origin import HttpOrigin, PoolLimits
-from mcpmux.transports.http.proxy import Proxy
-from mcpmux.transports.http.route import Route, direct_route
+from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Proxy, Route, direct_route
 from mcpmux.transports.http.unsent import not_sent_yet
 from mcpmux.transports.punctuality import Punctuality, limit
 from mcpmux.transports.reception import Reception

@@ -6,7 +6,7 @@ from typing import Protocol, Self
 
 from mcpmux.errors import LocalProtocolError, MessageTooLarge
 from mcpmux.transports.http.connection import HttpConnection
-from mcpmux.transports.http.origin import PoolLimits
+from mcpmux.transports.http.route import PoolLimits
 from mcpmux.transports.punctuality import Punctuality
 from mcpmux.transports.wire import RECEIVE_BYTES
 

@@ -15,8 +15,7 @@ import trio
 from trio.abc import Listener
 
 from mcpmux.transports.handing import Handing, Note
-from mcpmux.transports.http.date import http_date
-from mcpmux.transports.http.message import HttpLimits, Refusal
+from mcpmux.transports.http.message import HttpLimits, Refusal, http_date
 from mcpmux.transports.http.reply import ServerState
 from mcpmux.transports.http.room import Room
 from mcpmux.transports.http.server_connection import ServerConnection

@@ -30,8 +30,8 @@ from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.request import BODY, IDLE, Phase, RequestParser
 from mcpmux.transports.http.server_request import HttpRequest
 from mcpmux.transports.http.shared import Shared, refuse_client
-from mcpmux.transports.tls.certificate import holder_of
-from mcpmux.transports.tls.handshake import NotTls, accept_tls
+from mcpmux.transports.tls.context import holder_of
+from mcpmux.transports.tls.wire import NotTls, accept_tls
 from mcpmux.transports.wall import walled
 from mcpmux.transports.wire import Part, PlainWire, Wire, address_of
 

@@ -29,7 +29,7 @@ from mcpmux.errors import (
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.http.message import Fields
-from mcpmux.transports.http.sse_endpoint import resolve_endpoint, target_of
+from mcpmux.transports.http.sse_server import resolve_endpoint, target_of
 from mcpmux.transports.sse import SseDecoder, SseEvent
 
 log = structlog.get_logger()

@@ -20,8 +20,7 @@ from mcpmux.config import ClientTls
 from mcpmux.errors import ConnectFailed
 from mcpmux.transports.pipe import RECEIVE_BYTES
 from mcpmux.transports.stream import PatientStream, open_tcp
-from mcpmux.transports.websocket.frame_writer import BROKEN
-from mcpmux.transports.websocket.pipe import SUBPROTOCOL, WebSocketPipe, open_websocket_pipe
+from mcpmux.transports.websocket.pipe import BROKEN, SUBPROTOCOL, WebSocketPipe, open_websocket_pipe
 
 BODY_BYTES = 200  # of a refusal that are worth telling
 DEFAULT_PORTS = {"ws": 80, "wss": 443}

@@ -26,8 +26,8 @@ from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.pipe import RECEIVE_BYTES
 from mcpmux.transports.stream import PatientStream
-from mcpmux.transports.websocket.frame_writer import BROKEN
 from mcpmux.transports.websocket.pipe import (
+    BROKEN,
     CLOSE_SECONDS,
     SUBPROTOCOL,
     WebSocketPipe,
