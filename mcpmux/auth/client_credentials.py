@@ -12,8 +12,7 @@ from mcpmux.auth.authority import Authority
 from mcpmux.auth.challenge import NO_CHALLENGE, Challenge
 from mcpmux.auth.credential import Credential
 from mcpmux.auth.finder import Finder, Found
-from mcpmux.auth.token_request import Denied, read_tokens, token_form
-from mcpmux.auth.tokens import OAuthClient
+from mcpmux.auth.tokens import Denied, OAuthClient, read_tokens, token_form
 from mcpmux.auth.web import Web
 from mcpmux.config.oauth import OAuth
 from mcpmux.errors import TransportError

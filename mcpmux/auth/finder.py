@@ -16,8 +16,8 @@ import structlog
 from mcpmux.auth.authority import Authority, assume_authority, is_same_issuer, read_authority
 from mcpmux.auth.challenge import Challenge
 from mcpmux.auth.discovery import metadata_urls
-from mcpmux.auth.resource_metadata import Resource, canonical_url, read_resource
-from mcpmux.auth.resource_metadata import metadata_urls as resource_urls
+from mcpmux.auth.resource import Resource, canonical_url, read_resource
+from mcpmux.auth.resource import metadata_urls as resource_urls
 from mcpmux.auth.web import Web
 from mcpmux.config.oauth import OAuth
 from mcpmux.errors import RemoteProtocolError, TransportError

@@ -23,7 +23,7 @@ from typing import Any
 import structlog
 import trio
 
-from mcpmux.auth import jose
+from mcpmux.auth import claims as jose
 from mcpmux.auth.admission import CERTIFICATES, Admission, Turned, certified
 from mcpmux.auth.bearer import BadToken, challenge, read_bearer
 from mcpmux.auth.claims import check_type, principal_of

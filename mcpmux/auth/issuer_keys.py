@@ -16,8 +16,8 @@ from pathlib import Path
 import structlog
 import trio
 
+from mcpmux.auth.claims import KeySet, SigningKey, UnknownKey, read_key_set
 from mcpmux.auth.discovery import metadata_urls, read_keys_url
-from mcpmux.auth.jose import KeySet, SigningKey, UnknownKey, read_key_set
 from mcpmux.config.auth import Issuer
 from mcpmux.errors import ConfigError, McpmuxError, RemoteProtocolError, TransportError
 

@@ -18,9 +18,16 @@ from mcpmux.auth.challenge import Challenge, read_challenge
 from mcpmux.auth.finder import Finder, Found
 from mcpmux.auth.loopback import Loopback, open_loopback
 from mcpmux.auth.registration import known_client, register
-from mcpmux.auth.token_request import Denied, authorization_url, new_verifier, read_tokens, token_form
 from mcpmux.auth.token_store import StoreTrouble, TokenStore
-from mcpmux.auth.tokens import Login, OAuthClient
+from mcpmux.auth.tokens import (
+    Denied,
+    Login,
+    OAuthClient,
+    authorization_url,
+    new_verifier,
+    read_tokens,
+    token_form,
+)
 from mcpmux.auth.web import Web
 from mcpmux.config.oauth import OAuth
 from mcpmux.errors import RemoteProtocolError, TransportError

@@ -21,9 +21,8 @@ from mcpmux.auth.authority import is_same_issuer
 from mcpmux.auth.challenge import Challenge
 from mcpmux.auth.credential import Credential, NoToken
 from mcpmux.auth.finder import Finder, IssuerChanged
-from mcpmux.auth.token_request import Denied, read_tokens, token_form
 from mcpmux.auth.token_store import StoreTrouble, TokenStore
-from mcpmux.auth.tokens import Login
+from mcpmux.auth.tokens import Denied, Login, read_tokens, token_form
 from mcpmux.auth.web import Web
 from mcpmux.config.oauth import OAuth
 

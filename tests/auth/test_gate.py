@@ -19,9 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcpmux.auth.admission import Turned
+from mcpmux.auth.claims import read_key_set
 from mcpmux.auth.gate import CACHE_LIMIT, CACHE_SECONDS, Gate
 from mcpmux.auth.issuer_keys import FRESH_SECONDS, RETRY_SECONDS, STALE_SECONDS
-from mcpmux.auth.jose import read_key_set
 from mcpmux.auth.static_token import hash_token
 from mcpmux.config import StaticToken
 from mcpmux.errors import RemoteProtocolError
