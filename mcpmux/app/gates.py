@@ -9,7 +9,7 @@ import structlog
 import trio
 
 from mcpmux.config import Config, HttpListener, TcpListener, UnixListener, WebSocketListener, find_open_doors
-from mcpmux.config.admin import is_loopback
+from mcpmux.config.listener import is_loopback
 from mcpmux.errors import ConfigError
 
 if TYPE_CHECKING:

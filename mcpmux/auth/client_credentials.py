@@ -14,7 +14,7 @@ from mcpmux.auth.credential import Credential
 from mcpmux.auth.finder import Finder, Found
 from mcpmux.auth.tokens import Denied, OAuthClient, read_tokens, token_form
 from mcpmux.auth.web import Web
-from mcpmux.config.oauth import OAuth
+from mcpmux.config.auth import OAuth
 from mcpmux.errors import TransportError
 
 

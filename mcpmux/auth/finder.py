@@ -19,7 +19,7 @@ from mcpmux.auth.discovery import metadata_urls
 from mcpmux.auth.resource import Resource, canonical_url, read_resource
 from mcpmux.auth.resource import metadata_urls as resource_urls
 from mcpmux.auth.web import Web
-from mcpmux.config.oauth import OAuth
+from mcpmux.config.auth import OAuth
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.transports.http.route import HttpOrigin
 

@@ -29,7 +29,7 @@ from mcpmux.auth.tokens import (
     token_form,
 )
 from mcpmux.auth.web import Web
-from mcpmux.config.oauth import OAuth
+from mcpmux.config.auth import OAuth
 from mcpmux.errors import RemoteProtocolError, TransportError
 
 STATE_BYTES = 32

@@ -13,7 +13,7 @@ from mcpmux.auth.authority import Authority
 from mcpmux.auth.client_credentials import configured_client
 from mcpmux.auth.tokens import Login, OAuthClient
 from mcpmux.auth.web import Web
-from mcpmux.config.oauth import OAuth
+from mcpmux.config.auth import OAuth
 from mcpmux.errors import RemoteProtocolError
 from mcpmux.printable import printable
 

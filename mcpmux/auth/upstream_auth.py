@@ -15,7 +15,7 @@ from mcpmux.auth.token_store import TokenStore, state_folder
 from mcpmux.auth.user_login import UserLogin
 from mcpmux.auth.web import Web
 from mcpmux.config import Http, WebSocket
-from mcpmux.config.oauth import CLIENT_CREDENTIALS
+from mcpmux.config.auth import CLIENT_CREDENTIALS
 from mcpmux.transports.http.route import HttpOrigin
 
 Clock = Callable[[], float]

@@ -24,7 +24,7 @@ from mcpmux.auth.finder import Finder, IssuerChanged
 from mcpmux.auth.token_store import StoreTrouble, TokenStore
 from mcpmux.auth.tokens import Denied, Login, read_tokens, token_form
 from mcpmux.auth.web import Web
-from mcpmux.config.oauth import OAuth
+from mcpmux.config.auth import OAuth
 
 LOCK_SECONDS = 0.1  # between two looks whether another process has renewed a login
 

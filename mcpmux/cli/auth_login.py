@@ -20,7 +20,7 @@ from mcpmux.cli.options import quiet_option
 from mcpmux.cli.running import run
 from mcpmux.cli.source import load_config
 from mcpmux.config import Config, Http, WebSocket
-from mcpmux.config.oauth import CLIENT_CREDENTIALS
+from mcpmux.config.auth import CLIENT_CREDENTIALS
 from mcpmux.errors import ConfigError
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import raw

@@ -20,9 +20,9 @@ from mcpmux.cli.traffic_dialogue import files_argument, read_capture, read_redac
 from mcpmux.cli.traffic_differences import show_report
 from mcpmux.cli.wall import Mistake
 from mcpmux.config import Http, Limits, Target, Tcp, WebSocket, parse_upstream_argument
-from mcpmux.config.admin import is_loopback
-from mcpmux.config.json_path import parse_path
+from mcpmux.config.listener import is_loopback
 from mcpmux.config.report import Unfit
+from mcpmux.config.traffic import parse_path
 from mcpmux.errors import ConfigError
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.traffic.reading.dialogue import SideName

@@ -12,7 +12,7 @@ import click
 
 from mcpmux.cli.console import tell
 from mcpmux.cli.wall import Mistake
-from mcpmux.config.capture import Capture
+from mcpmux.config.traffic import Capture
 from mcpmux.printable import printable
 from mcpmux.traffic.audit.files import number_of
 from mcpmux.traffic.capture.files import COMPRESSED, SUFFIX, BadLine, expand_paths, read_files

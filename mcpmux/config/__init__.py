@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from mcpmux.config.access import AccessRule
-from mcpmux.config.admin import Admin
-from mcpmux.config.argument import (
-    parse_listen_argument,
-    parse_listener_argument,
-    parse_upstream_argument,
-    parse_upstream_arguments,
-)
-from mcpmux.config.audit import Audit
-from mcpmux.config.auth import Auth, Issuer, StaticToken, find_open_doors
-from mcpmux.config.caching import Caching
-from mcpmux.config.capture import Capture, CaptureRule
+from mcpmux.config.auth import Auth, Issuer, OAuth, StaticToken, find_open_doors
+from mcpmux.config.expansion import Secret, display_url
 from mcpmux.config.listener import (
+    Admin,
     AnyListener,
+    ClientTls,
     HttpListener,
     Listeners,
+    ServerTls,
     TcpListener,
     UnixListener,
     WebSocketListener,
 )
 from mcpmux.config.model import (
+    Caching,
     Config,
     Handling,
     Http,
@@ -38,14 +33,16 @@ from mcpmux.config.model import (
     Upstream,
     WebSocket,
 )
-from mcpmux.config.oauth import OAuth
 from mcpmux.config.reading import read_config
-from mcpmux.config.redaction import Redaction
 from mcpmux.config.schema import config_schema
-from mcpmux.config.secret import Secret, display_url
-from mcpmux.config.target import URL_STARTS
-from mcpmux.config.tls import ClientTls, ServerTls
-from mcpmux.config.tracing import Tracing
+from mcpmux.config.target import (
+    URL_STARTS,
+    parse_listen_argument,
+    parse_listener_argument,
+    parse_upstream_argument,
+    parse_upstream_arguments,
+)
+from mcpmux.config.traffic import Audit, Capture, CaptureRule, Redaction, Tracing
 
 __all__ = [
     "URL_STARTS",

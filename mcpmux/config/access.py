@@ -9,9 +9,8 @@ from urllib.parse import unquote
 
 from attrs import field, frozen
 
-from mcpmux.config.naming import NAME_PATTERN
 from mcpmux.config.report import Unfit, closest, unfit
-from mcpmux.config.scalars import Choice, Text, about
+from mcpmux.config.scalars import NAME_PATTERN, Choice, Text, about
 
 USES = ("read", "subscribe", "call", "get", "complete")
 """What is done: with resources (read, subscribe), tools (call), prompts (get); completions (complete)."""

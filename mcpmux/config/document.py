@@ -12,8 +12,10 @@ from typing import Annotated, Any, TypeAlias
 import attrs
 from attrs import field, frozen
 
+from mcpmux.config.auth import OAuth
+from mcpmux.config.expansion import Secret
+from mcpmux.config.listener import ClientTls
 from mcpmux.config.model import Handling, Prefix, Stdio, Target, Transport, Upstream
-from mcpmux.config.oauth import OAuth
 from mcpmux.config.report import closest
 from mcpmux.config.scalars import (
     HEADER_NAME,
@@ -24,9 +26,7 @@ from mcpmux.config.scalars import (
     Text,
     about,
 )
-from mcpmux.config.secret import Secret
 from mcpmux.config.target import ServerUrl, find_url_clashes, make_target
-from mcpmux.config.tls import ClientTls
 
 Filled: TypeAlias = Annotated[str, Text("text that is not empty", r"[^\x00]+")]
 Argument: TypeAlias = Annotated[str, Text()]

@@ -11,8 +11,89 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from mcpmux.config.report import Unfit
+
+# What may be shown of values that must not be shown.
+
+MASK = "***"
+
+
+class Secret:
+    """Text that appears in no log, error or repr. `reveal` is the only way to it.
+
+    It is no attrs class, because `attrs.asdict` would take it apart.
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __eq__(self, other: object) -> bool:
+        return self._text == other._text if isinstance(other, Secret) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._text))
+
+    def __repr__(self) -> str:
+        return f"Secret({MASK})"
+
+    def __str__(self) -> str:
+        return MASK
+
+
+def display_url(url: str) -> str:
+    """The URL without what may be secret in it: user, password and query are masked."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # no URL, so nothing is known about what it holds
+        return MASK
+    user, _, host = parts.netloc.rpartition("@")
+    netloc = f"{MASK}@{host}" if user else host
+    query = f"?{MASK}" if parts.query else ""
+    return f"{parts.scheme}://{netloc}{parts.path}{query}"
+
+
+# The `.env` files that a host app's `envFile` names: one `NAME=value` a line.
+#
+# Empty lines, `#` comment lines and a leading `export` are skipped over; a value may be quoted whole.
+# Nothing in a value is expanded.
+
+_ASSIGNMENT = re.compile(r"""(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"(.*)"|'(.*)'|(.*))""")
+
+
+def read_env_file(path: str) -> dict[str, Secret]:
+    """The variables in the file. Raises Unfit when it cannot be read or a line is no assignment."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise Unfit(f"expected a readable file of `NAME=value` lines: {reason}") from None
+    return parse_env_file(text)
+
+
+def parse_env_file(text: str) -> dict[str, Secret]:
+    """The variables in `text`; of two with one name the later counts. Raises Unfit naming the lines."""
+    variables: dict[str, Secret] = {}
+    bad_lines: list[str] = []
+    for number, line in enumerate(map(str.strip, text.splitlines()), start=1):
+        if not line or line.startswith("#"):
+            continue
+        match = _ASSIGNMENT.fullmatch(line)
+        if match is None:
+            bad_lines.append(str(number))
+        else:
+            name, *values = match.groups()
+            variables[name] = Secret(next(value for value in values if value is not None))
+    if bad_lines:
+        raise Unfit(f"expected `NAME=value` in the file's line {', '.join(bad_lines)}")
+    return variables
+
 
 FILE_BYTES = 64 * 1024  # of a secret in a file; more is the wrong file
 

@@ -13,11 +13,10 @@ from typing import Annotated, Any, ClassVar
 from attrs import field, frozen
 
 from mcpmux.config.document import BOTH, NEITHER, TargetKeys, UpstreamSettings, Url, find_network_clashes
-from mcpmux.config.env_file import read_env_file
+from mcpmux.config.expansion import Secret, read_env_file
 from mcpmux.config.model import Stdio, Upstream
 from mcpmux.config.report import Unfit, closest
 from mcpmux.config.scalars import Choice, Flag, Text, about
-from mcpmux.config.secret import Secret
 from mcpmux.config.target import make_target
 
 # Where the servers stand: Claude Desktop, Cursor and most others; VS Code's mcp.json; its settings.json.

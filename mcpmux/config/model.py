@@ -14,22 +14,51 @@ from typing import Annotated, TypeAlias
 from attrs import field, frozen
 
 from mcpmux.config.access import AccessRule, find_unknown_upstreams
-from mcpmux.config.admin import Admin
-from mcpmux.config.audit import Audit
-from mcpmux.config.auth import Auth
-from mcpmux.config.caching import Caching
-from mcpmux.config.capture import Capture
-from mcpmux.config.listener import Listeners
-from mcpmux.config.naming import NAME_PATTERN
-from mcpmux.config.oauth import OAuth
-from mcpmux.config.redaction import Redaction
-from mcpmux.config.scalars import Choice, Duration, Flag, SecretText, Size, Text, Whole, about
-from mcpmux.config.secret import Secret, display_url
-from mcpmux.config.tls import ClientTls
-from mcpmux.config.tracing import Tracing
+from mcpmux.config.auth import Auth, OAuth
+from mcpmux.config.expansion import Secret, display_url
+from mcpmux.config.listener import Admin, ClientTls, Listeners
+from mcpmux.config.scalars import NAME_PATTERN, Choice, Duration, Flag, SecretText, Size, Text, Whole, about
+from mcpmux.config.traffic import Audit, Capture, Redaction, Tracing
 from mcpmux.errors import ConfigError
 
+# What is remembered of upstreams' answers: whether, how much, and for how long.
+
 Seconds: TypeAlias = Annotated[float, Duration()]
+
+
+@frozen(kw_only=True)
+class Caching:
+    """The cache that all upstreams share."""
+
+    enabled: Annotated[bool, Flag()] = field(
+        default=True,
+        metadata=about(
+            "Serve again what upstreams mark as fresh (`ttlMs`), until a client does something there; ask "
+            "identical requests at the same time once. false: every request goes to its upstream."
+        ),
+    )
+    max_bytes: Annotated[int, Size(1024)] = field(
+        default=64 * 2**20, metadata=about("Memory for it, about; what was not used for longest goes first.")
+    )
+    max_entries: Annotated[int, Whole(1, 10_000_000)] = field(
+        default=100_000, metadata=about("Answers that are kept.")
+    )
+    trust_announcements: Annotated[bool, Flag()] = field(
+        default=False,
+        metadata=about(
+            "Keep lists without a `ttlMs`, too, while their upstreams say that they announce changes "
+            "(`listChanged`). Off, as many servers say so and announce nothing: clients would get old lists."
+        ),
+    )
+    max_list_age: Seconds = field(
+        default=60.0,
+        metadata=about(
+            "With `trust_announcements`: such a list is asked for again after this long, although its "
+            "upstream has announced no change."
+        ),
+    )
+
+
 SecondsOrNever: TypeAlias = Annotated[float, Duration(off=True)]
 Era: TypeAlias = Annotated[str, Choice(("auto", "mirror", "newest", "legacy"))]
 Transport: TypeAlias = Annotated[str, Choice(("auto", "streamable", "sse"))]

@@ -11,13 +11,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import attrs
 
-from mcpmux.config.address import SHORT_FORMS
 from mcpmux.config.document import UpstreamTable
 from mcpmux.config.host_files import SERVER_PLACES, HostEntry
-from mcpmux.config.layout import MCPMUX, SCHEMA, UPSTREAMS
+from mcpmux.config.listener import SHORT_FORMS
 from mcpmux.config.model import Settings
-from mcpmux.config.naming import NAME_PATTERN
-from mcpmux.config.scalars import Text
+from mcpmux.config.reading import MCPMUX, SCHEMA, UPSTREAMS
+from mcpmux.config.scalars import NAME_PATTERN, Text
 from mcpmux.config.structuring import find_optional, find_scalar
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

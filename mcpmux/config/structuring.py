@@ -22,8 +22,8 @@ from cattrs import (
 )
 from cattrs.gen import make_dict_structure_fn
 
-from mcpmux.config.address import SHORT_FORMS
 from mcpmux.config.expansion import expand
+from mcpmux.config.listener import SHORT_FORMS
 from mcpmux.config.report import KeyPath, Report, Unfit, suggest, unfit
 from mcpmux.config.scalars import Scalar
 

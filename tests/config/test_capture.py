@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcpmux.config import Capture, CaptureRule, Redaction
-from mcpmux.config.json_path import DEEP, ONE, parse_path
+from mcpmux.config.traffic import DEEP, ONE, parse_path
 from tests.config.documents import problems_of, read
 
 DOCS = '[upstreams.docs]\ncommand = "npx"\n'

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpmux.config.env_file import parse_env_file, read_env_file
+from mcpmux.config.expansion import parse_env_file, read_env_file
 from mcpmux.config.report import Unfit
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.config.naming import derive_name, derive_names, is_name
+from mcpmux.config.scalars import derive_name, derive_names, is_name
 
 NAMES = st.from_regex(r"[a-z][a-z0-9.-]{0,31}", fullmatch=True)
 

@@ -5,6 +5,7 @@ import math
 import pytest
 from jsonschema import Draft202012Validator
 
+from mcpmux.config.expansion import Secret
 from mcpmux.config.report import Unfit
 from mcpmux.config.scalars import (
     Choice,
@@ -17,7 +18,6 @@ from mcpmux.config.scalars import (
     Text,
     Whole,
 )
-from mcpmux.config.secret import Secret
 
 WORD = Text("a word", "[a-z]+")
 LEVEL = Choice(("low", "high"))

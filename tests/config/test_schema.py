@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mcpmux.config import config_schema, read_config
-from mcpmux.config.jsonc import parse_jsonc
+from mcpmux.config.source import parse_jsonc
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "configs").glob("*.*"))
 ENVIRON = {

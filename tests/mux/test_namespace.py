@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.config.naming import is_name
+from mcpmux.config.scalars import is_name
 from mcpmux.mux.namespace import NAME_LIMIT, Namespace
 from tests.mux.prefixes import prefix_tables, texts
 

@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 import trio
 
 from mcpmux.app.control import Control
-from mcpmux.config.admin import Admin
-from mcpmux.config.redaction import Redaction
+from mcpmux.config.listener import Admin
+from mcpmux.config.traffic import Redaction
 from mcpmux.runtime.tap import EXCHANGE, Leg
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.upstreams import UpstreamView

@@ -9,10 +9,9 @@ import pytest
 import trio
 
 from mcpmux.cli.traffic_live import open_stream
-from mcpmux.config.admin import Admin
+from mcpmux.config.expansion import Secret
+from mcpmux.config.listener import Admin, ServerTls
 from mcpmux.config.report import Unfit
-from mcpmux.config.secret import Secret
-from mcpmux.config.tls import ServerTls
 from mcpmux.errors import ConfigError, TransportError
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.route import BadQuestion, Route, Routes, whole_number

@@ -6,8 +6,8 @@ from functools import partial
 
 import trio
 
-from mcpmux.config.admin import Admin
-from mcpmux.config.secret import Secret
+from mcpmux.config.expansion import Secret
+from mcpmux.config.listener import Admin
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.scrape import metrics_route
 from mcpmux.traffic.admin.upstreams import UpstreamView

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.config.json_path import parse_path
+from mcpmux.config.traffic import parse_path
 from mcpmux.traffic.replay.difference import DIFFERENCE_LIMIT, compare, covers, show_path
 
 NAMES = st.text(min_size=1, max_size=4)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpmux.config.redaction import Redaction
+from mcpmux.config.traffic import Redaction
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.capture.line import HEAD, LEGS_CACHED, LineEncoder, without_repeats
 from mcpmux.traffic.capture.message import Run, to_record

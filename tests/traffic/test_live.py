@@ -7,7 +7,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpmux.config.redaction import Redaction
+from mcpmux.config.traffic import Redaction
 from mcpmux.runtime.tap import EXCHANGE
 from mcpmux.traffic.live.filter import RowFilter, read_filter
 from mcpmux.traffic.live.ring import MESSAGE_BYTES, RECENT, ROW_MESSAGES, SHARE

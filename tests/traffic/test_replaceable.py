@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mcpmux.config.redaction import Redaction
+from mcpmux.config.traffic import Redaction
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.config.json_path import parse_path
+from mcpmux.config.traffic import parse_path
 from mcpmux.errors import ConnectFailed
 from mcpmux.traffic.replay.difference import show_path
 from mcpmux.traffic.replay.report import Report

@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcpmux.config.redaction import Redaction
+from mcpmux.config.traffic import Redaction
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.redaction.word_scan import scan_for
 

@@ -22,8 +22,7 @@ from pathlib import Path
 import attrs
 
 from mcpmux.config import Config, Listeners, Secret, Stdio, Unix, Upstream
-from mcpmux.config.caching import Caching
-from mcpmux.config.model import Limits
+from mcpmux.config.model import Caching, Limits
 from mcpmux.traffic.audit.files import CHAIN_FOLDER
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from enum import Enum
 from urllib.parse import parse_qs
 
-from mcpmux.config.secret import Secret
+from mcpmux.config.expansion import Secret
 from mcpmux.protocol.origin import OriginPolicy
 
 COOKIE = "mcpmux-admin"

@@ -14,8 +14,8 @@ from functools import partial
 import structlog
 import trio
 
-from mcpmux.config.admin import Admin
-from mcpmux.config.secret import Secret
+from mcpmux.config.expansion import Secret
+from mcpmux.config.listener import Admin
 from mcpmux.errors import TransportError
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.traffic.admin.actions import Actions

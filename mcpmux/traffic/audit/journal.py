@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from mcpmux import __version__
-from mcpmux.config.audit import Audit as AuditSettings
+from mcpmux.config.traffic import Audit as AuditSettings
 from mcpmux.traffic.audit.files import AuditFiles, AuditUnusable
 from mcpmux.traffic.audit.keeper import Audit
 from mcpmux.traffic.audit.record import FRAGMENT_LIMIT, AuditRecord, Cleaner, encode_audit, when

@@ -27,7 +27,7 @@ import msgspec
 import structlog
 import trio
 
-from mcpmux.config.audit import Audit as AuditSettings
+from mcpmux.config.traffic import Audit as AuditSettings
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR

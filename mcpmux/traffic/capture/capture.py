@@ -21,7 +21,7 @@ from typing import NamedTuple
 import structlog
 import trio
 
-from mcpmux.config.capture import Capture
+from mcpmux.config.traffic import Capture
 from mcpmux.errors import McpmuxError
 from mcpmux.traffic.capture.level import Levels
 from mcpmux.traffic.capture.message import Run, to_record

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from fnmatch import translate
 
-from mcpmux.config.capture import LEVELS, Capture
+from mcpmux.config.traffic import LEVELS, Capture
 from mcpmux.traffic.seen import Seen
 
 REMEMBERED = 4096  # levels by upstream and method, and exchanges; a hostile peer may send new methods all day

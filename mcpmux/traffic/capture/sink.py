@@ -14,7 +14,7 @@ import msgspec
 import structlog
 import trio
 
-from mcpmux.config.capture import Capture
+from mcpmux.config.traffic import Capture
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.capture.level import OFF, Levels
 from mcpmux.traffic.capture.line import LineEncoder, data_of

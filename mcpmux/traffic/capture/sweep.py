@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from mcpmux.config.capture import Capture
+from mcpmux.config.traffic import Capture
 from mcpmux.traffic.capture.files import COMPRESSED, SUFFIX, UNFINISHED, find_files
 from mcpmux.traffic.capture.writer import FILE_MODE
 

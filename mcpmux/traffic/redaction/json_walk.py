@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from mcpmux.config.json_path import DEEP, ONE, Step
+from mcpmux.config.traffic import DEEP, ONE, Step
 from mcpmux.protocol import method as m
 from mcpmux.traffic.redaction.secret_names import HEADER_NAMES, fold
 from mcpmux.traffic.redaction.secret_shapes import MARKER, marker

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mcpmux.config.json_path import Step, parse_path
-from mcpmux.config.redaction import BUILT_IN, Redaction, compile_pattern
+from mcpmux.config.traffic import BUILT_IN, Redaction, Step, compile_pattern, parse_path
 from mcpmux.traffic.redaction.json_walk import TooLong, Walk
 from mcpmux.traffic.redaction.secret_names import (
     HINTS,

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from mcpmux.config.json_path import DEEP, ONE, Step, parse_path
+from mcpmux.config.traffic import DEEP, ONE, Step, parse_path
 from mcpmux.traffic.redaction.secret_shapes import MARKER
 
 NESTING = 64  # deeper values are only compared as wholes
