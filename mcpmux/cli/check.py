@@ -26,7 +26,7 @@ from mcpmux.printable import printable
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.paging import walk
+from mcpmux.runtime.merger import walk
 from mcpmux.runtime.upstreams.upstream import Upstream
 
 READY, DISABLED = "ready", "disabled"

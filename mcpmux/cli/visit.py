@@ -18,7 +18,7 @@ from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
 from mcpmux.protocol.meta import META
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.missing import LEFT_OUT
+from mcpmux.runtime.merger import LEFT_OUT
 
 INPUT_REQUIRED = "input_required"
 

@@ -12,7 +12,7 @@ from mcpmux.mux.template import matches
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import UPSTREAM_TIMEOUT
 from mcpmux.protocol.method import RESOURCES_LIST, TEMPLATES_LIST
-from mcpmux.runtime.paging import Texts, walk_texts
+from mcpmux.runtime.merger import Texts, walk_texts
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.upstream import Upstream
 

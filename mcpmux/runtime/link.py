@@ -41,8 +41,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.calls import FindClient, Hear
-from mcpmux.runtime.forwarding import Forward, forward_nothing
-from mcpmux.runtime.incoming import Answer, Incoming
+from mcpmux.runtime.incoming import Answer, Forward, Incoming, forward_nothing
 from mcpmux.runtime.posting import Posting, quietly
 from mcpmux.transports.pipe import MessagePipe, receive_from
 

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from mcpmux.runtime.calls import Hear
-from mcpmux.runtime.forwarding import Forward, forward_nothing
-from mcpmux.runtime.incoming import Answer
+from mcpmux.runtime.incoming import Answer, Forward, forward_nothing
 from mcpmux.runtime.link import Link
 from mcpmux.transports.pipe import MessagePipe
 

@@ -10,8 +10,9 @@ where a part is not for all. Whatever touches a part ends it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
+from typing import NamedTuple
 
 import trio
 
@@ -20,19 +21,190 @@ from mcpmux.mux import rewrite
 from mcpmux.mux.cache import MERGED, Key
 from mcpmux.mux.caching_hints import Freshness, is_plain, like, size_of, ttl_of
 from mcpmux.mux.cursor import CursorSeal, InvalidCursor, Position
+from mcpmux.mux.exposed_list import expose_list
 from mcpmux.mux.generations import ALL
-from mcpmux.mux.merge import Walk
+from mcpmux.mux.merge import PAGE_LIMIT, Walk
 from mcpmux.protocol.call import Call, Notify
-from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS
-from mcpmux.protocol.envelope import raw, text_of
+from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
+from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of
+from mcpmux.protocol.meta import META
 from mcpmux.protocol.method import LISTS, PAGED, TASKS_LIST
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.guard import Guard, confined
-from mcpmux.runtime.missing import incomplete, mention
-from mcpmux.runtime.paging import fetch_page, find_page, items_of
+from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.runtime.upstreams.fleet import Fleet
-from mcpmux.runtime.upstreams.memory import Found, Store, aged
+from mcpmux.runtime.upstreams.memory import HINTS, Found, Page, Store, aged
 from mcpmux.runtime.upstreams.upstream import Upstream
+
+# What is said of upstreams whose part of an answer is missing: in the answer, or in its place.
+#
+# `_meta` of the answer, or `data` of the error, has under `dev.mcpmux/upstreams` for each of them `{"name":
+# {"state": …, "reason": …}}`, in configuration order; what was removed comes last.
+
+LEFT_OUT = "dev.mcpmux/upstreams"
+REMOVED = "removed"  # the state of an upstream that is not configured any more
+
+Reasons = Mapping[str, str]
+"""A sentence for each upstream that is missing."""
+
+
+def describe(fleet: Fleet, reasons: Reasons) -> dict[str, dict[str, str]]:
+    """The states and reasons of the missing, in order."""
+    there = [name for name in fleet if name in reasons]
+    names = there + [name for name in reasons if name not in fleet]
+    return {
+        name: {"state": fleet[name].state if name in fleet else REMOVED, "reason": reasons[name]}
+        for name in names
+    }
+
+
+def mention(result: Fields, fleet: Fleet, reasons: Reasons) -> None:
+    """Say in an answer what is missing."""
+    try:
+        meta = decode_fields(result.get(META))
+    except ValueError:
+        meta = {}
+    result[META] = raw({**meta, LEFT_OUT: describe(fleet, reasons)})
+
+
+def incomplete(what: str, fleet: Fleet, reasons: Reasons, **more: object) -> RpcError:
+    """The error in place of an answer; `what` begins its sentence, `more` is for its data."""
+    missing = describe(fleet, reasons)
+    sentences = "; ".join(each["reason"] for each in missing.values())
+    return RpcError(UPSTREAM_UNAVAILABLE, f"{what}: {sentences}", {**more, LEFT_OUT: missing})
+
+
+# One upstream's lists, page by page.
+
+
+class RawPage(NamedTuple):
+    """One page: its items, the upstream's cursor after it (None: the last), and the whole result."""
+
+    items: Raw
+    following: str | None
+    result: Fields
+
+
+_NO_ITEMS = raw([])
+_NO_PAGE = RawPage(_NO_ITEMS, None, {})
+_NOTHING_THERE = Found(Page([], [], None, {}), math.inf, personal=False)
+"""Of an upstream that has no such list, for as long as it is connected."""
+
+
+async def fetch_page(upstream: Upstream, call: Call, cursor: str | None) -> RawPage:
+    """One page of the list that `call` asks for; an empty one when the upstream has no such list.
+
+    Raises RpcError. The caller owns the deadline.
+    """
+    method = call.method
+    kind = PAGED[method]
+    if upstream.connection is None:
+        await upstream.settled()
+    if not offers(upstream, method):
+        return _NO_PAGE
+    params = {} if cursor is None else {"cursor": raw(cursor)}
+    try:
+        result = await upstream.exchange(call.with_params(params), unheard)
+    except RpcError as error:
+        if error.code == METHOD_NOT_FOUND:  # some servers offer resources and know no templates
+            return _NO_PAGE
+        raise
+    items = result.get(kind.items)
+    if items is None:
+        raise not_a_list(upstream, method)
+    return RawPage(items, text_of(result.get("nextCursor")), result)
+
+
+def offers(upstream: Upstream, method: str) -> bool:
+    """Whether an upstream may have a list; True while nobody knows."""
+    return upstream.facts is None or upstream.facts.offers(PAGED[method].capability)
+
+
+def not_a_list(upstream: Upstream, method: str) -> RpcError:
+    """A server's answer is none."""
+    return upstream.error(UPSTREAM_UNAVAILABLE, f"answered {method} without a list")
+
+
+def items_of(upstream: Upstream, call: Call, page: RawPage) -> list[Fields]:
+    """The items of a page. Raises RpcError when they are none."""
+    try:
+        return decode_list(page.items)
+    except ValueError:
+        raise not_a_list(upstream, call.method) from None
+
+
+async def find_page(upstream: Upstream, call: Call, cursor: str | None, *, anew: bool = False) -> Found:
+    """One page as clients see it: remembered, shared with whoever asks the same, or fetched.
+
+    `anew`: fetched. Nothing in it may be changed. Raises RpcError. The caller owns the deadline.
+    """
+
+    async def fetch() -> Page:
+        page = await fetch_page(upstream, call, cursor)
+        try:
+            texts, items = expose_list(call.method, page.items, upstream.space)
+        except ValueError:
+            raise not_a_list(upstream, call.method) from None
+        hints: Fields = {key: page.result[key] for key in HINTS if key in page.result}
+        return Page(texts, items, page.following, hints, 2 * len(memoryview(page.items)))
+
+    memory = upstream.memory
+    if memory is None or anew:  # without a memory nothing ends what is kept, should it offer more one day
+        return Found(await fetch(), None, personal=True)
+    if not offers(upstream, call.method):
+        return _NOTHING_THERE
+    return await memory.page(call, cursor, fetch)
+
+
+async def walk(upstream: Upstream, call: Call) -> list[Fields]:
+    """Every item of the list that `call` asks for, as far as it may go.
+
+    Raises RpcError, also for a list that never ends.
+    """
+    limit = upstream.config.max_list_items
+    items: list[Fields] = []
+    position = Position(upstream.name)
+    for _ in range(PAGE_LIMIT):
+        page = await fetch_page(upstream, call, position.cursor)
+        items += items_of(upstream, call, page)
+        if page.following is None or len(items) >= limit:
+            return items[:limit]
+        following = position.advance(page.following)
+        if following is None:
+            break
+        position = following
+    raise _never_ends(upstream, call)
+
+
+class Texts(NamedTuple):
+    """The upstream's own names or URIs of a list's items. `again`: some were remembered."""
+
+    found: list[str]
+    again: bool
+
+
+async def walk_texts(upstream: Upstream, call: Call, *, anew: bool = False) -> Texts:
+    """Those of all items of the list that `call` asks for; else as `walk`."""
+    again = False
+    limit = upstream.config.max_list_items
+    texts: list[str | None] = []
+    position = Position(upstream.name)
+    for _ in range(PAGE_LIMIT):
+        found = await find_page(upstream, call, position.cursor, anew=anew)
+        page, again = found.page, again or found.again
+        texts += page.texts
+        if page.following is None or len(texts) >= limit:
+            return Texts([text for text in texts[:limit] if text is not None], again)
+        following = position.advance(page.following)
+        if following is None:
+            break
+        position = following
+    raise _never_ends(upstream, call)
+
+
+def _never_ends(upstream: Upstream, call: Call) -> RpcError:
+    return upstream.error(UPSTREAM_UNAVAILABLE, f"answers {call.method} with a list that never ends")
+
 
 AT_ONCE = 32  # upstreams that are asked for a page before whatever else has come gets its turn
 

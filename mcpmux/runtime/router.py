@@ -35,8 +35,7 @@ from mcpmux.runtime.catalog import Catalog, Owners
 from mcpmux.runtime.errand import Errand, Errands, Narrow, Seal
 from mcpmux.runtime.guard import Guard, as_refused, confined, no_item, no_method, no_resource, no_task, one_of
 from mcpmux.runtime.mailbox import Mailbox
-from mcpmux.runtime.merger import Merger
-from mcpmux.runtime.missing import Reasons, incomplete, mention
+from mcpmux.runtime.merger import Merger, Reasons, incomplete, mention
 from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.remembering import REMEMBERED, ask_or_remember, read_or_remember
 from mcpmux.runtime.signature import Signature

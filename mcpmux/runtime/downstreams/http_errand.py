@@ -11,7 +11,7 @@ from collections.abc import Callable
 from mcpmux.protocol.envelope import Request, encode_reply
 from mcpmux.protocol.large import Part, encode_large_reply
 from mcpmux.runtime.downstreams.http_answer import JSON, failure, headers_of, respond
-from mcpmux.runtime.forwarding import Forwarded
+from mcpmux.runtime.incoming import Forwarded
 from mcpmux.transports.http.reply import HttpReply
 
 OnOver = Callable[[], object]

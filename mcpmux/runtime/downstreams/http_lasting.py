@@ -17,7 +17,7 @@ import trio
 from mcpmux.protocol.envelope import Request
 from mcpmux.runtime.downstreams.http_answer import Work
 from mcpmux.runtime.downstreams.http_errand import HttpErrand
-from mcpmux.runtime.forwarding import Forwarded
+from mcpmux.runtime.incoming import Forwarded
 from mcpmux.transports.http.reply import HttpReply
 
 

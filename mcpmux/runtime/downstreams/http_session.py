@@ -49,7 +49,7 @@ from mcpmux.runtime.downstreams.own_stream import OWN_STREAM, OwnStream
 from mcpmux.runtime.downstreams.service import PromptSession, Session
 from mcpmux.runtime.downstreams.session import Ask
 from mcpmux.runtime.errand import PLAIN
-from mcpmux.runtime.forwarding import Forwarded
+from mcpmux.runtime.incoming import Forwarded
 from mcpmux.runtime.tap import Watch
 from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.transports.http.reply import HttpReply

@@ -12,7 +12,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.downstreams.session import Ask
 from mcpmux.runtime.errand import Errand
-from mcpmux.runtime.forwarding import Forwarded
+from mcpmux.runtime.incoming import Forwarded
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.tap import Tap
 

@@ -251,7 +251,7 @@ class LegacySession:
 
 
 class LegacyErrand:
-    """A call of a session that was passed on; see `runtime/forwarding`."""
+    """A call of a session that was passed on; see `runtime/incoming`."""
 
     __slots__ = ("_ask", "_call", "_errand", "_session", "posted", "tell")
 

@@ -24,7 +24,7 @@ from mcpmux.runtime.downstreams.front import read_call, says_modern
 from mcpmux.runtime.downstreams.http_guard import as_error
 from mcpmux.runtime.downstreams.service import PromptService, PromptSession, Service, Session
 from mcpmux.runtime.errand import PLAIN
-from mcpmux.runtime.forwarding import Forwarded
+from mcpmux.runtime.incoming import Forwarded
 from mcpmux.runtime.link import INCOMING_LIMIT, Link
 from mcpmux.runtime.linking import open_link
 from mcpmux.runtime.tap import Watch, tapped

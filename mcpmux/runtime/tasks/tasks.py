@@ -24,27 +24,286 @@ Source: `basic/utilities/tasks`, 2025-11-25; the Tasks extension (SEP-2663).
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 
+import msgspec
+import structlog
 import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.mux.ownership import Holding
 from mcpmux.protocol import method as m
 from mcpmux.protocol import tasks
-from mcpmux.protocol.call import Call, Notify
-from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_list, raw, text_of
+from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
+from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, decode_list, raw, text_of
+from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.meta import CLIENT_CAPABILITIES, PROGRESS_TOKEN
-from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
-from mcpmux.runtime.calls import Client
+from mcpmux.runtime.calls import PARK_LIMIT, PARK_SECONDS, STATE_BYTES, Client
 from mcpmux.runtime.guard import Guard
-from mcpmux.runtime.paging import walk
+from mcpmux.runtime.merger import walk
 from mcpmux.runtime.personal import Personal
-from mcpmux.runtime.tasks.view import TaskView
-from mcpmux.runtime.tasks.wait import TaskWaits
+from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.runtime.upstreams.upstream import Upstream
+
+# The tasks of servers of both eras as the extension of 2026-07-28 has them: get, update, cancel.
+#
+# A modern server's are its own. For a legacy server
+#
+# | extension | becomes |
+# | --- | --- |
+# | `tasks/get` | `tasks/get`; of a task that has ended, `tasks/result` as well |
+# | its `input_required` | `tasks/result`, opened to hear the questions; parked until they are answered |
+# | `tasks/update` | the answers to these questions, once all are there; `tasks/result` is given up then |
+# | `tasks/cancel` | `tasks/cancel`; its answer says nothing more than that |
+#
+# Source: `basic/utilities/tasks`, 2025-11-25; the Tasks extension (SEP-2663).
+
+QUESTION_SECONDS = 5.0  # for a server that waits for input to say what it wants to know
+ASKED_LIMIT = 1000  # tasks whose questions are kept for their clients; past that the oldest are asked anew
+
+
+class Asked(msgspec.Struct):
+    """What a legacy server asked in a task: the state of the parked call, and the answers so far."""
+
+    state: str
+    requests: Fields
+    responses: Fields
+
+
+class TaskView:
+    """What clients of the extension do with a task. Ids are the upstream's own."""
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str, str], Asked] = {}
+
+    def __repr__(self) -> str:
+        return f"<TaskView {len(self._asked)} asked>"
+
+    async def get(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
+        """The task as it is now, with its result, error or questions. Raises RpcError."""
+        if _is_modern(upstream):
+            return await upstream.exchange(about(m.TASKS_GET, task_id, call), unheard)
+        task = await upstream.exchange(about(m.TASKS_GET, task_id, call), unheard)
+        task.pop("resultType", None)
+        status = text_of(task.get("status"))
+        if status == "input_required":
+            return await self._waiting(upstream, task_id, task, call)
+        self._asked.pop((upstream.key, task_id), None)
+        if status in ("completed", "failed"):
+            return await self._ended(upstream, task_id, task, call)
+        return tasks.running(task)
+
+    async def _ended(self, upstream: Upstream, task_id: str, task: Fields, call: Call) -> Fields:
+        try:
+            result = await upstream.exchange(about(m.TASKS_RESULT, task_id, call), unheard)
+        except RpcError as error:
+            return tasks.failed(task, error)
+        return tasks.completed(task, result)
+
+    async def _waiting(self, upstream: Upstream, task_id: str, task: Fields, call: Call) -> Fields:
+        key = (upstream.key, task_id)
+        asked = self._asked.get(key)
+        if asked is None:
+            result: Fields = {}
+            with trio.move_on_after(QUESTION_SECONDS):
+                result = await upstream.exchange(about(m.TASKS_RESULT, task_id, call), unheard)
+            if STATE not in result:
+                return tasks.completed(task, result) if result else tasks.running(task)
+            asked = Asked(text_of(result[STATE]) or "", decode_fields(result["inputRequests"]), {})
+            self._keep(key, asked)
+        unanswered = {key: value for key, value in asked.requests.items() if key not in asked.responses}
+        return tasks.waiting(task, unanswered)
+
+    def _keep(self, key: tuple[str, str], asked: Asked) -> None:
+        if len(self._asked) >= ASKED_LIMIT:
+            del self._asked[next(iter(self._asked))]
+        self._asked[key] = asked
+
+    async def update(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
+        """Take answers to what the task asked; answers to anything else are ignored. Raises RpcError."""
+        if _is_modern(upstream):
+            params = {RESPONSES: call.params[RESPONSES]} if RESPONSES in call.params else {}
+            return await upstream.exchange(about(m.TASKS_UPDATE, task_id, call, params), unheard)
+        asked = self._asked.get((upstream.key, task_id))
+        if asked is None:
+            await upstream.exchange(about(m.TASKS_GET, task_id, call), unheard)  # there is such a task
+            return _acknowledged()
+        answers = decode_fields(call.params.get(RESPONSES))
+        asked.responses.update({name: answers[name] for name in answers.keys() & asked.requests.keys()})
+        if asked.responses.keys() == asked.requests.keys():
+            del self._asked[upstream.key, task_id]
+            params = {STATE: raw(asked.state), RESPONSES: raw(asked.responses)}
+            await upstream.reply(about(m.TASKS_RESULT, task_id, call, params))
+        return _acknowledged()
+
+    async def cancel(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
+        """Ask the server to give up. Raises RpcError."""
+        try:
+            await upstream.exchange(about(m.TASKS_CANCEL, task_id, call), unheard)
+        finally:
+            asked = self._asked.pop((upstream.key, task_id), None)
+            if asked is not None and upstream.connection is not None:
+                upstream.connection.abandon(asked.state)
+        return _acknowledged()
+
+
+def about(method: str, task_id: str, call: Call, params: Fields | None = None) -> Call:
+    """A request about a task, on behalf of the client of `call`."""
+    meta = {key: value for key, value in call.meta.items() if key != PROGRESS_TOKEN}
+    meta[CLIENT_CAPABILITIES] = tasks.with_extension(meta.get(CLIENT_CAPABILITIES))
+    fields = {tasks.TASK_ID: raw(task_id), **(params or {})}
+    return call.on_behalf(method, fields).with_meta(meta)
+
+
+def _is_modern(upstream: Upstream) -> bool:
+    return upstream.facts is not None and is_modern(upstream.facts.revision)
+
+
+def _acknowledged() -> Fields:
+    return {"resultType": raw("complete")}
+
+
+# Tasks for clients that know of none: the call is answered when the task is done.
+#
+# The client's call waits while the task is asked about at the pace that its server names; a status message
+# is told as progress when the client wants progress. What the task asks is asked as in any other call, with
+# `input_required`; the repeated call goes on where it was. When the client gives up the task is cancelled.
+
+log = structlog.get_logger()
+
+ANSWER_SECONDS = PARK_SECONDS - 20.0  # before the parked question itself is given up: the task is cancelled
+CANCEL_SECONDS = 2.0  # for telling a server that nobody waits for its task any more
+
+
+class Wait:
+    """One call that waits for a task. `name` is the tool's, as the upstream knows it."""
+
+    def __init__(self, upstream: Upstream, task_id: str, call: Call) -> None:
+        self.upstream = upstream
+        self.task_id = task_id
+        self.client = call.client
+        self.name = call.text("name")
+        self.call = call
+        self.told = 0
+        self.message: str | None = None
+
+    def is_resumed_by(self, call: Call) -> bool:
+        """Whether it is the same client, or somebody, that calls the same tool again."""
+        same_somebody = self.call.principal.name == call.principal.name
+        return self.client is call.client and same_somebody and self.name == call.text("name")
+
+    def __repr__(self) -> str:
+        return f"<Wait for {self.task_id} of {self.upstream.key}>"
+
+
+class TaskWaits:
+    """All calls that wait for tasks. `run` has to run."""
+
+    def __init__(self, view: TaskView) -> None:
+        self._view = view
+        self._parked: dict[str, Wait] = {}
+        self._nursery: trio.Nursery
+
+    def __repr__(self) -> str:
+        return f"<TaskWaits {len(self._parked)} parked>"
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Look after waits whose clients are asked something, until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    def knows(self, call: Call) -> bool:
+        """Whether a call goes on with a wait."""
+        state = call.text(STATE)
+        return state is not None and state in self._parked
+
+    async def start(self, upstream: Upstream, task_id: str, call: Call, notify: Notify) -> Fields:
+        """The result of a task that was made for `call`, when it is there. Raises RpcError."""
+        return await self._follow(Wait(upstream, task_id, call), notify)
+
+    async def resume(self, call: Call, notify: Notify) -> Fields:
+        """Go on after questions. Raises RpcError for a state that was not given to this client and tool."""
+        state = call.text(STATE) or ""
+        wait = self._parked.get(state)
+        if wait is None or not wait.is_resumed_by(call):
+            raise RpcError(INVALID_PARAMS, "Invalid requestState: unknown or expired; call again without it")
+        del self._parked[state]
+        wait.call = call
+        return await self._follow(wait, notify, call.params.get(RESPONSES, EMPTY_OBJECT))
+
+    def abandon(self, state: str) -> bool:
+        """The client that was asked has gone; False when the state is not known here."""
+        wait = self._parked.pop(state, None)
+        if wait is not None:
+            self._nursery.start_soon(self._cancel, wait)
+        return wait is not None
+
+    async def _follow(self, wait: Wait, notify: Notify, responses: Raw | None = None) -> Fields:
+        parked_or_done = False
+        try:
+            if responses is not None:
+                await self._view.update(wait.upstream, wait.task_id, _with_responses(wait.call, responses))
+            while True:
+                task = await self._view.get(wait.upstream, wait.task_id, wait.call)
+                status = text_of(task.get("status"))
+                parked_or_done = status in tasks.TERMINAL
+                if status == "completed":
+                    return {"resultType": raw("complete"), **decode_fields(task.get("result"))}
+                if status == "failed":
+                    raise tasks.error_in(task)
+                if status == "cancelled":
+                    raise RpcError(INTERNAL_ERROR, text_of(task.get("statusMessage")) or "task cancelled")
+                if status == "input_required" and (asked := decode_fields(task.get("inputRequests"))):
+                    result = self._park(wait, asked)
+                    parked_or_done = True
+                    return result
+                await _tell_progress(wait, task, notify)
+                await trio.sleep(tasks.poll_seconds(task))
+        finally:
+            if not parked_or_done:
+                with trio.CancelScope(shield=True):
+                    await self._cancel(wait)
+
+    def _park(self, wait: Wait, asked: Fields) -> Fields:
+        if len(self._parked) >= PARK_LIMIT:
+            raise RpcError(BUSY, f"Busy: more than {PARK_LIMIT} calls wait for their clients' answers")
+        state = secrets.token_urlsafe(STATE_BYTES)
+        self._parked[state] = wait
+        self._nursery.start_soon(self._expire, state, name="parked wait for a task")
+        return {"resultType": raw("input_required"), "inputRequests": raw(asked), STATE: raw(state)}
+
+    async def _expire(self, state: str) -> None:
+        await trio.sleep(ANSWER_SECONDS)
+        self.abandon(state)
+
+    async def _cancel(self, wait: Wait) -> None:
+        with trio.move_on_after(CANCEL_SECONDS):
+            try:
+                await self._view.cancel(wait.upstream, wait.task_id, wait.call)
+            except RpcError as error:
+                log.debug("task not cancelled", upstream=wait.upstream.key, reason=error.message)
+
+
+def _with_responses(call: Call, responses: Raw) -> Call:
+    return call.with_params({RESPONSES: responses})
+
+
+async def _tell_progress(wait: Wait, task: Fields, notify: Notify) -> None:
+    """Tell a status message that is new."""
+    message = text_of(task.get("statusMessage"))
+    token = wait.call.meta.get(PROGRESS_TOKEN)
+    if token is None or message is None or message == wait.message:
+        return
+    wait.message = message
+    wait.told += 1
+    said = {PROGRESS_TOKEN: token, "progress": raw(wait.told), "message": raw(message)}
+    await notify(Event(m.PROGRESS, said))
+
 
 FindClient = Callable[[object], Client | None]
 """The client that calls itself so in its calls."""
