@@ -1,9 +1,8 @@
 """The rooms put together: configuration in, nurseries around, exit out."""
 
-from mcpmux.app.assembly import open_mux
 from mcpmux.app.config_file import ConfigFile
 from mcpmux.app.listeners import Announce
-from mcpmux.app.mux import Mux
+from mcpmux.app.mux import Mux, open_mux
 from mcpmux.app.serving import serve
 
 __all__ = ["Announce", "ConfigFile", "Mux", "open_mux", "serve"]

@@ -14,12 +14,11 @@ from functools import partial
 import structlog
 import trio
 
-from mcpmux.app.assembly import open_mux
 from mcpmux.app.config_file import ConfigFile
 from mcpmux.app.control import Control
 from mcpmux.app.gates import adopt, make_gate
 from mcpmux.app.listeners import Announce, Serving, serve_http_listener, serve_stdio, serve_stream_listener
-from mcpmux.app.mux import Follower
+from mcpmux.app.mux import Follower, open_mux
 from mcpmux.app.reloading import keep_reloading
 from mcpmux.app.watching import open_watching
 from mcpmux.config import Config

@@ -147,7 +147,7 @@ def run_server(
     serving = app.serve
     if workers > 1:
         # Not at the top: few serve from several processes.
-        from mcpmux.app.workers.keeper import serve_workers
+        from mcpmux.app.workers.supervisor import serve_workers
 
         serving = partial(serve_workers, workers=workers)
     trio.run(partial(serving, config, announce, file, watch=watch, followers=[set_up_logs, allow_clients]))

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from mcpmux.app.assembly import STOP_LADDER
+from mcpmux.app.mux import STOP_LADDER
 from mcpmux.cli.console import tell
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.running import run

@@ -54,7 +54,7 @@ NEVER_SERVED = (  # without TLS, WebSocket, OAuth, an inspector, a capture, seve
     "mcpmux.traffic.audit",
     "mcpmux.traffic.capture.capture",
     "mcpmux.traffic.capture.writer",
-    "mcpmux.app.workers.keeper",
+    "mcpmux.app.workers.supervisor",
 )
 ROOMS = ("mcpmux.app", "mcpmux.config", "mcpmux.runtime", "mcpmux.transports", "mcpmux.traffic")
 

@@ -5,19 +5,22 @@ Promises: what is shown is of all workers; one that does not answer is told in t
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
 import trio
 
 from mcpmux.app.control import Control
 from mcpmux.app.listeners import Announce
 from mcpmux.app.watching import new_run
-from mcpmux.app.workers.courier import Gathering
-from mcpmux.app.workers.crew import Crew
-from mcpmux.app.workers.home import Homes
-from mcpmux.app.workers.merged import merge_states, merge_upstreams
+from mcpmux.app.workers.shared_upstream import Homes
+from mcpmux.app.workers.traffic_forwarder import Gathering
+from mcpmux.app.workers.worker_pool import Crew
 from mcpmux.config import Config
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.scrape import text_route
-from mcpmux.traffic.admin.upstreams import UpstreamState
+from mcpmux.traffic.admin.upstreams import SessionState, UpstreamState
 from mcpmux.traffic.live.ring import LiveRing
 from mcpmux.traffic.live.view import LiveView
 from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
@@ -82,3 +85,109 @@ class Overview:
         lives = self._crew.lives
         named: dict[object, str] = {(number, lives[number]): text for number, text in texts.items()}
         return self._totals.add_up(named, lives.items()).encode()
+
+
+# How the upstreams are for all workers together. Pure.
+#
+# Rules
+#   * An upstream is as good as it is for the worker that has it worst; which workers that are is told.
+#     Numbers
+#     are added up, sessions stand side by side, `key` says the worker, as in `2/docs`.
+#   * One that runs once for all is as its home says, but for what an administrator has told the workers: they
+#     drain it. Its sessions are those of the home, listened to by everybody's clients.
+
+_BEST_FIRST = ("ready", "drained", "draining", "connecting", "failing", "crash-loop", "down")
+_HELD = frozenset({"draining", "drained"})
+
+Said = Mapping[int, Sequence[UpstreamState]]
+"""What each worker says of every upstream, by its number."""
+
+
+def merge_upstreams(said: Said, homes: Mapping[str, UpstreamState]) -> list[UpstreamState]:
+    """One state for each upstream, in the order in which the workers have them."""
+    found: dict[str, dict[int, UpstreamState]] = {}
+    for worker, states in said.items():
+        for state in states:
+            found.setdefault(state.name, {})[worker] = state
+    return [_merge(states, homes.get(name)) for name, states in found.items()]
+
+
+def merge_states(said: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """The worst state of each upstream."""
+    found: dict[str, str] = {}
+    for states in said:
+        for name, state in states.items():
+            found[name] = worst((found.get(name, state), state))
+    return found
+
+
+def worst(states: Iterable[str]) -> str:
+    """The one of them that says most of what is wrong."""
+    return max(states, key=_rank)
+
+
+def _rank(state: str) -> int:
+    return _BEST_FIRST.index(state) if state in _BEST_FIRST else len(_BEST_FIRST)
+
+
+def _merge(states: Mapping[int, UpstreamState], home: UpstreamState | None) -> UpstreamState:
+    several = list(states.values())
+    state = worst(each.state for each in several)
+    example = next(each for each in several if each.state == state)
+    merged = msgspec.structs.replace(
+        example,
+        trouble=_trouble(states, state),
+        restarts=sum(each.restarts for each in several),
+        in_flight=sum(each.in_flight for each in several),
+        unasked_logs=sum(each.unasked_logs for each in several),
+        cache=_cache(several),
+        sessions=[_named(worker, each) for worker, of in states.items() for each in of.sessions],
+        more_sessions=sum(each.more_sessions for each in several),
+    )
+    return merged if home is None else _at_home(merged, several, home)
+
+
+def _trouble(states: Mapping[int, UpstreamState], state: str) -> str | None:
+    there = {worker: each.trouble for worker, each in states.items() if each.state == state}
+    trouble = next((text for text in there.values() if text), None)
+    if trouble is None or len(there) == len(states):
+        return trouble
+    return f"{trouble} (worker {', '.join(map(str, there))} of {len(states)})"
+
+
+def _cache(states: Sequence[UpstreamState]) -> dict[str, int] | None:
+    counts = [each.cache for each in states if each.cache is not None]
+    return {name: sum(each.get(name, 0) for each in counts) for name in counts[0]} if counts else None
+
+
+def _named(worker: int, session: SessionState) -> SessionState:
+    return msgspec.structs.replace(session, key=f"{worker}/{session.key}")
+
+
+def _at_home(merged: UpstreamState, several: Sequence[UpstreamState], home: UpstreamState) -> UpstreamState:
+    held = merged.state if all(each.state in _HELD for each in several) else None
+    listeners = _listeners(several)
+    return msgspec.structs.replace(
+        home,
+        prefix=merged.prefix,
+        state=held or home.state,
+        since=merged.since if held else home.since,
+        cache=merged.cache,
+        sessions=[_heard_by(each, listeners) for each in home.sessions],
+    )
+
+
+def _listeners(states: Sequence[UpstreamState]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in states:
+        for session in each.sessions:
+            for told in session.subscriptions:
+                found[told["uri"]] = found.get(told["uri"], 0) + told["listeners"]
+    return found
+
+
+def _heard_by(session: SessionState, listeners: Mapping[str, int]) -> SessionState:
+    told: list[dict[str, Any]] = [
+        {**each, "listeners": listeners.get(each["uri"], each["listeners"])} for each in session.subscriptions
+    ]
+    return msgspec.structs.replace(session, subscriptions=told)

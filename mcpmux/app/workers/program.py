@@ -11,7 +11,7 @@ import structlog
 import trio
 
 from mcpmux.app.workers.changes import map_counters
-from mcpmux.app.workers.desk import Desk
+from mcpmux.app.workers.control_channel import Desk
 from mcpmux.app.workers.worker import run_worker
 from mcpmux.mux.generations import Generations
 from mcpmux.transports.handing import Hatch

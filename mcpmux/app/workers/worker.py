@@ -17,16 +17,13 @@ from typing import Any
 import structlog
 import trio
 
-from mcpmux.app.assembly import open_mux
 from mcpmux.app.gates import adopt, make_gate
 from mcpmux.app.listeners import Serving, Share, serve_http_listener, serve_stream_listener
-from mcpmux.app.mux import Mux
+from mcpmux.app.mux import Mux, open_mux
 from mcpmux.app.serving import DRAIN_SECONDS, settle_memory
-from mcpmux.app.watching import Watching, open_watching
-from mcpmux.app.workers.answers import Answers
+from mcpmux.app.watching import Inspector, Watching, open_watching
 from mcpmux.app.workers.changes import Changes
-from mcpmux.app.workers.courier import Courier, Parcel
-from mcpmux.app.workers.desk import (
+from mcpmux.app.workers.control_channel import (
     Act,
     Adopt,
     Answer,
@@ -42,12 +39,14 @@ from mcpmux.app.workers.desk import (
     Saying,
     Stop,
 )
+from mcpmux.app.workers.traffic_forwarder import Courier, Parcel
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.logs import configure_logs
 from mcpmux.mux.generations import Generations
 from mcpmux.mux.worker_mark import mark_of
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.telemetry.prometheus import render
 from mcpmux.transports.handing import Handed, HandedListener, Handing, Hatch, Note
 
 log = structlog.get_logger()
@@ -290,3 +289,35 @@ def _leaves(group: BaseExceptionGroup[Any]) -> list[Exception]:
 def set_up_logs(config: Config) -> None:
     """Log as a configuration says."""
     configure_logs(config.logging.level, config.logging.format, Redactor(config.redaction))
+
+
+# What a worker answers to administrators' questions, which the keeper puts together.
+#
+# | about | answer |
+# | --- | --- |
+# | `states` | the state of each upstream's shared session, by name |
+# | `upstreams` | a list of `UpstreamState` |
+# | `metrics` | text for Prometheus |
+# | `pulse` | None, as it answers at all |
+
+
+class Answers:
+    """Of one worker. `inspector`: what it has counted of the traffic, None without an admin listener."""
+
+    def __init__(self, mux: Mux, inspector: Inspector | None) -> None:
+        self._inspector = inspector
+        self._view = inspector.view(mux) if inspector is not None else None
+        self._gauges = inspector.gauges(mux) if inspector is not None else ()
+
+    def __repr__(self) -> str:
+        return f"<Answers of {self._view!r}>"
+
+    def answer(self, about: str) -> Any:
+        """The answer; None to what is unknown."""
+        if self._view is None or self._inspector is None:
+            return None
+        if about == "states":
+            return self._view.states
+        if about == "upstreams":
+            return self._view.show()
+        return render(self._inspector.metrics, self._gauges).decode() if about == "metrics" else None

@@ -6,7 +6,7 @@ from itertools import count
 
 import trio
 
-from mcpmux.app.workers.courier import WAITING_BYTES, Courier, Gathering, Parcel
+from mcpmux.app.workers.traffic_forwarder import WAITING_BYTES, Courier, Gathering, Parcel
 from mcpmux.protocol.call import Call
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.correlation import Correlator

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpmux.app.workers import member
-from mcpmux.app.workers.crew import FIRST_ATTEMPTS
-from mcpmux.app.workers.keeper import serve_workers
+from mcpmux.app.workers import worker_pool as member
+from mcpmux.app.workers.supervisor import serve_workers
+from mcpmux.app.workers.worker_pool import FIRST_ATTEMPTS
 from mcpmux.config import Config, HttpListener, Listeners, Unix, Upstream
 from mcpmux.errors import TransportError
 from mcpmux.transports.wall import leaves_of

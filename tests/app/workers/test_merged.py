@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.app.workers.merged import merge_states, merge_upstreams, worst
+from mcpmux.app.workers.overview import merge_states, merge_upstreams, worst
 from mcpmux.traffic.admin.upstreams import SessionState, UpstreamState
 
 

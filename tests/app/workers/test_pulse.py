@@ -8,9 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.app.workers.desk import Answer, Ask, Desk, Ready
-from mcpmux.app.workers.member import Worker
-from mcpmux.app.workers.pulse import HUNG_SECONDS, SILENT_SECONDS, keep_pulse
+from mcpmux.app.workers.control_channel import Answer, Ask, Desk, Ready
+from mcpmux.app.workers.worker_pool import HUNG_SECONDS, SILENT_SECONDS, Worker, keep_pulse
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.handing import Hatch, hatch_pair
 

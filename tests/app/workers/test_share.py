@@ -9,8 +9,8 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.app.workers.desk import Adopt, encode_saying
-from mcpmux.app.workers.share import folder_of, home_config, is_homed, part, worker_config
+from mcpmux.app.workers.config_split import folder_of, home_config, is_homed, part, worker_config
+from mcpmux.app.workers.control_channel import Adopt, encode_saying
 from mcpmux.config import Audit, Config, Http, Limits, Secret, Stdio, Unix, Upstream
 
 KEY = Secret("a key that nobody guesses")

@@ -10,9 +10,8 @@ import trio
 import trio.testing
 from trio.testing import wait_all_tasks_blocked
 
-from mcpmux.app.workers.crew import Crew
-from mcpmux.app.workers.desk import Begin, Changed, Desk, Ready
-from mcpmux.app.workers.member import Worker
+from mcpmux.app.workers.control_channel import Begin, Changed, Desk, Ready
+from mcpmux.app.workers.worker_pool import Crew, Worker
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.handing import Hatch, hatch_pair
 from tests.app.workers.test_pulse import desk_of

@@ -15,9 +15,8 @@ import structlog
 import trio
 from trio.abc import Stream
 
-from mcpmux.app.assembly import open_mux
-from mcpmux.app.mux import Mux
-from mcpmux.app.workers.share import home_config
+from mcpmux.app.mux import Mux, open_mux
+from mcpmux.app.workers.config_split import home_config
 from mcpmux.config import Config, Upstream
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Call, Notify

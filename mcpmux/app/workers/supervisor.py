@@ -27,12 +27,12 @@ from mcpmux.app.listeners import Announce, open_http, open_streams, tls_of
 from mcpmux.app.mux import CURSOR_KEY_BYTES, Follower
 from mcpmux.app.reloading import keep_reloading
 from mcpmux.app.serving import DRAIN_SECONDS, watch_signals
-from mcpmux.app.workers.courier import Parcel
-from mcpmux.app.workers.crew import Crew
-from mcpmux.app.workers.desk import Act, Adopt, Begin, Renew, Saying
-from mcpmux.app.workers.home import Homes
+from mcpmux.app.workers.config_split import is_homed, worker_config
+from mcpmux.app.workers.control_channel import Act, Adopt, Begin, Renew, Saying
 from mcpmux.app.workers.overview import Overview
-from mcpmux.app.workers.share import is_homed, worker_config
+from mcpmux.app.workers.shared_upstream import Homes
+from mcpmux.app.workers.traffic_forwarder import Parcel
+from mcpmux.app.workers.worker_pool import Crew
 from mcpmux.config import Config, Secret, Upstream
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError

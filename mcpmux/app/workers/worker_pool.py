@@ -1,34 +1,214 @@
-"""The workers as their keeper sees them: started, given connections, told things, started again, ended.
+"""Whether a worker still does anything: it is asked again and again, and hears nothing else of it.
 
-Promises: connections go to the workers in turn, so that a handful of lasting ones is spread as evenly as
-many; one that a worker hands over goes to the worker that it names, or to any when it names none. A worker
-that ends without being asked to is told in the log and started again, at once at first, later when it keeps
-ending; one that hangs is ended. One that is asked to end gives back what it has not begun with, and none of
-that is lost.
+| it has been silent for | what follows |
+| --- | --- |
+| SILENT_SECONDS | it is given no connections, until it answers again |
+| HUNG_SECONDS | it hangs: `keep_pulse` returns, and its owner ends it |
 """
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import structlog
 import trio
 
-from mcpmux.app.workers.changes import open_counters
-from mcpmux.app.workers.desk import Begin, Changed, Desk, Saying, Stop
-from mcpmux.app.workers.member import Take, Worker, end_worker, kill_worker, start_worker
-from mcpmux.app.workers.pulse import keep_pulse
-from mcpmux.errors import TransportClosed, TransportError
+from mcpmux.app.workers.changes import Changes, open_counters
+from mcpmux.app.workers.control_channel import (
+    Answer,
+    Ask,
+    Begin,
+    Changed,
+    Desk,
+    Failed,
+    Leaving,
+    Passed,
+    Ready,
+    Saying,
+    Stop,
+)
+from mcpmux.app.workers.traffic_forwarder import Parcel
+from mcpmux.errors import ConfigError, McpmuxError, TransportClosed, TransportError
 from mcpmux.mux.comeback import Comeback
 from mcpmux.transports.handing import Hatch, Note, hatch_pair
 from mcpmux.transports.process import OrphanGuard
 from mcpmux.transports.wire import reason_of
 
 log = structlog.get_logger()
+
+BEAT_SECONDS = 2.0  # between two questions
+SILENT_SECONDS = 5.0
+HUNG_SECONDS = 30.0
+
+
+async def keep_pulse(worker: Worker, awake: Callable[[], None]) -> None:
+    """Ask until the worker hangs. `awake` is called when one that was silent serves again."""
+    await worker.ready.wait()
+    while True:
+        await trio.sleep(BEAT_SECONDS)
+        if await _answers(worker, SILENT_SECONDS):
+            continue
+        worker.silent = True
+        log.warning("worker does not answer: the others get its connections", worker=worker.number)
+        if not await _answers(worker, HUNG_SECONDS - SILENT_SECONDS):
+            return
+        worker.silent = False
+        log.warning("worker answers again", worker=worker.number)
+        awake()
+
+
+async def _answers(worker: Worker, seconds: float) -> bool:
+    try:
+        await worker.ask("pulse", seconds)
+    except TransportClosed:
+        return False
+    return True
+
+
+# One worker as its keeper sees it: a process, what it says and is told, and its end.
+#
+# Promises: no worker outlives its keeper: it ends when its desk does, and a reaper ends one that does not.
+
+
+ANSWER_SECONDS = 10.0  # for a worker to answer an administrator
+END_SECONDS = 5.0  # for a worker to end by itself when its desk is closed
+BOOT = (  # every module is found where the keeper has found it
+    "import os, sys; sys.path[:] = sys.argv.pop(1).split(os.pathsep); "
+    "from mcpmux.app.workers.program import main; main()"
+)
+
+Take = Callable[[int, Parcel], None]
+"""Takes what a worker has brought."""
+
+Spread = Callable[["Worker", Changed], None]
+"""Takes what a worker has heard that all others have to know."""
+
+
+class Worker:
+    """One process, from its start to its end. `ready` is set when it can be given connections.
+
+    `changes`: what it is still to be told.
+    """
+
+    def __init__(
+        self, number: int, desk: Desk, hatch: Hatch, take: Take, spread: Spread | None = None
+    ) -> None:
+        self._take = take
+        self._spread = spread
+        self.changes = Changes()
+        self.number = number
+        self.desk = desk
+        self.hatch = hatch
+        self.ready = trio.Event()
+        self.failure: Exception | None = None
+        self.leaving = False
+        self.silent = False
+        self.ended = False
+        self._questions: dict[int, trio.MemorySendChannel[Any]] = {}
+        self._asked = 0
+
+    def __repr__(self) -> str:
+        state = "ended" if self.ended else "ready" if self.ready.is_set() else "starting"
+        return f"<Worker {self.number} {state}>"
+
+    @property
+    def serves(self) -> bool:
+        """Whether it can be given connections."""
+        return self.ready.is_set() and not (self.leaving or self.silent or self.ended)
+
+    async def listen(self) -> None:
+        """Hear what it says until it has gone."""
+        try:
+            while True:
+                saying = await self.desk.hear()
+                if isinstance(saying, Ready):
+                    self.ready.set()
+                elif isinstance(saying, Failed):
+                    mistakes = list(saying.mistakes)
+                    self.failure = ConfigError(mistakes) if mistakes else McpmuxError(saying.reason)
+                elif isinstance(saying, Leaving):
+                    self.leaving = True
+                    await self.desk.say(Stop())
+                elif isinstance(saying, Passed):
+                    self._take(self.number, saying.parcel)
+                elif isinstance(saying, Changed) and self._spread is not None:
+                    self._spread(self, saying)
+                elif isinstance(saying, Answer) and saying.number in self._questions:
+                    self._questions[saying.number].send_nowait(saying.value)
+        except TransportClosed:
+            self.ended = True
+            for answered in self._questions.values():
+                answered.close()
+
+    def put(self, note: Note, sock: socket.socket) -> bool:
+        """Whether it has taken a connection, which the caller still has to close."""
+        try:
+            return self.hatch.send_nowait(note, sock.fileno())
+        except TransportClosed:
+            return False
+
+    async def ask(self, about: str, seconds: float = ANSWER_SECONDS) -> Any:
+        """Its answer. Raises TransportClosed when there is none in time."""
+        self._asked += 1
+        number = self._asked
+        answered, answer = trio.open_memory_channel[Any](1)
+        self._questions[number] = answered
+        try:
+            with trio.move_on_after(seconds), suppress(trio.EndOfChannel):
+                await self.desk.say(Ask(number, about))
+                return await answer.receive()
+        finally:
+            del self._questions[number]
+        raise TransportClosed(f"worker {self.number} {'has gone' if self.ended else 'does not answer'}")
+
+
+async def start_worker(number: int, count: int, fds: tuple[int, int, int]) -> trio.Process:
+    """A session of its own: what a terminal sends goes to the keeper alone.
+
+    `fds`: its ends of desk and hatch, and the counters that all workers share.
+    """
+    return await trio.lowlevel.open_process(
+        [sys.executable, "-P", "-c", BOOT, os.pathsep.join(sys.path), *map(str, (number, count, *fds))],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        pass_fds=fds,
+    )
+
+
+def kill_worker(process: trio.Process) -> None:
+    """End it at once, with everything that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+async def end_worker(process: trio.Process) -> None:
+    """Wait for a process whose desk is closed; end it when it does not end by itself."""
+    with trio.CancelScope(shield=True):
+        with trio.move_on_after(END_SECONDS):
+            await process.wait()
+        if process.returncode is None:
+            log.error("worker does not end, it is killed", pid=process.pid)
+            kill_worker(process)
+            await process.wait()
+
+
+# The workers as their keeper sees them: started, given connections, told things, started again, ended.
+#
+# Promises: connections go to the workers in turn, so that a handful of lasting ones is spread as evenly as
+# many; one that a worker hands over goes to the worker that it names, or to any when it names none. A
+# worker that ends without being asked to is told in the log and started again, at once at first, later when
+# it keeps ending; one that hangs is ended. One that is asked to end gives back what it has not begun with,
+# and none of that is lost.
+
 
 FIRST_ATTEMPTS = 3  # to have a worker ready for the first time, if it ends without a reason
 BACK_SECONDS = 10.0  # for a worker that is started again to take what is for it alone

@@ -18,7 +18,7 @@ from typing import Any
 import trio
 
 from mcpmux.app.workers.changes import ChangedList
-from mcpmux.app.workers.courier import Parcel
+from mcpmux.app.workers.traffic_forwarder import Parcel
 from mcpmux.config import Config
 from mcpmux.errors import TransportClosed
 
@@ -76,7 +76,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A question of an administrator; see `answers`."""
+    """A question of an administrator; see `worker`."""
 
     number: int
     about: str
