@@ -19,18 +19,16 @@ from mcpmux.app.mux import Mux
 from mcpmux.config import Admin, Config
 from mcpmux.runtime.tap import Tap, Trace
 from mcpmux.traffic.capture.message import Run
-from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
+from mcpmux.traffic.observer import Keeper, Sink
+from mcpmux.traffic.redaction.redactor import Redactor, ReplaceableRedactor
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
-from mcpmux.traffic.watcher import Keeper, Sink
 
 if TYPE_CHECKING:
     from mcpmux.traffic.admin.control import Control
     from mcpmux.traffic.admin.upstreams import UpstreamView
-    from mcpmux.traffic.audit.keeper import Audit
+    from mcpmux.traffic.audit.journal import Audit
     from mcpmux.traffic.capture.capture import Capturing
-    from mcpmux.traffic.capture.level import Levels
-    from mcpmux.traffic.capture.sink import CaptureSink
+    from mcpmux.traffic.capture.sink import CaptureSink, Levels
     from mcpmux.traffic.live.ring import LiveRing
     from mcpmux.traffic.telemetry.metrics import Metrics
     from mcpmux.traffic.telemetry.prometheus import Gauge

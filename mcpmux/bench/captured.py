@@ -30,9 +30,9 @@ from mcpmux.protocol.envelope import text_of
 from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID
-from mcpmux.traffic.reading.turn import Dialogue
-from mcpmux.traffic.reading.turn import Turn as Captured
-from mcpmux.traffic.replay.replayable import why_not
+from mcpmux.traffic.reading.dialogue import Dialogue
+from mcpmux.traffic.reading.dialogue import Turn as Captured
+from mcpmux.traffic.replay.settings import why_not
 
 MOST_REQUESTS = 1_000_000  # of one capture: four bytes each
 MOST_DIFFERENT = 100_000  # of them; each is kept with its parameters

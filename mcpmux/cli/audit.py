@@ -22,9 +22,9 @@ from mcpmux.cli.wall import Mistake
 from mcpmux.errors import ConfigError
 from mcpmux.printable import printable
 from mcpmux.protocol.raw_json import Raw
+from mcpmux.traffic.audit.chain import chains_in
 from mcpmux.traffic.audit.check import KeyMissing, Verdict, read_head, read_records, verify
-from mcpmux.traffic.audit.files import chains_in
-from mcpmux.traffic.reading.filter_terms import FilterError
+from mcpmux.traffic.reading.filter_language import FilterError
 
 KEY_VARIABLE = "MCPMUX_AUDIT_KEY"
 _HASH = re.compile(r"[0-9a-f]{64}")

@@ -14,8 +14,16 @@ from typing import Any, TypeAlias
 from mcpmux.mux.glob import Glob, casefold, is_inside, matches
 from mcpmux.protocol.envelope import raw
 from mcpmux.traffic.audit.record import AuditRecord
-from mcpmux.traffic.reading.filter_keys import ORDERED, SORTS, TIME_LENGTH, Unreadable
-from mcpmux.traffic.reading.filter_terms import FilterError, Placed, Term, split_terms
+from mcpmux.traffic.reading.filter_language import (
+    ORDERED,
+    SORTS,
+    TIME_LENGTH,
+    FilterError,
+    Placed,
+    Term,
+    Unreadable,
+    split_terms,
+)
 
 Fields: TypeAlias = Mapping[str, Any]
 Test: TypeAlias = Callable[[Fields], bool]

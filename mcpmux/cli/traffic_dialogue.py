@@ -13,8 +13,7 @@ from mcpmux.cli.source import load_config
 from mcpmux.cli.traffic_source import FOLDER, TOLD_LIMIT, missing, no_files
 from mcpmux.cli.wall import Mistake
 from mcpmux.traffic.capture.files import BadLine, expand_paths, read_files
-from mcpmux.traffic.reading.dialogue import Reading, SideName
-from mcpmux.traffic.reading.turn import Dialogue
+from mcpmux.traffic.reading.dialogue import Dialogue, Reading, SideName
 from mcpmux.traffic.redaction.redactor import Redactor
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -16,8 +16,7 @@ from typing import Any
 import click
 
 from mcpmux.printable import printable
-from mcpmux.traffic.reading.status import statuses_of
-from mcpmux.traffic.reading.summary import Summary
+from mcpmux.traffic.reading.summary import Summary, statuses_of
 from mcpmux.traffic.record import Record
 
 TARGET_LIMIT = 200  # characters of a URI that are worth a line

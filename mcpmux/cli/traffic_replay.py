@@ -25,13 +25,11 @@ from mcpmux.config.report import Unfit
 from mcpmux.config.traffic import parse_path
 from mcpmux.errors import ConfigError
 from mcpmux.runtime.upstreams.channels import ChannelOpener
-from mcpmux.traffic.reading.dialogue import SideName
-from mcpmux.traffic.reading.turn import Dialogue
+from mcpmux.traffic.reading.dialogue import Dialogue, SideName
 from mcpmux.traffic.replay.difference import Pattern
 from mcpmux.traffic.replay.replay import run_replay
-from mcpmux.traffic.replay.replayable import replayable, why_not
 from mcpmux.traffic.replay.report import Outcome, Report
-from mcpmux.traffic.replay.settings import Settings
+from mcpmux.traffic.replay.settings import Settings, replayable, why_not
 
 DIFFERENT = 1  # exit code
 

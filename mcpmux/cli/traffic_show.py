@@ -17,8 +17,7 @@ from mcpmux.cli.traffic_source import Where
 from mcpmux.cli.wall import Mistake
 from mcpmux.printable import printable
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.traffic.reading.rewriting import Passage, passages
-from mcpmux.traffic.reading.summary import Summarizer
+from mcpmux.traffic.reading.summary import Passage, Summarizer, passages
 from mcpmux.traffic.record import Record
 
 MESSAGES_LIMIT = 1000  # of an exchange; a listen may have any number

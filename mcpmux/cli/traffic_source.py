@@ -14,14 +14,11 @@ from mcpmux.cli.console import tell
 from mcpmux.cli.wall import Mistake
 from mcpmux.config.traffic import Capture
 from mcpmux.printable import printable
-from mcpmux.traffic.audit.files import number_of
+from mcpmux.traffic.audit.chain import number_of
 from mcpmux.traffic.capture.files import COMPRESSED, SUFFIX, BadLine, expand_paths, read_files
-from mcpmux.traffic.reading.filter_hints import hint_for
-from mcpmux.traffic.reading.filter_keys import KEYS, NAMES, SORTS
-from mcpmux.traffic.reading.filter_terms import OPERATORS, FilterError
+from mcpmux.traffic.reading.filter_language import KEYS, NAMES, OPERATORS, SORTS, FilterError, hint_for
 from mcpmux.traffic.reading.filters import Filter, parse_filter
-from mcpmux.traffic.reading.pairing import Targets
-from mcpmux.traffic.reading.summary import Summarizer, Summary
+from mcpmux.traffic.reading.summary import Summarizer, Summary, Targets
 from mcpmux.traffic.record import Record
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -17,9 +17,7 @@ from mcpmux.cli.traffic_lines import format_ms, format_size, format_time
 from mcpmux.cli.traffic_output import show_lines
 from mcpmux.cli.traffic_source import Where, filter_help, where_argument
 from mcpmux.printable import printable
-from mcpmux.traffic.reading.percentiles import Histogram
-from mcpmux.traffic.reading.stats import CLIENTS, PERCENTILES, Group, Stats
-from mcpmux.traffic.reading.timeline import Timeline
+from mcpmux.traffic.reading.stats import CLIENTS, PERCENTILES, Group, Histogram, Stats, Timeline
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 12

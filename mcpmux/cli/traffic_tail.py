@@ -23,8 +23,7 @@ from mcpmux.cli.traffic_source import Where, by_option, filter_help, no_files, r
 from mcpmux.cli.wall import Mistake
 from mcpmux.traffic.reading.filters import Filter
 from mcpmux.traffic.reading.following import Follower
-from mcpmux.traffic.reading.pairing import Targets
-from mcpmux.traffic.reading.summary import Summarizer
+from mcpmux.traffic.reading.summary import Summarizer, Targets
 from mcpmux.traffic.record import Record
 
 LOOK_SECONDS = 0.1  # between two looks at files that did not grow

@@ -23,9 +23,8 @@ from mcpmux.protocol.envelope import BadMessage, is_batch, split_batch
 from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.tap import Direction, Leg
 from mcpmux.traffic.glance import glance
-from mcpmux.traffic.moment import MICROS
-from mcpmux.traffic.said import NOTHING, Glance, Params
-from mcpmux.traffic.seen import Passed, Pending, Seen
+from mcpmux.traffic.observer import Passed, Pending, Seen
+from mcpmux.traffic.record import MICROS, NOTHING, Glance, Params
 
 PENDING_LIMIT: Final = 4096  # of one leg and direction; older ones are taken for never answered
 

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from mcpmux.protocol.envelope import BadMessage, ErrorReply, Notification, Reply, Request, decode_message
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.shapes import Id
-from mcpmux.traffic.said import NOTHING, Error, Glance, Params, Result
+from mcpmux.traffic.record import NOTHING, Error, Glance, Params, Result
 
 _decode: Final = msgspec.json.Decoder(Glance).decode
 _params_decoder: Final = msgspec.json.Decoder(Params)

@@ -40,11 +40,15 @@ With level `metadata` neither `message` nor `text` is there. A record of kind `s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from mcpmux.protocol.raw_json import Raw
+from mcpmux.protocol.shapes import Id
 
 VERSION: Final = 1
 
@@ -112,3 +116,74 @@ def decode_record(line: bytes) -> Record:
     if record.v != VERSION:
         raise BadRecord(f"capture format version {record.v}; this mcpmux reads version {VERSION}")
     return record
+
+
+# Moments as records write them. Pure; made for many of them in the same second.
+
+MICROS: Final = 1_000_000
+SECONDS_CACHED: Final = 16  # what is written at one time is from one or two
+
+
+def micros_of(seconds: float) -> int:
+    """The nearest whole number of microseconds."""
+    return round(seconds * MICROS)
+
+
+def rfc3339(micros: int) -> str:
+    """Microseconds since 1970 in UTC."""
+    second, rest = divmod(micros, MICROS)
+    return f"{second_of(second)}.{rest:06}Z"
+
+
+@lru_cache(SECONDS_CACHED)
+def second_of(seconds: int) -> str:
+    """Seconds since 1970, as RFC 3339 up to the fraction."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
+
+
+# The shape of what a message says it is and is about, see `facts`.
+
+
+class Params(msgspec.Struct, gc=False):
+    """What a method is about."""
+
+    name: Any = None
+    uri: Any = None
+    progressToken: Any = None  # noqa: N815 - the field's name
+    requestId: Any = None  # noqa: N815 - the field's name
+    ref: Any = None
+
+    @property
+    def target(self) -> str | None:
+        """The name or URI that a message is about."""
+        about = self.uri if self.uri is not None else self.name
+        if about is None and isinstance(self.ref, dict):
+            about = self.ref.get("uri", self.ref.get("name"))
+        return about if isinstance(about, str) else None
+
+
+class Result(msgspec.Struct, gc=False):
+    """What is known of a result. `isError`: true for a tool that failed."""
+
+    isError: Any = None  # noqa: N815 - the field's name
+
+
+class Error(msgspec.Struct, gc=False):
+    """What is known of an error."""
+
+    code: int
+    message: str = ""
+
+
+NOTHING: Final = Params()
+
+
+class Glance(msgspec.Struct, gc=False):
+    """A request (`method` and `id`), a notification (`method`), or an answer: an `error` or a `result`."""
+
+    jsonrpc: Literal["2.0"]
+    id: Id | UnsetType | None = UNSET
+    method: str | UnsetType = UNSET
+    params: Params | None = None
+    result: Result | UnsetType = UNSET
+    error: Error | UnsetType = UNSET

@@ -19,8 +19,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.tap import AT_ONCE, EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg
 from mcpmux.traffic.correlation import Correlator
-from mcpmux.traffic.seen import Exchange, Passed
-from mcpmux.traffic.watcher import LONG, Archive, Doorkeeper, Keeper, Sink
+from mcpmux.traffic.observer import LONG, Archive, Doorkeeper, Exchange, Keeper, Passed, Sink
 
 BATCH: Final = 128  # messages that wait to be looked at: one look costs less for many
 

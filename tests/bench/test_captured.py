@@ -18,8 +18,7 @@ from mcpmux.bench.workload import parse_flow
 from mcpmux.config.report import Unfit
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw
-from mcpmux.traffic.reading.dialogue import read_dialogues
-from mcpmux.traffic.reading.turn import Dialogue, Turn
+from mcpmux.traffic.reading.dialogue import Dialogue, Turn, read_dialogues
 from tests.bench.test_run import LEGACY, MODERN, Place, make_server
 from tests.runtime.world import upstream
 from tests.traffic.made import Play

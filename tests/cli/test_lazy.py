@@ -34,7 +34,7 @@ TRAFFIC_TOOLS = (
     "mcpmux.traffic.reading.dialogue",
     "mcpmux.traffic.reading.export",
     "mcpmux.traffic.reading.stats",
-    "mcpmux.traffic.reading.timeline",
+    "mcpmux.traffic.reading.stats",
 )
 OTHERS = ("mcpmux.demo", "mcpmux.cli.console", "opentelemetry", "rich.table", "rich.live", "rich.progress")
 NEVER_SERVED = (  # without TLS, WebSocket, OAuth, an inspector, a capture, several workers and the like
@@ -53,7 +53,7 @@ NEVER_SERVED = (  # without TLS, WebSocket, OAuth, an inspector, a capture, seve
     "mcpmux.traffic.live",
     "mcpmux.traffic.audit",
     "mcpmux.traffic.capture.capture",
-    "mcpmux.traffic.capture.writer",
+    "mcpmux.traffic.capture.files",
     "mcpmux.app.workers.supervisor",
 )
 ROOMS = ("mcpmux.app", "mcpmux.config", "mcpmux.runtime", "mcpmux.transports", "mcpmux.traffic")

@@ -19,8 +19,8 @@ from mcpmux.protocol.envelope import decode_any, raw, text_of
 from mcpmux.protocol.meta import CLIENT_CAPABILITIES, PROGRESS_TOKEN
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.upstreams import sse_channel, subscriber
+from mcpmux.traffic.observer import Seen
 from mcpmux.traffic.recorder import Recorder
-from mcpmux.traffic.seen import Seen
 from mcpmux.transports.http import sse_client as http_sse_client
 from tests.runtime.scripted import Json, ScriptedServer
 from tests.runtime.scripted_http import HttpFace

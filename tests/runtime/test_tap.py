@@ -14,8 +14,8 @@ import trio.testing
 from mcpmux import app
 from mcpmux.config import Config
 from mcpmux.errors import RpcError
+from mcpmux.traffic.observer import Exchange, Seen
 from mcpmux.traffic.recorder import Recorder
-from mcpmux.traffic.seen import Exchange, Seen
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.runtime.test_asking import ASKED, CAPABILITIES, LEGACY, MODERN, Curious, call_and_answer, client_of
 from tests.runtime.world import World, upstream

@@ -13,8 +13,8 @@ import trio.testing
 
 from mcpmux import app
 from mcpmux.config import Config, Http, Merging, Upstream
+from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.recorder import Recorder
-from mcpmux.traffic.seen import Exchange
 from mcpmux.transports.reception import available
 from tests.runtime.http_world import HttpWorld
 from tests.runtime.scripted import MODERN, Json, ScriptedServer

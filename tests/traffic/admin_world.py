@@ -21,9 +21,9 @@ from mcpmux.traffic.admin.upstreams import UpstreamView
 from mcpmux.traffic.capture.message import Run
 from mcpmux.traffic.live.ring import RECENT, LiveRing
 from mcpmux.traffic.live.view import LiveView
+from mcpmux.traffic.observer import Seen
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.seen import Seen
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import World, open_world
 

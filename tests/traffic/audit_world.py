@@ -15,7 +15,7 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import NO_HEADERS, Leg
-from mcpmux.traffic.audit.keeper import Audit
+from mcpmux.traffic.audit.journal import Audit
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 

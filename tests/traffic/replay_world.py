@@ -18,15 +18,14 @@ from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.runtime.linking import open_link
 from mcpmux.runtime.upstreams.channels import answer_server
 from mcpmux.traffic.capture.message import Run, to_record
-from mcpmux.traffic.reading.dialogue import read_dialogues
-from mcpmux.traffic.reading.turn import Dialogue
+from mcpmux.traffic.observer import Seen
+from mcpmux.traffic.reading.dialogue import Dialogue, read_dialogues
 from mcpmux.traffic.record import Record
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.replay.replay import run_replay
 from mcpmux.traffic.replay.report import Report
 from mcpmux.traffic.replay.settings import Settings
-from mcpmux.traffic.seen import Seen
 from tests.memory_pipe import open_memory_pipes
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
 from tests.runtime.subscribable import Subscribable

@@ -25,10 +25,18 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import NO_HEADERS
 from mcpmux.traffic.audit import journal as audit_module
+from mcpmux.traffic.audit.chain import AuditFiles, AuditUnusable
 from mcpmux.traffic.audit.check import verify
-from mcpmux.traffic.audit.files import AuditFiles, AuditUnusable
-from mcpmux.traffic.audit.journal import FLUSH_SECONDS, _FileStore, open_audit
-from mcpmux.traffic.audit.keeper import BACKLOG_LIMIT, GROUP_LIMIT, QUIET_ROUNDS, RETRY_SECONDS, Audit
+from mcpmux.traffic.audit.journal import (
+    BACKLOG_LIMIT,
+    FLUSH_SECONDS,
+    GROUP_LIMIT,
+    QUIET_ROUNDS,
+    RETRY_SECONDS,
+    Audit,
+    _FileStore,
+    open_audit,
+)
 from mcpmux.traffic.audit.record import (
     NAME_LIMIT,
     TARGETS_LIMIT,
@@ -38,7 +46,7 @@ from mcpmux.traffic.audit.record import (
     end_record,
     trace_id,
 )
-from mcpmux.traffic.seen import Exchange
+from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.telemetry.gauges import audit_gauges
 from tests.traffic.audit_world import call_of, fields, leg_of, open_world, read_log
 

@@ -17,11 +17,9 @@ from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION, Meta
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.audit.bodies import KEPT, Bodies, Body
-from mcpmux.traffic.audit.record import TEXT_LIMIT, encode_audit, end_record
-from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
-from mcpmux.traffic.seen import Exchange
+from mcpmux.traffic.audit.record import KEPT, TEXT_LIMIT, Bodies, Body, encode_audit, end_record
+from mcpmux.traffic.observer import Exchange
+from mcpmux.traffic.redaction.redactor import Redactor, ReplaceableRedactor
 from tests.traffic.audit_world import fields
 
 WALL = 1_800_000_000.000_25

@@ -23,13 +23,12 @@ from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.capture import capture as capture_module
 from mcpmux.traffic.capture import sink as capture_sink
 from mcpmux.traffic.capture.capture import CaptureUnusable, Capturing, Run, open_capture, to_record
-from mcpmux.traffic.capture.files import find_files, read_files
-from mcpmux.traffic.capture.writer import CaptureWriter
+from mcpmux.traffic.capture.files import CaptureWriter, find_files, read_files
 from mcpmux.traffic.correlation import Correlator
+from mcpmux.traffic.observer import Seen
 from mcpmux.traffic.record import Record, decode_record, encode_record
 from mcpmux.traffic.recorder import BATCH, Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.seen import Seen
 
 RUN = Run("5f3a9c01", 100.0, 1_795_262_400.0)
 REDACTOR = Redactor(Redaction(paths=("params.uri",), keys=("ssn",)))

@@ -19,11 +19,20 @@ import pytest
 
 from mcpmux.config import Capture
 from mcpmux.traffic.capture import files as capture_files
-from mcpmux.traffic.capture import writer as capture_writer
-from mcpmux.traffic.capture.files import BadLine, expand_paths, file_name, find_files, read_files
+from mcpmux.traffic.capture import files as capture_writer
+from mcpmux.traffic.capture.files import (
+    BadLine,
+    CaptureWriter,
+    Stopped,
+    compress,
+    expand_paths,
+    file_name,
+    find_files,
+    read_files,
+    remove_surplus,
+    sweep,
+)
 from mcpmux.traffic.capture.message import Run
-from mcpmux.traffic.capture.sweep import Stopped, compress, remove_surplus, sweep
-from mcpmux.traffic.capture.writer import CaptureWriter
 from mcpmux.traffic.record import Record, encode_record
 
 RUN = Run("5f3a9c01", 100.0, 1_795_262_400.0)
@@ -184,7 +193,7 @@ def test_a_file_that_cannot_be_begun_is_not_left_behind(tmp_path: Path):
 import resource, signal
 from pathlib import Path
 from mcpmux.traffic.capture.message import Run
-from mcpmux.traffic.capture.writer import CaptureWriter
+from mcpmux.traffic.capture.files import CaptureWriter
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 one = CaptureWriter(Path({str(tmp_path)!r}), Run("aa", 0.0, 1e9), 2**20, 60.0)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))
@@ -217,7 +226,7 @@ def test_after_kill_9_what_was_written_is_readable(tmp_path: Path):
 from pathlib import Path
 from secrets import token_hex
 from mcpmux.traffic.capture.message import Run
-from mcpmux.traffic.capture.writer import CaptureWriter
+from mcpmux.traffic.capture.files import CaptureWriter
 one = CaptureWriter(Path({str(tmp_path)!r}), Run(token_hex(4), 0.0, 1e9), 300_000, 60.0)
 one.open(0.0)
 print("ready", flush=True)

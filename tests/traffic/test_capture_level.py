@@ -6,8 +6,8 @@ import pytest
 
 from mcpmux.config import Capture, CaptureRule
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.capture.level import REMEMBERED, Levels
-from mcpmux.traffic.seen import Seen
+from mcpmux.traffic.capture.sink import REMEMBERED, Levels
+from mcpmux.traffic.observer import Seen
 
 CLIENT = Leg("client", "c1", "http")
 DOCS = Leg("upstream", "docs", "stdio", "docs")

@@ -5,7 +5,7 @@ from typing import Any
 
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.correlation import PENDING_LIMIT, Correlator
-from mcpmux.traffic.seen import Passed, Seen
+from mcpmux.traffic.observer import Passed, Seen
 
 
 class Play:

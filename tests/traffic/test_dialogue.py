@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from mcpmux.traffic.reading.dialogue import read_dialogues
-from mcpmux.traffic.reading.turn import Dialogue, Note, Turn
-from mcpmux.traffic.replay.replayable import why_not
+from mcpmux.traffic.reading.dialogue import Dialogue, Note, Turn, read_dialogues
+from mcpmux.traffic.replay.settings import why_not
 from tests.traffic.made import Play
 
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.traffic.reading.filter_keys import KEYS, SORTS
-from mcpmux.traffic.reading.filter_terms import FilterError
+from mcpmux.traffic.reading.filter_language import KEYS, SORTS, FilterError
 from mcpmux.traffic.reading.filters import Filter, parse_filter
 from mcpmux.traffic.reading.summary import Summarizer
 from mcpmux.traffic.record import Record

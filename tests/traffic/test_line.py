@@ -14,10 +14,9 @@ from mcpmux.config.traffic import Redaction
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.capture.line import HEAD, LEGS_CACHED, LineEncoder, without_repeats
 from mcpmux.traffic.capture.message import Run, to_record
+from mcpmux.traffic.observer import Seen
 from mcpmux.traffic.record import ANSWERS, decode_record, encode_record
-from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
-from mcpmux.traffic.seen import Seen
+from mcpmux.traffic.redaction.redactor import Redactor, ReplaceableRedactor
 
 RUN = Run("5f3a9c01", 100.25, 1_795_262_400.123_456)
 REDACTOR = Redactor()

@@ -9,11 +9,20 @@ from hypothesis import strategies as st
 
 from mcpmux.config.traffic import Redaction
 from mcpmux.runtime.tap import EXCHANGE
-from mcpmux.traffic.live.filter import RowFilter, read_filter
-from mcpmux.traffic.live.ring import MESSAGE_BYTES, RECENT, ROW_MESSAGES, SHARE
-from mcpmux.traffic.live.stats import EDGES, GROUPS, REST, Timed, measure, percentile
-from mcpmux.traffic.live.view import BODY_BYTES, CUT_BYTES, LiveView
-from mcpmux.traffic.reading.filter_terms import FilterError
+from mcpmux.traffic.live.ring import (
+    EDGES,
+    GROUPS,
+    MESSAGE_BYTES,
+    RECENT,
+    REST,
+    ROW_MESSAGES,
+    SHARE,
+    Timed,
+    measure,
+    percentile,
+)
+from mcpmux.traffic.live.view import BODY_BYTES, CUT_BYTES, LiveView, RowFilter, read_filter
+from mcpmux.traffic.reading.filter_language import FilterError
 from mcpmux.traffic.redaction.redactor import Redactor
 from tests.traffic.admin_world import Traffic
 

@@ -13,8 +13,7 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.recorder import Recorder
-from mcpmux.traffic.telemetry.metrics import Histogram, Metrics
-from mcpmux.traffic.telemetry.outcome_label import outcome_of
+from mcpmux.traffic.telemetry.metrics import Histogram, Metrics, outcome_of
 
 
 class Play:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.traffic.moment import MICROS, micros_of, rfc3339, second_of
+from mcpmux.traffic.record import MICROS, micros_of, rfc3339, second_of
 
 
 @given(st.integers(0, 4_000_000_000 * MICROS))

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.traffic.reading import pairing
-from mcpmux.traffic.reading.pairing import Targets, pair_up
+from mcpmux.traffic.reading import summary as pairing
+from mcpmux.traffic.reading.summary import Targets, pair_up
 from mcpmux.traffic.record import Record
 from tests.traffic.made import Play, record
 

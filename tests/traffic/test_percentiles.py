@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.traffic.reading.percentiles import ERROR, LEAST, Histogram
+from mcpmux.traffic.reading.stats import ERROR, LEAST, Histogram
 
 VALUES = st.lists(st.floats(LEAST, 1e9), min_size=1, max_size=60)
 SHARES = st.floats(0, 1)

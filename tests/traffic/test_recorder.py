@@ -8,9 +8,8 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.meta import CLIENT_INFO, VERSION
 from mcpmux.runtime.tap import EXCHANGE, INTRODUCTION_LENGTH, NO_HEADERS, ORIGIN, Leg, Origin, identify
+from mcpmux.traffic.observer import LONG, Seen
 from mcpmux.traffic.recorder import BATCH, Recorder
-from mcpmux.traffic.seen import Seen
-from mcpmux.traffic.watcher import LONG
 
 
 def ping(request_id: int) -> bytes:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mcpmux.config import Redaction
 from mcpmux.traffic.redaction.json_walk import TOKEN_LIMIT
 from mcpmux.traffic.redaction.redactor import TOO_LONG, Redactor
-from mcpmux.traffic.redaction.secret_shapes import MARKER
+from mcpmux.traffic.redaction.secret_patterns import MARKER
 
 REDACTOR = Redactor()
 OWN = Redactor(

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from mcpmux.config.traffic import Redaction
-from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
+from mcpmux.traffic.redaction.redactor import Redactor, ReplaceableRedactor
 
 MESSAGE = b'{"params":{"ssn":"123"}}'
 

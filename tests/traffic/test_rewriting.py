@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mcpmux.traffic.reading.rewriting import passages
+from mcpmux.traffic.reading.summary import passages
 from mcpmux.traffic.record import Record
 from tests.traffic.made import Play
 

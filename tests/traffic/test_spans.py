@@ -11,9 +11,8 @@ import trio.testing
 from opentelemetry.trace import SpanKind, StatusCode
 
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.telemetry.outcome_label import TOOL_ERROR
-from mcpmux.traffic.telemetry.span_attributes import NAMES_FAILED, Names
-from mcpmux.traffic.telemetry.spans import ARRIVED_LIMIT
+from mcpmux.traffic.telemetry.metrics import TOOL_ERROR
+from mcpmux.traffic.telemetry.spans import ARRIVED_LIMIT, NAMES_FAILED, Names
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.runtime.test_flows import docs, open_client
 from tests.runtime.world import open_world

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.traffic.reading.status import http_words, statuses_of
+from mcpmux.traffic.reading.summary import http_words, statuses_of
 from tests.traffic.made import record
 
 CASES: list[tuple[dict[str, Any], str]] = [

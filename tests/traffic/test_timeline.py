@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.traffic.reading.timeline import SLOTS, Timeline
+from mcpmux.traffic.reading.stats import SLOTS, Timeline
 
 MOMENTS = st.lists(st.tuples(st.floats(0, 4e9), st.booleans()), min_size=1, max_size=50)
 

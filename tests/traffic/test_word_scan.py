@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from mcpmux.config.traffic import Redaction
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.redaction.word_scan import scan_for
+from mcpmux.traffic.redaction.secret_patterns import scan_for
 
 IGNORED = b"-_. \\"
 LOWER = bytes(range(256)).lower()

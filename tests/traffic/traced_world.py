@@ -23,8 +23,7 @@ from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.telemetry.span_attributes import Server
-from mcpmux.traffic.telemetry.spans import Spans
+from mcpmux.traffic.telemetry.spans import Server, Spans
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.route import HttpOrigin

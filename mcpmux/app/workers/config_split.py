@@ -23,7 +23,7 @@ import attrs
 
 from mcpmux.config import Config, Listeners, Secret, Stdio, Unix, Upstream
 from mcpmux.config.model import Caching, Limits
-from mcpmux.traffic.audit.files import CHAIN_FOLDER
+from mcpmux.traffic.audit.chain import CHAIN_FOLDER
 
 
 def is_homed(upstream: Upstream) -> bool:

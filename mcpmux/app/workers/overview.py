@@ -23,7 +23,7 @@ from mcpmux.traffic.admin.scrape import text_route
 from mcpmux.traffic.admin.upstreams import SessionState, UpstreamState
 from mcpmux.traffic.live.ring import LiveRing
 from mcpmux.traffic.live.view import LiveView
-from mcpmux.traffic.redaction.replaceable import ReplaceableRedactor
+from mcpmux.traffic.redaction.redactor import ReplaceableRedactor
 from mcpmux.traffic.telemetry.summing import Totals
 from mcpmux.transports.tls.context import TlsContexts
 

@@ -19,21 +19,35 @@ lives), which is not shown otherwise. Exchanges are these alone then, traffic is
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import trio
 
+from mcpmux.errors import ConfigError
 from mcpmux.protocol import method as m
+from mcpmux.protocol.envelope import decode_fields
+from mcpmux.runtime.downstreams.http_answer import STREAM_HEADERS
+from mcpmux.traffic.admin.control import ACTIONS, Control, NoSuchUpstream, NotPossible
 from mcpmux.traffic.admin.route import BadQuestion, Route, Visit, whole_number
-from mcpmux.traffic.admin.stream import stream_records, stream_rows
 from mcpmux.traffic.admin.upstreams import UpstreamState
-from mcpmux.traffic.live.filter import FilterError, RowFilter, read_filter
-from mcpmux.traffic.live.ring import Row
-from mcpmux.traffic.live.stats import Timed, measure
-from mcpmux.traffic.live.view import PAGE_ROWS, LiveView, Matches, encode
+from mcpmux.traffic.live.ring import Kept, Row, Timed, measure
+from mcpmux.traffic.live.view import (
+    LARGE,
+    PAGE_ROWS,
+    FilterError,
+    LiveView,
+    Matches,
+    RowFilter,
+    Summary,
+    encode,
+    read_filter,
+)
 from mcpmux.traffic.reading.filters import Filter
+from mcpmux.traffic.record import Record, encode_record
 from mcpmux.transports.http.message import Fields
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.sse import encode_event
 
 DAY_SECONDS = 24 * 3600
 STATS_SECONDS = 300
@@ -213,3 +227,189 @@ def is_ready(when: str, states: Collection[str]) -> bool:
         return False
     there = [state == "ready" for state in states]
     return all(there) if when == "all" else any(there)
+
+
+# What passes, as server-sent events: looked up ten times a second, so that traffic itself wakes nobody.
+#
+# Promises: a reader that is slow holds up nothing and costs no memory: it misses what the ring gives up
+# meanwhile, and is told how much. A stream ends when we stop, or when its reader has gone.
+
+TICK_SECONDS = 0.1  # as fast as a person sees
+QUIET_SECONDS = 15.0  # after which something is sent, to notice a reader that has gone
+ROWS_AT_ONCE = 200  # of one tick; more is a flood, and the newest count
+RECORDS_AT_ONCE = 500
+BREATH = 25  # records that are encoded before others may do something
+COMMENT = b":\n\n"
+
+
+async def stream_rows(
+    view: LiveView,
+    matches: Matches | None,
+    since: int,
+    reply: HttpReply,
+    fields: Fields,
+    stopping: trio.Event,
+) -> None:
+    """Events `rows`: the rows that changed, the newest of them; those that match no more; how many there are.
+
+    `since`: messages that had passed when the list was asked for; what came after them is told.
+    `first`, `last`: of all rows. `skipped`: rows that changed and are not told, for there were too many.
+    """
+    ring = view.ring
+    position, quiet = min(since, ring.seq), 0.0  # more had passed in another run
+    await reply.open(200, (*STREAM_HEADERS, *fields), _rows_event(view, [], [], 0))
+    over = False
+    while not over:
+        await trio.sleep(TICK_SECONDS)
+        over = stopping.is_set()  # what has passed by now is told
+        if ring.seq == position:
+            quiet += TICK_SECONDS
+            if quiet >= QUIET_SECONDS:
+                quiet = 0.0
+                await reply.write(COMMENT)
+            continue
+        quiet = 0.0
+        rows, missed = ring.touched_since(position)
+        position = ring.seq
+        rows.sort(key=_number)
+        newest = rows[-ROWS_AT_ONCE:]
+        kept = [row for row in newest if matches is None or matches(row)]
+        wanted = {row.number for row in kept}
+        gone = [row.number for row in newest if row.number not in wanted]
+        told = [view.summary(row) for row in kept]
+        await reply.write(_rows_event(view, told, gone, len(rows) - len(newest) + missed))
+
+
+def _number(row: Row) -> int:
+    return row.number
+
+
+def _rows_event(view: LiveView, rows: list[Summary], gone: list[int], skipped: int) -> bytes:
+    ring = view.ring
+    data = {
+        "rows": rows,
+        "gone": gone,
+        "skipped": skipped,
+        "first": ring.first,
+        "last": ring.last,
+        "messages": ring.seq,
+    }
+    return encode_event(encode(data), event="rows")
+
+
+async def stream_records(
+    views: Sequence[LiveView], wanted: Filter | None, reply: HttpReply, fields: Fields, stopping: trio.Event
+) -> None:
+    """Events `record`: each message as a capture has it. `missed`: how many a slow reader has not got."""
+    positions, quiet = [view.ring.seq for view in views], 0.0
+    await reply.open(200, (*STREAM_HEADERS, *fields), COMMENT)
+    while True:
+        over = stopping.is_set()  # what has passed by now is told
+        parts = []
+        for number, view in enumerate(views):
+            found, positions[number], missed = view.ring.messages_since(positions[number], RECORDS_AT_ONCE)
+            if missed:
+                parts.append(encode_event(b'{"missed":%d}' % missed, event="missed"))
+            parts += await _events_of(view, found, wanted)
+        if parts:
+            quiet = 0.0
+            await reply.write(b"".join(parts))
+        elif quiet >= QUIET_SECONDS:
+            quiet = 0.0
+            await reply.write(COMMENT)
+        if all(position == view.ring.seq for position, view in zip(positions, views, strict=True)):
+            if over:
+                return
+            quiet += TICK_SECONDS
+            await trio.sleep(TICK_SECONDS)
+
+
+async def _events_of(view: LiveView, found: Sequence[Kept], wanted: Filter | None) -> list[bytes]:
+    events = []
+    for index, kept in enumerate(found):
+        record = await _read(view, kept)
+        if wanted is None or wanted.matches(record):
+            events.append(encode_event(encode_record(record).rstrip(b"\n"), event="record"))
+        if index % BREATH == 0:
+            await trio.lowlevel.checkpoint()
+    return events
+
+
+async def _read(view: LiveView, kept: Kept) -> Record:
+    if len(kept.seen.data) > LARGE:
+        return await trio.to_thread.run_sync(view.record, kept)
+    return view.record(kept)
+
+
+# What can be done to mcpmux over the admin listener.
+#
+# | request | answer |
+# | --- | --- |
+# | `GET /api/control` | `key` for `X-Mcpmux-Key`, `actions`, `pending`: settings for the next start |
+# | `POST /api/upstreams/{name}/{action}` | `{"upstream": …, "action": …}`; 404, 409 with `error` |
+# | `POST /api/reload` | `{"changed": {…}, "pending": […]}`; 422 with `problems` when the file is broken |
+#
+# A POST carries a JSON object without members as `application/json`, which no form of a foreign page can
+# send, and the token or the key in a header (see `listener`).
+
+
+class Actions:
+    """Answers with `fields`. `key`: see `Door.key`."""
+
+    def __init__(self, control: Control, key: str, fields: Fields) -> None:
+        self._control = control
+        self._key = key
+        self._fields = fields
+        self.routes: tuple[Route, ...] = (
+            Route("/api/control", self._show),
+            Route("/api/reload", self._reload, method="POST"),
+            Route("/api/upstreams/{name}/{action}", self._act, method="POST"),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Actions {self._control!r}>"
+
+    async def _send(self, visit: Visit, value: dict[str, Any], status: int = 200) -> None:
+        await visit.reply.send(status, self._fields, encode(value))
+
+    async def _show(self, visit: Visit) -> None:
+        shown = {"key": self._key, "actions": list(ACTIONS), "pending": list(self._control.pending)}
+        await self._send(visit, shown)
+
+    async def _reload(self, visit: Visit) -> None:
+        _check_body(visit)
+        try:
+            changed = await self._control.reload()
+        except ConfigError as error:
+            said = {"error": "the configuration is as it was", "problems": error.problems}
+            await self._send(visit, said, 422)
+            return
+        await self._send(visit, {"changed": dict(changed), "pending": list(self._control.pending)})
+
+    async def _act(self, visit: Visit) -> None:
+        _check_body(visit)
+        name, action = visit.path["name"], visit.path["action"]
+        if action not in ACTIONS:
+            await self._send(visit, {"error": f"{action} is none of {', '.join(ACTIONS)}"}, 404)
+            return
+        try:
+            await self._control.act(action, name)
+        except NoSuchUpstream as error:
+            await self._send(visit, {"error": str(error)}, 404)
+        except NotPossible as error:
+            await self._send(visit, {"error": str(error)}, 409)
+        else:
+            await self._send(visit, {"upstream": name, "action": action})
+
+
+def _check_body(visit: Visit) -> None:
+    """Raises BadQuestion for what a form could send, and for members that nobody would look at."""
+    content_type = visit.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise BadQuestion("send `Content-Type: application/json`")
+    try:
+        plain = not decode_fields(visit.request.body)
+    except ValueError:
+        plain = False
+    if not plain:
+        raise BadQuestion("send {} as the body, there is nothing more to say")

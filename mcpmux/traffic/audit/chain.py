@@ -15,12 +15,19 @@ Pure. Files, and what a record says, are known elsewhere.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import hmac
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+
+from mcpmux.errors import McpmuxError
 
 VERSION = 1
 
@@ -154,3 +161,215 @@ def _check_order(head: _Head, after: Link) -> None:
     if head.prev != after.hash:
         before = f"record {after.seq}" if after.seq else "the beginning of the log"
         raise Broken(f"was not written behind {before} as it is now: one of the two was replaced")
+
+
+# The files of an audit log: `audit-000001.jsonl` and so on in one folder, one chain through all of them.
+#
+# Promises: records are appended whole or not at all, as far as the disk lets us: what a failed write has
+# left is taken away before anything else is written. One process writes a folder at a time (`audit.lock`).
+# Nothing is ever deleted but an unfinished line at the very end, whose beginning goes into the next record.
+# A file is complete once the next one exists.
+#
+# Everything here blocks; call it from a thread, one call at a time.
+
+LOCK_NAME = "audit.lock"
+LINE_LIMIT = 2**20  # bytes; many times what the longest record needs
+
+_AWAY = "; `mcpmux audit verify` says more. To begin a new log move the files of this one away"
+_FILE_NAME = re.compile(r"audit-([0-9]{6,12})\.jsonl")
+CHAIN_FOLDER = "worker-"  # and a number: each worker of several writes a chain of its own
+_CHAIN_FOLDER = re.compile(rf"{CHAIN_FOLDER}[1-9]\d*")
+
+Opening = Callable[[int | None, bytes], bytes]
+"""The body of an `open` record: the number of the file that it begins, None for a run that goes on in one,
+and the torn line before it."""
+
+
+class AuditUnusable(McpmuxError):
+    """The log cannot be continued; the text says what to do."""
+
+
+class Tail(NamedTuple):
+    """How a file ends: its last whole line (None: none), where that ends, and the bytes behind it."""
+
+    line: bytes | None
+    end: int
+    torn: bytes
+
+
+def chains_in(directory: Path) -> list[Path]:
+    """The folders of the chains: those of several workers, or the folder itself. Raises OSError."""
+    found = [path for path in directory.iterdir() if _CHAIN_FOLDER.fullmatch(path.name) and path.is_dir()]
+    found.sort(key=lambda path: int(path.name.removeprefix(CHAIN_FOLDER)))
+    return found if not found or not audit_files(directory) else [directory, *found]
+
+
+def audit_files(directory: Path) -> list[Path]:
+    """The files of a log in the order of the chain. Raises OSError."""
+    numbered = [(number_of(path), path) for path in directory.iterdir()]
+    return [path for _, path in sorted((number, path) for number, path in numbered if number is not None)]
+
+
+def number_of(path: Path) -> int | None:
+    """Which file of a log it is by its name; None for a stranger."""
+    found = _FILE_NAME.fullmatch(path.name)
+    return int(found[1]) if found is not None else None
+
+
+def read_tail(path: Path) -> Tail:
+    """How a file ends. Raises OSError, and AuditUnusable when its end can be none of a log."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        start = max(0, size - 2 * LINE_LIMIT)
+        file.seek(start)
+        data = file.read(size - start)
+    whole = data.rfind(b"\n") + 1
+    if not whole:
+        if start:
+            raise AuditUnusable(f"{path}: expected lines of JSON; this is no audit log")
+        return Tail(None, 0, data)
+    return Tail(data[data.rfind(b"\n", 0, whole - 1) + 1 : whole - 1], start + whole, data[whole:])
+
+
+class AuditFiles:
+    """The end of a log. `append` after `open`; `close` at last."""
+
+    def __init__(
+        self, directory: Path, key: bytes | None, rotate_size: int, opening: Opening, *, sync: bool
+    ) -> None:
+        self._directory = directory
+        self._key = key
+        self._rotate_size = rotate_size
+        self._opening = opening
+        self._sync = sync
+        self._lock = self._file = -1
+        self._number = 0
+        self._size = 0  # of the file, as far as it is good
+        self._spoilt = False  # the file may be longer than that
+        self.head = START
+
+    def __repr__(self) -> str:
+        return f"<AuditFiles {self._directory} file {self._number} record {self.head.seq}>"
+
+    def open(self) -> None:
+        """Find the end of the log, or begin it, and write the record that opens the run.
+
+        Raises OSError, and AuditUnusable: another process writes it, or it does not end as it was written.
+        """
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._take_lock()
+        try:
+            files = audit_files(self._directory)
+            if files:
+                self._continue(files)
+            else:
+                self._begin_file()
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, bodies: Sequence[bytes]) -> None:
+        """Write records, all or none, and let the disk have them. Raises OSError: none was written."""
+        lines, head = seal(bodies, self.head, self._key)
+        if self._size + len(lines) > self._rotate_size:
+            self._begin_file()
+            lines, head = seal(bodies, self.head, self._key)
+        self._write(lines)
+        self.head = head
+
+    def close(self) -> None:
+        """Let go of everything. May be called again."""
+        for number in (self._file, self._lock):
+            if number >= 0:
+                os.close(number)
+        self._file = self._lock = -1
+
+    def _take_lock(self) -> None:
+        path = self._directory / LOCK_NAME
+        self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(self._lock, 20).decode(errors="replace").strip() or "unknown"
+            self.close()
+            raise AuditUnusable(
+                f"the audit log in {self._directory} is being written by another mcpmux (process {owner}); "
+                "stop that one, or give each its own `directory`"
+            ) from None
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, b"%d\n" % os.getpid(), 0)
+
+    def _continue(self, files: Sequence[Path]) -> None:
+        tail = read_tail(files[-1])
+        if tail.line is not None:
+            self.head = self._check(files[-1], tail.line)
+        elif len(files) > 1:  # it was killed right after it had begun this file
+            before = read_tail(files[-2])
+            if before.line is None:
+                raise AuditUnusable(f"{files[-2]}: there is no record in it{_AWAY}")
+            self.head = self._check(files[-2], before.line)
+        self._number = number_of(files[-1]) or 0
+        self._file = os.open(files[-1], os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._size = tail.end
+        self._spoilt = bool(tail.torn)
+        self._append_opening(tail.torn)
+
+    def _append_opening(self, torn: bytes) -> None:
+        line, head = seal([self._opening(None if self._size else self._number, torn)], self.head, self._key)
+        self._write(line)
+        self.head = head
+
+    def _check(self, path: Path, line: bytes) -> Link:
+        try:
+            return follow(line, None, self._key)
+        except (Broken, KeyNeeded, VersionUnknown) as error:
+            reason = f"its last record {error}" if isinstance(error, Broken) else str(error)
+        raise AuditUnusable(f"{path}: {reason}{_AWAY}")
+
+    def _begin_file(self) -> None:
+        """Go on in a new file. Raises OSError: everything is as it was."""
+        number = self._number + 1
+        path = self._directory / f"audit-{number:06}.jsonl"
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            line, head = seal([self._opening(number, b"")], self.head, self._key)
+            _write_all(file, line)
+            os.fsync(file)
+            _sync_directory(self._directory)
+        except BaseException:
+            os.close(file)
+            path.unlink()
+            raise
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._number, self._size, self._spoilt, self.head = file, number, len(line), False, head
+
+    def _write(self, data: bytes) -> None:
+        if self._spoilt:
+            os.ftruncate(self._file, self._size)
+        self._spoilt = True
+        try:
+            _write_all(self._file, data)
+            if self._sync:
+                os.fsync(self._file)
+        except OSError:
+            with contextlib.suppress(OSError):  # the next write tries it again
+                os.ftruncate(self._file, self._size)
+            raise
+        self._spoilt = False
+        self._size += len(data)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def _sync_directory(directory: Path) -> None:
+    """So that a new file's name outlives a power cut."""
+    handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

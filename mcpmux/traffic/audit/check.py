@@ -15,16 +15,18 @@ from attrs import frozen
 
 from mcpmux.errors import ConfigError
 from mcpmux.traffic.audit.chain import (
+    LINE_LIMIT,
     START,
     Broken,
     KeyNeeded,
     Link,
     VersionUnknown,
+    audit_files,
     follow,
     is_torn,
     read_link,
+    read_tail,
 )
-from mcpmux.traffic.audit.files import LINE_LIMIT, audit_files, read_tail
 
 
 class KeyMissing(ConfigError):

@@ -23,13 +23,11 @@ import trio
 
 from mcpmux.config.traffic import Capture
 from mcpmux.errors import McpmuxError
-from mcpmux.traffic.capture.level import Levels
+from mcpmux.traffic.capture.files import CaptureWriter, Stopped, sweep
 from mcpmux.traffic.capture.message import Run, to_record
-from mcpmux.traffic.capture.sink import CaptureSink, reason_of
-from mcpmux.traffic.capture.sweep import Stopped, sweep
-from mcpmux.traffic.capture.writer import CaptureWriter
+from mcpmux.traffic.capture.sink import CaptureSink, Levels, reason_of
+from mcpmux.traffic.observer import Keeper
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.watcher import Keeper
 
 __all__ = ["CaptureSink", "Capturing", "Run", "open_capture", "to_record"]
 

@@ -17,17 +17,16 @@ import msgspec
 from mcpmux.protocol.framing import CR, LF
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.capture.line_shape import Line
 from mcpmux.traffic.capture.message import (
+    Line,
     Run,
     body_of,
     facts_without,
     fingerprint,
 )
-from mcpmux.traffic.moment import MICROS, second_of
-from mcpmux.traffic.record import VERSION, Body
+from mcpmux.traffic.observer import Seen
+from mcpmux.traffic.record import MICROS, VERSION, Body, second_of
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.seen import Seen
 
 LEGS_CACHED: Final = 1024
 SORTS_CACHED: Final = 256  # of one leg

@@ -12,10 +12,9 @@ from mcpmux.protocol.framing import CR, LF
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.shapes import Id
 from mcpmux.traffic.glance import facts_in
-from mcpmux.traffic.moment import MICROS, micros_of, rfc3339
-from mcpmux.traffic.record import VERSION, Record
+from mcpmux.traffic.observer import Seen
+from mcpmux.traffic.record import MICROS, VERSION, Body, Record, micros_of, rfc3339
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.seen import Seen
 
 FINGERPRINT_BYTES = 8
 SESSIONS_CACHED = 1024
@@ -129,3 +128,31 @@ def _is_object(body: bytes) -> bool:
 def fingerprint(session: str) -> str:
     """Text that is equal for equal session ids and says nothing else about them."""
     return blake2b(session.encode("utf-8", "replace"), digest_size=FINGERPRINT_BYTES).hexdigest()
+
+
+# The shape of a line of a capture file, as it is written.
+
+
+class Line(msgspec.Struct, omit_defaults=True, gc=False):
+    """A `Record`, made from values in their order. In `v` and `kind` other members follow, encoded before.
+
+    `v` is followed by `run`; `kind` by `leg`, `direction`, `method`, and what is said of the leg.
+    """
+
+    v: Raw
+    seq: int
+    time: str
+    at: float
+    kind: Raw
+    exchange: int = 0
+    own: bool = False
+    id: Id | None = None
+    target: str | None = None
+    status: int | None = None
+    size: int = 0
+    code: int | None = None
+    failed: bool | None = None
+    ms: float | None = None
+    redacted: int = 0
+    message: Body = None
+    text: str | None = None

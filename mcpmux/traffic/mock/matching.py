@@ -27,7 +27,7 @@ from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.protocol.tasks import TASK_ID
-from mcpmux.traffic.reading.turn import METADATA, REDACTED, Dialogue, Said, Turn
+from mcpmux.traffic.reading.dialogue import METADATA, REDACTED, Dialogue, Said, Turn
 
 _ABOUT = ("name", "uri", "ref", TASK_ID, "cursor", STATE)
 SHOWN = 120  # characters of a name or URI in an error

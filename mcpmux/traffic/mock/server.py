@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import structlog
 import trio
@@ -17,21 +18,30 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
-from mcpmux.protocol.envelope import Request, decode_fields, raw, value_of
-from mcpmux.protocol.era import upgrade_error, upgrade_result
-from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SUBSCRIPTION_ID
+from mcpmux.protocol.codes import INVALID_REQUEST, METHOD_NOT_FOUND
+from mcpmux.protocol.content import downgrade_content
+from mcpmux.protocol.envelope import Notification, Reply, Request, decode_fields, raw, text_of, value_of
+from mcpmux.protocol.era import downgrade_error, downgrade_result, upgrade_error, upgrade_result
+from mcpmux.protocol.input_requests import (
+    Wish,
+    downgrade_question,
+    error_response,
+    repeated,
+    upgrade_answer,
+    wishes_in,
+)
+from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SERVER_INFO, SUBSCRIPTION_ID
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.revisions import NEWEST
+from mcpmux.protocol.revisions import NEWEST, SUPPORTED, negotiate_legacy
 from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.downstreams.front import read_call
 from mcpmux.runtime.downstreams.listen import Filter, read_filter
 from mcpmux.runtime.downstreams.session import Ask
+from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.tap import Tap
-from mcpmux.traffic.mock.facts import find_discover, find_initialize, make_discover, make_initialize
 from mcpmux.traffic.mock.matching import Book, answer_of
-from mcpmux.traffic.mock.session import MockSession
-from mcpmux.traffic.reading.turn import Dialogue, Said, Turn
+from mcpmux.traffic.reading.dialogue import Dialogue, Said, Turn
 
 log = structlog.get_logger()
 
@@ -178,3 +188,197 @@ async def open_mock(
     async with trio.open_nursery() as nursery:
         yield Mock(Book(dialogues, cycle=cycle), nursery, latency=latency)
         nursery.cancel_scope.cancel(reason="the mock is closed")
+
+
+# A legacy client of a server that is played from a capture.
+#
+# Promises: it has the captured answers of its own revision as they were, others in the words of its
+# revision. What it is told without asking comes after the answer it came after then; updates of a resource
+# come once it has subscribed to it.
+
+GAP_SECONDS = 0.01  # between changes: without one, several of the same resource would be told as one
+ROUNDS = 100  # of questions in one call; more are a circle
+
+_MODERN_ONLY = frozenset({m.DISCOVER, m.LISTEN, m.TASKS_UPDATE})
+_CHANGES_NOTHING = frozenset({m.SET_LEVEL, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
+
+
+class MockSession:
+    """See runtime.service.Session."""
+
+    def __init__(self, mock: Mock, result: Fields, nursery: trio.Nursery) -> None:
+        """`result` answered its `initialize`; `nursery` is the mock's."""
+        self.revision = negotiate_legacy(text_of(result.get("protocolVersion")) or "")
+        self.mailbox = Mailbox(frozenset())
+        self.ask_unasked: Ask | None = None
+        self.principal = ANYONE
+        self._mock = mock
+        self._nursery = nursery
+        self._feeds: dict[str, trio.CancelScope] = {}  # by the URI that is subscribed to
+        self._others: list[trio.CancelScope] = []
+
+    def __repr__(self) -> str:
+        return f"<MockSession {self.revision} {len(self._feeds)} subscriptions>"
+
+    def take_notification(self, notification: Notification) -> None:
+        """See Session."""
+
+    def close(self) -> None:
+        """See Session."""
+        for scope in (*self._feeds.values(), *self._others):
+            scope.cancel(reason="the client has gone")
+        self.mailbox.close()
+
+    def follow(self, turn: Turn | None) -> None:
+        """Tell what followed a captured answer, but for updates: these depend on subscriptions."""
+        told = [said for said in turn.afterwards if said.method != m.RESOURCE_UPDATED] if turn else []
+        if told:
+            self._others.append(trio.CancelScope())
+            self._nursery.start_soon(self._feed, told, self._others[-1])
+
+    async def _feed(self, told: Sequence[Said], until: trio.CancelScope) -> None:
+        began = trio.current_time()
+        with until:
+            for said in told:
+                await trio.sleep(GAP_SECONDS)
+                await self._mock.wait(began, said.after)
+                self.mailbox.put(Event(said.method, said.params))
+
+    async def answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
+        """See Session."""
+        if request.method == m.PING:
+            return {}
+        if request.method == m.INITIALIZE:
+            raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
+        if request.method in _MODERN_ONLY:
+            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
+        call = read_call(request)
+        turn = self._mock.find(call, self.revision)
+        if turn is None and call.method not in _CHANGES_NOTHING:
+            raise downgrade_error(call.method, self._mock.refuse(call))
+        result = await self._answer(turn, call, notify, ask) if turn is not None else {}
+        self._subscribe(call)
+        self.follow(turn)
+        return result
+
+    async def _answer(self, turn: Turn, call: Call, notify: Notify, ask: Ask) -> Fields:
+        if not turn.modern:
+            result = await self._mock.play(turn, call, notify, ask)
+            return result if turn.revision == self.revision else self._in_own_words(call, result)
+        try:
+            result = await self._mock.play(turn, call, notify, None)
+            for _ in range(ROUNDS):
+                wishes = wishes_in(result)
+                if wishes is None:
+                    break
+                responses = {key: raw(await self._ask(wish, ask)) for key, wish in wishes.items()}
+                call = repeated(call, result, responses)
+                again = self._mock.find(call, self.revision)
+                if again is None:
+                    raise self._mock.refuse(call)
+                result = await self._mock.play(again, call, notify, None)
+        except RpcError as error:
+            raise downgrade_error(call.method, error) from None
+        return self._in_own_words(call, downgrade_result(result))
+
+    def _in_own_words(self, call: Call, result: Fields) -> Fields:
+        return downgrade_content(call.method, result, self.revision)
+
+    async def _ask(self, wish: Wish, ask: Ask) -> Fields:
+        """The client's answer to what a modern server wanted to know, as a modern client would give it."""
+        try:
+            params = downgrade_question(wish.method, wish.params, self.revision, "mock")
+            return upgrade_answer(wish.method, wish.params, await ask(wish.method, params), self.revision)
+        except RpcError as error:
+            return decode_fields(error_response(error))
+
+    def _subscribe(self, call: Call) -> None:
+        uri = call.text("uri") or ""
+        if call.method == m.RESOURCES_UNSUBSCRIBE and uri in self._feeds:
+            self._feeds.pop(uri).cancel(reason="unsubscribed")
+        elif call.method == m.RESOURCES_SUBSCRIBE and uri not in self._feeds:
+            self._feeds[uri] = trio.CancelScope()
+            self._nursery.start_soon(self._feed, self._mock.book.updates(uri), self._feeds[uri])
+
+
+# What a server that is played from a capture says about itself. Pure.
+#
+# As it said it then; in an era that was not captured, the same facts in the words of that era. Where no
+# handshake was captured, it offers what was asked for.
+
+NAME = "mcpmux mock"
+_REQUESTED = "protocolVersion"
+_OFFERED_BY = {
+    m.TOOLS_CALL: "tools",
+    m.PROMPTS_GET: "prompts",
+    m.RESOURCES_READ: "resources",
+    m.COMPLETE: "completions",
+    m.SET_LEVEL: "logging",
+    **{method: listed.capability for method, listed in m.LISTS.items()},
+}
+
+
+def find_discover(book: Book, call: Call, revision: str) -> Turn | None:
+    """The captured `server/discover`."""
+    return book.find(m.DISCOVER, call.params, revision)
+
+
+def find_initialize(book: Book, params: Fields) -> Turn | None:
+    """A captured `initialize`: the same, or one in which the same revision was asked for."""
+    wanted = text_of(params.get(_REQUESTED)) or ""
+    exact = book.find_exact(m.INITIALIZE, params, wanted)
+    if exact is not None:
+        return exact
+    asked = [t for t in book.all_of(m.INITIALIZE) if text_of(t.params.get(_REQUESTED)) == wanted]
+    return book.find_exact(m.INITIALIZE, asked[0].params, wanted) if asked else None
+
+
+def make_discover(book: Book) -> Fields:
+    """A DiscoverResult out of what else is known."""
+    facts = _known(book)
+    result: dict[str, Any] = {
+        "resultType": "complete",
+        "supportedVersions": SUPPORTED,
+        "capabilities": facts["capabilities"],
+        "ttlMs": 0,
+        "cacheScope": "private",
+        META: {SERVER_INFO: facts["serverInfo"]},
+    }
+    if facts["instructions"] is not None:
+        result["instructions"] = facts["instructions"]
+    return {key: raw(value) for key, value in result.items()}
+
+
+def make_initialize(book: Book, requested: str) -> Fields:
+    """An InitializeResult out of what else is known."""
+    facts = _known(book)
+    result = {**facts, "protocolVersion": negotiate_legacy(requested)}
+    return {key: raw(value) for key, value in result.items() if value is not None}
+
+
+def _known(book: Book) -> dict[str, Any]:
+    """`capabilities`, `serverInfo`, `instructions` as one of the captured handshakes says them."""
+    for turn in (*book.all_of(m.INITIALIZE), *book.all_of(m.DISCOVER)):
+        if not isinstance(turn.answer, Reply):
+            continue
+        result = value_of(turn.answer.result)
+        if isinstance(result, dict) and isinstance(result.get("capabilities"), dict):
+            info = result.get("serverInfo") or _info_in(turn.answer)
+            return {
+                "capabilities": result["capabilities"],
+                "serverInfo": info or _INFO,
+                "instructions": result.get("instructions"),
+            }
+    offered = {_OFFERED_BY[method] for method in book.methods if method in _OFFERED_BY}
+    capabilities: dict[str, Any] = {name: {} for name in sorted(offered)}
+    return {"capabilities": capabilities, "serverInfo": _INFO, "instructions": None}
+
+
+_INFO = {"name": NAME, "version": "1"}
+
+
+def _info_in(answer: Reply) -> Any:
+    try:
+        return value_of(decode_fields(decode_fields(answer.result).get(META)).get(SERVER_INFO))
+    except ValueError:
+        return None

@@ -19,8 +19,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
-from mcpmux.traffic.reading.pairing import Pair, pair_up
-from mcpmux.traffic.reading.status import statuses_of
+from mcpmux.traffic.reading.summary import Pair, pair_up, statuses_of
 from mcpmux.traffic.record import Record
 
 COLUMNS = (

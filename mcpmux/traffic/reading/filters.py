@@ -17,9 +17,21 @@ from typing import Any, TypeAlias
 import msgspec
 
 from mcpmux.mux.glob import Glob, casefold, is_inside, matches
-from mcpmux.traffic.reading.filter_hints import OTHER_NAMES, hint_for
-from mcpmux.traffic.reading.filter_keys import NAMES, ORDERED, SORTS, Key, Subject, Unreadable
-from mcpmux.traffic.reading.filter_terms import FilterError, Placed, Term, print_terms, split_terms
+from mcpmux.traffic.reading.filter_language import (
+    NAMES,
+    ORDERED,
+    OTHER_NAMES,
+    SORTS,
+    FilterError,
+    Key,
+    Placed,
+    Subject,
+    Term,
+    Unreadable,
+    hint_for,
+    print_terms,
+    split_terms,
+)
 from mcpmux.traffic.reading.summary import Summary
 from mcpmux.traffic.record import Record
 

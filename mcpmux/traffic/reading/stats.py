@@ -6,13 +6,151 @@ and on that of each upstream. A request is `open` when its answer was not among 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from mcpmux.traffic.reading.percentiles import Histogram
-from mcpmux.traffic.reading.status import OK, is_answer, statuses_of
-from mcpmux.traffic.reading.timeline import Timeline
+from mcpmux.traffic.reading.summary import OK, is_answer, statuses_of
 from mcpmux.traffic.record import Record
+
+# Percentiles of any number of values in bounded memory. Pure.
+#
+# Values go into buckets whose bounds grow by GROWTH, so what is told is at most ERROR away from the exact
+# answer; the least and the most are exact. Two histograms added are the histogram of all their values.
+
+GROWTH = 1.02
+ERROR = 0.01  # of the value
+LEAST = 1e-3  # what is smaller counts as this; of milliseconds, a microsecond
+
+_LOG = math.log(GROWTH)
+_MOST = 1e12  # keeps the number of buckets bounded: 1750
+
+
+class Histogram:
+    """Values of 0 and more. `total` is their sum."""
+
+    __slots__ = ("_buckets", "count", "least", "most", "total")
+
+    def __init__(self, values: Sequence[float] = ()) -> None:
+        self._buckets: dict[int, int] = {}
+        self.count = 0
+        self.total = 0.0
+        self.least = math.inf
+        self.most = -math.inf
+        for value in values:
+            self.add(value)
+
+    def __repr__(self) -> str:
+        return f"<Histogram of {self.count} from {self.least} to {self.most}>"
+
+    def add(self, value: float) -> None:
+        """One more value; what is no number of 0 or more is taken for the nearest that is."""
+        value = min(max(value, 0.0), _MOST) if value == value else 0.0
+        bucket = math.ceil(math.log(max(value, LEAST)) / _LOG)
+        self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
+        self.count += 1
+        self.total += value
+        self.least = min(self.least, value)
+        self.most = max(self.most, value)
+
+    def merge(self, other: Histogram) -> None:
+        """All values of another one."""
+        for bucket, count in other._buckets.items():
+            self._buckets[bucket] = self._buckets.get(bucket, 0) + count
+        self.count += other.count
+        self.total += other.total
+        self.least = min(self.least, other.least)
+        self.most = max(self.most, other.most)
+
+    def percentile(self, share: float) -> float | None:
+        """The value that `share` (0 to 1) of the values do not exceed, by nearest rank; None without any."""
+        if not self.count:
+            return None
+        rank = max(1, math.ceil(share * self.count))
+        if rank == self.count:
+            return self.most
+        passed = 0
+        for bucket in sorted(self._buckets):
+            passed += self._buckets[bucket]
+            if passed >= rank:
+                return min(max(_middle(bucket), self.least), self.most)
+        return self.most
+
+    def bars(self, count: int) -> list[tuple[float, int]]:
+        """The values in at most `count` ranges that grow alike: (where a range ends, how many are in it)."""
+        if not self._buckets:
+            return []
+        first, last = min(self._buckets), max(self._buckets)
+        width = max(1, math.ceil((last - first + 1) / count))
+        sums = [0] * math.ceil((last - first + 1) / width)
+        for bucket, number in self._buckets.items():
+            sums[(bucket - first) // width] += number
+        return [(GROWTH ** (first + (place + 1) * width - 1), number) for place, number in enumerate(sums)]
+
+
+def _middle(bucket: int) -> float:
+    """The value that is as far from both bounds of a bucket, in relation to them."""
+    low, high = GROWTH ** (bucket - 1), GROWTH**bucket
+    return 2 * low * high / (low + high)
+
+
+# How many things happened when, in bounded memory. Pure.
+#
+# Slots begin a second wide. When there would be more than SLOTS of them, pairs become one, so that the
+# picture always has between half of SLOTS and SLOTS of them, whatever the span, once it is long enough.
+
+SLOTS = 120
+
+
+class Slot(NamedTuple):
+    """From `start` (seconds since 1970) on, for the timeline's width."""
+
+    start: int
+    answers: int
+    failed: int
+
+
+class Timeline:
+    """`width`: seconds of a slot."""
+
+    __slots__ = ("_slots", "width")
+
+    def __init__(self) -> None:
+        self.width = 1
+        self._slots: dict[int, list[int]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Timeline of {len(self._slots)} slots of {self.width} s>"
+
+    def add(self, moment: float, failed: bool) -> None:
+        """Something happened at `moment`, seconds since 1970."""
+        place = int(moment // self.width)
+        slot = self._slots.get(place)
+        if slot is None:
+            self._slots[place] = [1, int(failed)]
+            self._shrink()
+        else:
+            slot[0] += 1
+            slot[1] += failed
+
+    def _shrink(self) -> None:
+        while max(self._slots) - min(self._slots) >= SLOTS:
+            self.width *= 2
+            slots: dict[int, list[int]] = {}
+            for place, (count, failed) in self._slots.items():
+                known = slots.setdefault(place // 2, [0, 0])
+                known[0] += count
+                known[1] += failed
+            self._slots = slots
+
+    def slots(self) -> list[Slot]:
+        """Without gaps, oldest first."""
+        if not self._slots:
+            return []
+        places = range(min(self._slots), max(self._slots) + 1)
+        return [Slot(place * self.width, *self._slots.get(place, (0, 0))) for place in places]
+
 
 GROUPS_LIMIT = 1000  # pairs of upstream and method; methods are strangers' words
 OTHERS = "(others)"

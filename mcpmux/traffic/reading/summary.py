@@ -15,12 +15,69 @@ whose beginning was not read is none.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
+
+import msgspec
 
 from mcpmux.protocol import method as m
-from mcpmux.traffic.reading.status import CANCELLED, OPEN, is_answer, statuses_of
 from mcpmux.traffic.record import Record
+
+# How a message says that things went. Pure.
+#
+# | status | of |
+# | --- | --- |
+# | `ok` | a result |
+# | `tool-error` | the result of a tool call with `isError` |
+# | `error` | a JSON-RPC error |
+# | `invalid` | what is no JSON-RPC message |
+# | `http-404`, `http-4xx` | what came or went with that HTTP status, of 400 or more; besides another |
+# | `cancelled`, `open` | an exchange that its client has taken back, or that has no answer in what was read |
+#
+# Requests and notifications have none, unless they came with such an HTTP status. A result with an HTTP
+# status of 400 or more is not `ok`.
+
+OK, TOOL_ERROR, ERROR, INVALID = "ok", "tool-error", "error", "invalid"
+CANCELLED, OPEN = "cancelled", "open"
+BAD_HTTP = 400
+
+WORDS = (OK, ERROR, TOOL_ERROR, INVALID, CANCELLED, OPEN)
+ANSWERS = frozenset({"result", "error"})
+
+
+_KNOWN: dict[tuple[str, int | None], tuple[str, ...]] = {
+    ("result", None): (OK,),
+    ("error", None): (ERROR,),
+    ("invalid", None): (INVALID,),
+    ("request", None): (),
+    ("notification", None): (),
+    ("start", None): (),
+}
+
+
+def statuses_of(record: Record) -> tuple[str, ...]:
+    """The words of the table for a message; the first says most."""
+    if record.failed:
+        return (TOOL_ERROR, *http_words(record.status))
+    status = record.status if record.status is not None and record.status >= BAD_HTTP else None
+    known = _KNOWN.get((record.kind, status))
+    if known is not None:
+        return known
+    words = _KNOWN.get((record.kind, None), ())
+    return (*(word for word in words if word != OK), *http_words(status))
+
+
+def http_words(status: int | None) -> tuple[str, ...]:
+    """The words for an HTTP status that says that something is wrong."""
+    if status is None or status < BAD_HTTP:
+        return ()
+    return (f"http-{status}", f"http-{status // 100}xx")
+
+
+def is_answer(record: Record) -> bool:
+    """Whether the message answers a request."""
+    return record.kind in ANSWERS
+
 
 OPEN_LIMIT = 20_000  # exchanges; some 20 MB
 GRACE = 1.0  # seconds; an upstream that took too long is given up, too, and then the client is answered
@@ -228,3 +285,116 @@ def _begins(record: Record) -> bool:
 def _ends(record: Record) -> bool:
     """Whether this is the answer to the client's request: what mcpmux asks, the client answers itself."""
     return is_answer(record) and record.leg == "client" and record.direction == "out"
+
+
+# Requests and their answers on one leg, put together from single messages. Pure; memory is bounded.
+#
+# Answers do not say what they are about; the request does. So an answer gets its request's `target`.
+
+
+_Key: TypeAlias = tuple[str, str | None, str | None, str | None, int | str | None]
+
+_OTHER_WAY = {"in": "out", "out": "in"}
+
+
+class Pair(NamedTuple):
+    """A request and what answered it, or a message that is alone: a notification, an answer to nothing."""
+
+    first: Record
+    answer: Record | None
+
+
+class _Open(OrderedDict[_Key, Record]):
+    """The requests that wait, oldest first."""
+
+    def ask(self, request: Record) -> list[Record]:
+        """Those that will have no answer any more: one with the same id, or the oldest of too many."""
+        key = (request.run, request.leg, request.peer, request.direction, request.id)
+        given_up = [known] if (known := self.pop(key, None)) is not None else []
+        self[key] = request
+        if len(self) > OPEN_LIMIT:
+            given_up.append(self.popitem(last=False)[1])
+        return given_up
+
+    def answer(self, answer: Record) -> Record | None:
+        """The request that is answered."""
+        way = _OTHER_WAY.get(answer.direction or "")
+        return self.pop((answer.run, answer.leg, answer.peer, way, answer.id), None)
+
+
+def pair_up(records: Iterable[Record]) -> Iterator[Pair]:
+    """Every message once, requests with their answers; in the order in which pairs become complete."""
+    waiting = _Open()
+    for record in records:
+        if record.kind == "request":
+            yield from (Pair(given_up, None) for given_up in waiting.ask(record))
+        elif is_answer(record) and (request := waiting.answer(record)) is not None:
+            yield Pair(request, record)
+        elif record.kind != "start":
+            yield Pair(record, None)
+    yield from (Pair(request, None) for request in waiting.values())
+
+
+class Targets:
+    """Tells answers what they are about. Remembers of a request what is needed for that."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[_Key, str] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Targets {len(self._known)} waiting>"
+
+    def fill(self, record: Record) -> Record:
+        """The same message; an answer with its request's target."""
+        if record.kind == "request":
+            if record.target is not None:
+                self._known[record.run, record.leg, record.peer, record.direction, record.id] = record.target
+                if len(self._known) > OPEN_LIMIT:
+                    self._known.popitem(last=False)
+        elif is_answer(record) and record.target is None:
+            way = _OTHER_WAY.get(record.direction or "")
+            target = self._known.pop((record.run, record.leg, record.peer, way, record.id), None)
+            if target is not None:
+                return msgspec.structs.replace(record, target=target)
+        return record
+
+
+# What mcpmux made of the messages of an exchange: which went out for which that had come in. Pure.
+#
+# a client's request      and the requests to upstreams with the same method upstreams' answers      and the
+# answer to the client an upstream's question  and that to the client; the client's answer and that to the
+# upstream notifications           one by one
+
+
+class Passage(NamedTuple):
+    """A message that went out, and those of the other leg that it was made of: several when merged."""
+
+    before: tuple[Record, ...]
+    after: Record
+
+
+def passages(records: Sequence[Record]) -> list[Passage]:
+    """In the order in which they went out. What mcpmux has made by itself is not among them."""
+    found = []
+    arrived: list[Record] = []
+    for record in records:
+        if record.direction == "in":
+            arrived.append(record)
+        elif record.direction == "out":
+            before = [each for each in arrived if _fits(each, record)]
+            if record.kind == "notification":
+                before = before[:1]
+            if before and record.kind != "request":
+                taken = {id(each) for each in before}
+                arrived = [each for each in arrived if id(each) not in taken]
+            if before and record.kind == "request":
+                before = before[-1:]
+            if before:
+                found.append(Passage(tuple(before), record))
+    return found
+
+
+def _fits(before: Record, after: Record) -> bool:
+    if before.leg == after.leg or before.method != after.method or before.method is None:
+        return False
+    return before.kind == after.kind or (is_answer(before) and is_answer(after))

@@ -14,8 +14,7 @@ from typing import NamedTuple, Protocol
 
 from mcpmux.config.traffic import DEEP, ONE, Step
 from mcpmux.protocol import method as m
-from mcpmux.traffic.redaction.secret_names import HEADER_NAMES, fold
-from mcpmux.traffic.redaction.secret_shapes import MARKER, marker
+from mcpmux.traffic.redaction.secret_patterns import HEADER_NAMES, MARKER, fold, marker
 
 TOKEN_LIMIT = 200_000  # half a second of work; a message with more than that is not kept
 

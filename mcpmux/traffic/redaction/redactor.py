@@ -24,16 +24,22 @@ import msgspec
 
 from mcpmux.config.traffic import BUILT_IN, Redaction, Step, compile_pattern, parse_path
 from mcpmux.traffic.redaction.json_walk import TooLong, Walk
-from mcpmux.traffic.redaction.secret_names import (
+from mcpmux.traffic.redaction.secret_patterns import (
     HINTS,
     IGNORED_BYTES,
+    LONG_RUN,
+    SHORTEST,
     Label,
+    Scan,
+    Shape,
     fold_message,
     hint_of,
     make_label,
+    marker,
+    replace_shapes,
+    scan_for,
+    shapes,
 )
-from mcpmux.traffic.redaction.secret_shapes import LONG_RUN, SHORTEST, Shape, marker, replace_shapes, shapes
-from mcpmux.traffic.redaction.word_scan import Scan, scan_for
 
 if TYPE_CHECKING:
     import regex
@@ -258,3 +264,51 @@ def _is_odd_json(data: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+# A redactor whose rules can be replaced while threads use it; a message meets one set of rules.
+
+
+class ReplaceableRedactor(Redactor):
+    """Made once, handed to everybody, who need not know."""
+
+    def __init__(self, rules: Redaction | None = None) -> None:
+        self._rules = rules or Redaction()
+        self._now = Redactor(self._rules)
+
+    def __repr__(self) -> str:
+        return repr(self._now)
+
+    def adopt(self, rules: Redaction) -> None:
+        """Go by these rules from the next message on."""
+        if rules != self._rules:
+            self._rules, self._now = rules, Redactor(rules)
+
+    @property
+    def current(self) -> Redactor:
+        """See Redactor."""
+        return self._now
+
+    def redact(self, method: str | None, data: bytes) -> tuple[bytes, int]:
+        """See Redactor."""
+        return self._now.redact(method, data)
+
+    def spares(self, messages: Sequence[bytes], joined: bytes) -> bool:
+        """See Redactor."""
+        return self._now.spares(messages, joined)
+
+    def spares_text(self, joined: str) -> bool:
+        """See Redactor."""
+        return self._now.spares_text(joined)
+
+    def redact_text(self, text: str) -> tuple[str, int]:
+        """See Redactor."""
+        return self._now.redact_text(text)
+
+    def redact_name(self, name: str | None) -> str | None:
+        """See Redactor."""
+        return self._now.redact_name(name)
+
+    def clean(self, text: str) -> str:
+        """See Redactor."""
+        return self._now.clean(text)

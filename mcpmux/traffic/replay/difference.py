@@ -15,7 +15,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from mcpmux.config.traffic import DEEP, ONE, Step, parse_path
-from mcpmux.traffic.redaction.secret_shapes import MARKER
+from mcpmux.errors import RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.envelope import ErrorReply, Reply, value_of
+from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.traffic.reading.dialogue import Turn
+from mcpmux.traffic.redaction.secret_patterns import MARKER
 
 NESTING = 64  # deeper values are only compared as wholes
 DIFFERENCE_LIMIT = 200  # of one answer; more say nothing new
@@ -178,3 +183,36 @@ def _names_of(items: list[Any]) -> dict[tuple[str, str], int] | None:
             return None
         names[name] = place
     return names
+
+
+# Answers as they are compared: `{"result": …}` or `{"error": …}`; of a listen its acknowledgement. Pure.
+
+
+def captured(turn: Turn) -> dict[str, Any] | None:
+    """The captured answer as it is compared; of a listen its acknowledgement."""
+    if turn.method == m.LISTEN and not isinstance(turn.answer, ErrorReply):
+        agreed = (said for said in turn.said if said.method == m.ACKNOWLEDGED)
+        return next((acknowledged(said.params) for said in agreed), None)
+    if isinstance(turn.answer, Reply):
+        return {"result": value_of(turn.answer.result)}
+    if isinstance(turn.answer, ErrorReply):
+        return {"error": error_value(turn.answer.as_error())}
+    return None
+
+
+def acknowledged(params: Fields) -> dict[str, Any]:
+    """What a server agrees to tell a listen."""
+    return {"acknowledged": value_of(params.get("notifications"))}
+
+
+def error_value(error: RpcError) -> dict[str, Any]:
+    """An error as it is compared."""
+    told: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.data is not None:
+        told["data"] = value_of(error.data) if isinstance(error.data, Raw) else error.data
+    return told
+
+
+def result_value(result: Fields) -> dict[str, Any]:
+    """A result as it is compared."""
+    return {key: value_of(value) for key, value in result.items()}

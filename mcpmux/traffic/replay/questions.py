@@ -24,7 +24,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import Reply, decode_fields, raw, text_of, value_of
 from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.traffic.reading.turn import Answer, Dialogue, Turn
+from mcpmux.traffic.reading.dialogue import Answer, Dialogue, Turn
 
 INPUT_REQUIRED = "input_required"
 

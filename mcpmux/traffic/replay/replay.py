@@ -7,15 +7,343 @@ request of the capture has one outcome; every wait is bounded. Refuses to know h
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import trio
 
-from mcpmux.traffic.reading.turn import Dialogue
-from mcpmux.traffic.replay.reach import Reach
-from mcpmux.traffic.replay.report import Report
-from mcpmux.traffic.replay.session import SessionReplay
-from mcpmux.traffic.replay.settings import Clock, OpenChannel, Settings
+from mcpmux.errors import McpmuxError, RpcError, TransportError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.codes import INVALID_REQUEST
+from mcpmux.protocol.envelope import EMPTY_OBJECT, ErrorReply, Notification, Reply, decode_fields, value_of
+from mcpmux.protocol.handshake import read_initialize_result
+from mcpmux.protocol.input_requests import STATE, error_response, repeated, wishes_in
+from mcpmux.protocol.meta import CLIENT_CAPABILITIES
+from mcpmux.protocol.principal import ANYONE
+from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.revisions import V_2025_11_25
+from mcpmux.runtime.calls import Question
+from mcpmux.runtime.upstreams.connection import Channel, unheard
+from mcpmux.traffic.reading.dialogue import Answer, Dialogue, Note, Step, Turn
+from mcpmux.traffic.replay.difference import acknowledged, captured, compare, error_value, result_value
+from mcpmux.traffic.replay.mapping import Mapping, Unmapped
+from mcpmux.traffic.replay.questions import (
+    INPUT_REQUIRED,
+    Questions,
+    asked_then,
+    is_asking,
+    nothing_to_give,
+)
+from mcpmux.traffic.replay.report import Outcome, Report
+from mcpmux.traffic.replay.settings import (
+    Clock,
+    OpenChannel,
+    Reach,
+    Settings,
+    initialize,
+    is_legacy,
+    opening,
+    opening_call,
+    replayable,
+    settle,
+    waits_for,
+    why_not,
+)
+
+# One captured client's requests sent again, in a session of its own. See `replay` for the whole.
+#
+# Promises: every request of the dialogue has one outcome; every wait is bounded. What a server asks is
+# answered as in the capture, whenever it asks.
+
+ROUNDS = 100  # of questions in one call; more are a circle
+
+
+class SessionReplay:
+    """One captured client. `capabilities`, `principal`, `knows_tasks` and `ask`: what a server can ask it."""
+
+    def __init__(
+        self,
+        dialogue: Dialogue,
+        open_channel: OpenChannel,
+        settings: Settings,
+        report: Report,
+        room: trio.CapacityLimiter,
+        clock: Clock,
+        reach: Reach,
+    ) -> None:
+        self._dialogue = dialogue
+        self._open = open_channel
+        self._settings = settings
+        self._report = report
+        self._room = room
+        self._clock = clock
+        self._reach = reach
+        self._channel: Channel
+        self._mapping = Mapping()
+        self._questions = Questions(dialogue)
+        self._early: dict[int, tuple[Any, float]] = {}  # by request: came without the question before it
+        self._pending: dict[int, tuple[Turn, trio.Event]] = {}  # sent, without an outcome
+        self._listens: dict[int, trio.CancelScope] = {}
+        self._told: set[int] = set()
+        self.capabilities: Raw = EMPTY_OBJECT
+        self.knows_tasks = False
+        self.principal = ANYONE
+
+    def __repr__(self) -> str:
+        return f"<SessionReplay {self._dialogue!r} {len(self._told)} told>"
+
+    async def run_within(self, sessions: trio.CapacityLimiter) -> None:
+        """Replay it all. Raises nothing but bugs and Cancelled."""
+        if not replayable(self._dialogue, with_tools=self._settings.with_tools):
+            self._give_up("nothing of its client is sent again", "skipped")
+            return
+        await self._reach.wait_until(self._clock.due(self._dialogue.moment))
+        async with sessions:
+            trouble = [self._reach.trouble] if self._reach.trouble else await self._attempt()
+        self._give_up("; ".join(trouble) or self._reach.trouble or "the session has ended", "failed")
+        self._report.add_questions(self._questions.told)
+
+    async def _attempt(self) -> list[str]:
+        """Do it; what went wrong with the session as a whole."""
+        trouble: list[BaseException] = []
+        try:
+            await self._run()
+        except* McpmuxError as group:
+            trouble += _leaves(group)
+        lost = [str(error) for error in trouble if isinstance(error, TransportError)]
+        if lost:
+            self._reach.failed(lost[0])
+        return [str(error) for error in trouble]
+
+    def _give_up(self, reason: str, status: Any) -> None:
+        """Every request that has no outcome yet gets one."""
+        for turn in self._dialogue.turns():
+            if turn.place not in self._told:
+                own = why_not(turn, with_tools=self._settings.with_tools)
+                self._tell(turn, "skipped" if own else status, own or reason)
+
+    def _tell(self, turn: Turn, status: Any, reason: str | None = None, **more: Any) -> None:
+        self._told.add(turn.place)
+        if status in ("skipped", "failed") and isinstance(turn.answer, Reply):
+            self._mapping.learn(turn.method, turn.params, value_of(turn.answer.result), None)
+        self._report.add(Outcome(self._dialogue.name, turn, status, reason, **more))
+        if turn.place in self._pending:
+            self._pending.pop(turn.place)[1].set()
+
+    async def _who_is_asked(self, _question: Question) -> SessionReplay:
+        return self
+
+    async def _run(self) -> None:
+        async with self._open(_unheard) as self._channel:
+            self._channel.ask_clients_by(self._who_is_asked)
+            if is_legacy(self._dialogue):
+                await self._begin()
+            async with trio.open_nursery() as nursery:
+                for step in self._dialogue.steps:
+                    if step.place in self._told:  # it has opened the session
+                        continue
+                    await self._wait_for(step)
+                    if self._reach.trouble is not None:
+                        break
+                    if isinstance(step, Turn):
+                        await self._take_turn(step, nursery)
+                    else:
+                        await self._say(step)
+                await self._wait_for_all()
+                nursery.cancel_scope.cancel(reason="everything is replayed")
+            self._questions.finish()
+
+    async def _wait_for(self, step: Step) -> None:
+        """Until its time has come, and everything is answered that was when it came."""
+        await self._reach.wait_until(self._clock.due(step.moment))
+        for turn, done in list(self._pending.values()):
+            if waits_for(step.place, turn):
+                await done.wait()
+
+    async def _wait_for_all(self) -> None:
+        for _, done in list(self._pending.values()):
+            await done.wait()
+
+    # The session
+
+    async def _begin(self) -> None:
+        """Open a legacy session, as the capture has it or as well as can be. Raises McpmuxError."""
+        first, call = opening(self._dialogue), opening_call(self._dialogue)
+        self.capabilities = call.params.get("capabilities", EMPTY_OBJECT)
+        began = trio.current_time()
+        self._channel, result = await initialize(self._channel, call, self._settings.timeout)
+        self._reach.succeeded()
+        facts = read_initialize_result(result)
+        self.knows_tasks = facts.revision >= V_2025_11_25
+        await settle(self._channel, facts)
+        if first is not None:
+            self._check(first, {"result": result_value(result)}, _ms_since(began))
+
+    async def _say(self, note: Note) -> None:
+        """Something that the client told the server; cancelling is done by leaving the request."""
+        if note.method == m.CANCELLED:
+            request_id = value_of(note.params.get("requestId"))
+            for turn in self._dialogue.turns():
+                if turn.id == request_id and turn.place < note.place and turn.place in self._listens:
+                    self._listens[turn.place].cancel(reason="the client had enough")
+        elif note.method == m.ROOTS_CHANGED:
+            await self._channel.notify(note.method, note.params)
+
+    # Requests
+
+    async def _take_turn(self, turn: Turn, nursery: trio.Nursery) -> None:
+        reason = why_not(turn, with_tools=self._settings.with_tools)
+        if reason is None and turn.method == m.INITIALIZE:
+            reason = "a session was open already"
+        origin = self._questions.asked_by(turn)
+        if reason is None and origin in self._early:
+            self._compare_early(turn, *self._early.pop(origin))
+            return
+        try:
+            call = self._call_of(turn)
+        except Unmapped as error:
+            reason = reason or str(error)
+        if reason is not None:
+            self._tell(turn, "skipped", reason)
+            return
+        self._pending[turn.place] = (turn, trio.Event())
+        await nursery.start(self._listen if turn.method == m.LISTEN else self._perform, turn, call)
+
+    async def _perform(self, turn: Turn, call: Call, task_status: trio.TaskStatus[None]) -> None:
+        """Send a request and compare its answer. `started` means: it is about to be sent."""
+        async with self._room:
+            task_status.started()
+            began = trio.current_time()
+            now: Any = None
+            reason = f"no answer within {self._settings.timeout:g} s"
+            with trio.move_on_after(self._settings.timeout):
+                try:
+                    now = {"result": result_value(await self._ask_server(turn, call))}
+                except RpcError as error:
+                    now = {"error": error_value(error)}
+                except McpmuxError as error:
+                    reason = str(error)
+                    if isinstance(error, TransportError):
+                        self._reach.failed(reason)
+            ms = _ms_since(began)
+            if now is not None:
+                self._reach.succeeded()
+            if now is None:
+                self._tell(turn, "failed", reason)
+            elif is_asking(turn):
+                self._compare_early(turn, now, ms)
+            else:
+                self._check(turn, now, ms)
+
+    def _compare_early(self, turn: Turn, now: Any, ms: float) -> None:
+        """Compare an answer that may have come without the question that came before it in the capture."""
+        result = now.get("result")
+        if is_asking(turn) and result is not None and result.get("resultType") != INPUT_REQUIRED:
+            self._early[turn.place] = (now, ms)
+            self._tell(turn, "unasked", ms=ms)
+        else:
+            self._check(turn, now, ms)
+
+    def _call_of(self, turn: Turn) -> Call:
+        """Raises Unmapped."""
+        succeeded = isinstance(turn.answer, Reply)
+        params, meta = self._mapping.apply(turn.method, turn.params, turn.meta, succeeded=succeeded)
+        capabilities = meta.get(CLIENT_CAPABILITIES, self.capabilities)
+        return Call(turn.method, params, meta, self, capabilities, not turn.modern)
+
+    async def _ask_server(self, turn: Turn, call: Call) -> Fields:
+        """The result; what the server asks on the way, and did not ask just there, is answered as it was."""
+        go_on = self._channel.exchange if turn.modern else self._channel.resume
+        expected = asked_then(turn)
+        result = await self._channel.exchange(call, unheard)
+        for _ in range(ROUNDS):
+            wishes = wishes_in(result) if turn.modern or STATE in result else None
+            if wishes is None:
+                break
+            answers = {key: self._answer_to(wish.method, turn) for key, wish in wishes.items()}
+            if not expected.isdisjoint(wish.method for wish in wishes.values()):
+                break  # the next request of the capture answers
+            if turn.modern and not all(isinstance(answer, Reply) for answer in answers.values()):
+                break  # nobody can
+            responses = {key: _response(wishes[key].method, answer) for key, answer in answers.items()}
+            call = repeated(call, result, responses)
+            result = await go_on(call, unheard)
+        return result
+
+    def _answer_to(self, method: str, turn: Turn) -> Answer | None:
+        """What a question is answered that comes in the result of a request."""
+        answer = self._questions.take(method, turn.place)
+        return answer if isinstance(answer, Reply) or not turn.modern else nothing_to_give(method)
+
+    async def ask(self, method: str, _params: Fields) -> Fields:
+        """See runtime.calls.Client."""
+        answer = self._questions.take(method, None) or _no_answer(method)
+        if isinstance(answer, ErrorReply):
+            raise answer.as_error()
+        return decode_fields(answer.result)
+
+    async def _listen(self, turn: Turn, call: Call, task_status: trio.TaskStatus[None]) -> None:
+        """Listen until the client had enough. What is compared is what the server agrees to tell."""
+        began = trio.current_time()
+
+        async def hear(event: Event) -> None:
+            if event.method == m.ACKNOWLEDGED and turn.place not in self._told:
+                scope.deadline = math.inf
+                self._check(turn, acknowledged(event.params), _ms_since(began))
+
+        reason = f"not acknowledged within {self._settings.timeout:g} s"
+        with trio.CancelScope(deadline=began + self._settings.timeout) as scope:
+            self._listens[turn.place] = scope
+            task_status.started()
+            try:
+                await self._channel.exchange(call, hear)
+                reason = "the listen ended before it was acknowledged"
+            except RpcError as error:
+                if turn.place not in self._told:
+                    self._check(turn, {"error": error_value(error)}, _ms_since(began))
+            except McpmuxError as error:
+                reason = str(error)
+        if turn.place not in self._told:
+            self._tell(turn, "failed", reason)
+
+    def _check(self, turn: Turn, now: Any, ms: float) -> None:
+        """Compare an answer with the captured one."""
+        then = captured(turn)
+        if then is None:
+            self._tell(turn, "unchecked", f"the captured answer is {turn.answer_problem or 'missing'}", ms=ms)
+            return
+        self._mapping.learn(turn.method, turn.params, then.get("result"), now.get("result"))
+        differences = compare(then, now, self._settings.ignore)
+        status = "different" if differences else "same"
+        self._tell(turn, status, None, differences=differences, ms=ms)
+
+
+def _response(method: str, answer: Answer | None) -> Raw:
+    """What a parked call is told."""
+    answer = answer or _no_answer(method)
+    return answer.result if isinstance(answer, Reply) else error_response(answer.as_error())
+
+
+def _no_answer(method: str) -> ErrorReply:
+    return ErrorReply(None, INVALID_REQUEST, f"the capture has no answer to {method}")
+
+
+def _ms_since(began: float) -> float:
+    return (trio.current_time() - began) * 1000
+
+
+def _unheard(_notification: Notification) -> None:
+    """What a server tells of its own accord is not compared: it depends on what happens there."""
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
 
 IN_FLIGHT = 256  # requests of all sessions at a time, whatever the capture says
 

@@ -18,8 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from mcpmux.traffic.reading.percentiles import Histogram
-from mcpmux.traffic.reading.turn import Turn
+from mcpmux.traffic.reading.dialogue import Turn
+from mcpmux.traffic.reading.stats import Histogram
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.replay.difference import Difference, Path, show_path
 from mcpmux.traffic.replay.questions import Kind

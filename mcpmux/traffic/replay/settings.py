@@ -5,10 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import trio
+
+from mcpmux import __version__
+from mcpmux.errors import RpcError, TransportError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import Reply, raw
+from mcpmux.protocol.handshake import ServerFacts, initialize_call
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.revisions import LEGACY, NEWEST_LEGACY
 from mcpmux.runtime.calls import Hear
-from mcpmux.runtime.upstreams.connection import Channel
+from mcpmux.runtime.upstreams.connection import Channel, unheard
+from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
+from mcpmux.traffic.reading.dialogue import Dialogue, Turn
 from mcpmux.traffic.replay.difference import Pattern
 
 OpenChannel = Callable[[Hear], AbstractAsyncContextManager[Channel]]
@@ -39,3 +51,143 @@ class Clock(NamedTuple):
     def due(self, moment: float) -> float:
         """When `moment` of the capture, in seconds since 1970, is due, on the event loop's clock."""
         return self.began + max(0.0, moment - self.first) / self.speed
+
+
+# Which of a capture's requests are sent again, and when. Pure.
+#
+# A request waits for the answers that the client had when it sent it: what was sent while another was still
+# being worked on is sent so again, at any speed, and what was made of an answer comes after it.
+
+READING = frozenset(
+    {
+        m.INITIALIZE,
+        m.DISCOVER,
+        m.PING,
+        *m.LISTS,
+        m.RESOURCES_READ,
+        m.PROMPTS_GET,
+        m.COMPLETE,
+        m.RESOURCES_SUBSCRIBE,
+        m.RESOURCES_UNSUBSCRIBE,
+        m.LISTEN,
+        m.SET_LEVEL,
+    }
+)
+"""What changes nothing at a server but a session of its own."""
+
+CANCELLED = "the client took it back"
+UNANSWERED = "no answer to it is in the capture"
+
+
+def why_not(turn: Turn, *, with_tools: bool) -> str | None:
+    """Why a request is not sent again; None when it is."""
+    if turn.problem is not None:
+        return f"the request is {turn.problem}"
+    if turn.method not in READING and not with_tools:
+        kind = "calls a tool" if turn.method == m.TOOLS_CALL else "may change something"
+        return f"it {kind}; --with-tools sends it"
+    if turn.method == m.LISTEN:
+        return None
+    if turn.cancelled:  # what came nevertheless depends on how far the server was
+        return CANCELLED
+    return UNANSWERED if turn.answered_place is None else None
+
+
+def waits_for(turn_place: int, earlier: Turn) -> bool:
+    """Whether what came at `turn_place` of the capture came after the answer to `earlier`."""
+    return earlier.answered_place is not None and earlier.answered_place < turn_place
+
+
+def replayable(dialogue: Dialogue, *, with_tools: bool) -> bool:
+    """Whether any request of it is sent again."""
+    return any(why_not(turn, with_tools=with_tools) is None for turn in dialogue.turns())
+
+
+def is_legacy(dialogue: Dialogue) -> bool:
+    """Whether it needs a session that is opened with `initialize`."""
+    return any(not turn.modern and turn.method != m.PING for turn in dialogue.turns())
+
+
+# Whether the server of a replay can be reached at all.
+#
+# When the first session that is tried comes to nothing for want of a connection, those that are due later
+# are not waited for. A server that has answered once is reachable: who loses it afterwards loses one
+# session.
+
+
+class Reach:
+    """What the sessions of a replay have learnt together."""
+
+    def __init__(self) -> None:
+        self.trouble: str | None = None
+        self._reached = False
+        self._failed = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Reach reached={self._reached} trouble={self.trouble!r}>"
+
+    def succeeded(self) -> None:
+        """The server has answered something."""
+        self._reached = True
+
+    def failed(self, trouble: str) -> None:
+        """A session could not be had, or was lost, for want of a connection."""
+        if not self._reached and self.trouble is None:
+            self.trouble = trouble
+            self._failed.set()
+
+    async def wait_until(self, due: float) -> None:
+        """Until that time of the event loop, or until it is in vain."""
+        with trio.move_on_at(due):
+            await self._failed.wait()
+
+
+# How a replay opens a legacy session: as its client did, or as well as can be.
+
+_CAPABILITY = {m.CREATE_MESSAGE: "sampling", m.ELICIT: "elicitation", m.ROOTS_LIST: "roots"}
+
+
+def opening(dialogue: Dialogue) -> Turn | None:
+    """The request that opened its legacy session, as far as it is in the capture."""
+    return next((turn for turn in dialogue.turns() if _opens(turn)), None)
+
+
+def _opens(turn: Turn) -> bool:
+    return turn.method == m.INITIALIZE and turn.problem is None and isinstance(turn.answer, Reply)
+
+
+def opening_call(dialogue: Dialogue) -> Call:
+    """The same as a call; one that is made up of what its client did when it is not in the capture."""
+    first = opening(dialogue)
+    if first is not None:
+        return Call(m.INITIALIZE, first.params, first.meta)
+    info = raw({"name": dialogue.client or "mcpmux replay", "version": __version__})
+    asked = {question.method for question in dialogue.questions}
+    offered: dict[str, Any] = {_CAPABILITY[method]: {} for method in asked if method in _CAPABILITY}
+    call = initialize_call(info, raw(offered))
+    revision = next((t.revision for t in dialogue.turns() if t.revision in LEGACY), NEWEST_LEGACY)
+    call.params["protocolVersion"] = raw(revision)
+    return call
+
+
+async def initialize(channel: Channel, call: Call, timeout: float) -> tuple[Channel, Fields]:
+    """The answer to `initialize`, and what carries the session: maybe the transport of 2024-11-05.
+
+    Raises McpmuxError, also when there is no answer within `timeout` seconds.
+    """
+    with trio.move_on_after(timeout):
+        try:
+            return channel, await channel.exchange(call, unheard)
+        except (RpcError, HttpStatusError):
+            older = await channel.older()
+            if older is None:
+                raise
+            return older, await older.exchange(call, unheard)
+    raise TransportError(f"no answer to `initialize` within {timeout:g} s")
+
+
+async def settle(channel: Channel, facts: ServerFacts) -> None:
+    """The session is open. Raises TransportError."""
+    channel.settle(facts)
+    await channel.notify(m.INITIALIZED)
+    await channel.listen()

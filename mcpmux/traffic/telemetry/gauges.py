@@ -8,7 +8,7 @@ from collections.abc import Callable
 from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.memory import Store
-from mcpmux.traffic.audit.keeper import Audit
+from mcpmux.traffic.audit.journal import Audit
 from mcpmux.traffic.capture.sink import CaptureSink
 from mcpmux.traffic.telemetry.prometheus import Gauge, Kind, Samples
 

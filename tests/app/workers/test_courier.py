@@ -11,7 +11,7 @@ from mcpmux.protocol.call import Call
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.correlation import Correlator
 from mcpmux.traffic.live.ring import LiveRing
-from mcpmux.traffic.seen import Exchange
+from mcpmux.traffic.observer import Exchange
 
 REQUEST = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}'
 ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{}}'

@@ -1,7 +1,14 @@
-"""What a filter can ask about: keys, the sorts of their values, and how they are compared. Pure.
+"""The filter language: text to terms and back. Pure.
 
-`KEYS` is the table that `--help` shows. Values are read once; times are relative to a `now` that is handed
-in.
+    filter       = terms, all of which must hold, with blanks between them
+    term         = ["!"] key operator value { "|" value }  |  ["!"] flag
+    operator     = "="  "!="  "~"  "!~"  ">"  ">="  "<"  "<="
+    value        = text with `*` for any text; in "quotes" blanks, `|` and `*` stand for themselves, and `\"`
+                   and `\\` for the quote and the backslash
+
+`=` and `~` hold when one of the values fits. `!=` and `!~` hold when there is something and none fits; a `!`
+in front of a term is its exact opposite. An empty value stands for nothing there: `upstream=` of a message
+without an upstream, `upstream!=` of one that has one.
 """
 
 from __future__ import annotations
@@ -11,9 +18,149 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
-from mcpmux.traffic.reading.status import BAD_HTTP, WORDS, statuses_of
-from mcpmux.traffic.reading.summary import Summary
+from mcpmux.errors import McpmuxError
+from mcpmux.mux.glob import Glob
+from mcpmux.traffic.reading.summary import BAD_HTTP, WORDS, Summary, statuses_of
 from mcpmux.traffic.record import Record
+
+OPERATORS = ("!=", "!~", ">=", "<=", "=", "~", ">", "<")
+"""Longer ones first."""
+
+TEXT_LIMIT = 10_000  # characters; nobody types more
+
+_HEAD = re.compile(r"(?P<not>!?)(?P<key>[^\s=~<>!|\"*]*)(?P<op>==|!=|!~|>=|<=|=|~|>|<)?")
+_BARE = re.compile(r"[^\s\"|*]+")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_SAFE = re.compile(r"(?!=)[^\s\"|*\\]+")  # "=" first would be read as part of the operator
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+
+
+class FilterError(McpmuxError):
+    """A filter that cannot be read. The wrong place is `text[start:end]`."""
+
+    def __init__(self, problem: str, text: str, start: int, end: int) -> None:
+        super().__init__(f"{problem}, at character {start + 1} of the filter")
+        self.problem = problem
+        self.text = text
+        self.start = start
+        self.end = max(end, start + 1)
+
+
+class Term(NamedTuple):
+    """One condition. A flag has no operator and no values."""
+
+    key: str
+    operator: str | None = None
+    values: tuple[Glob, ...] = ()
+    opposite: bool = False
+
+    def __str__(self) -> str:
+        values = "|".join(map(print_glob, self.values))
+        return f"{'!' if self.opposite else ''}{self.key}{self.operator or ''}{values}"
+
+
+class Placed(NamedTuple):
+    """A term and where it stands: `text[start:end]`, with its values from `values` on."""
+
+    term: Term
+    start: int
+    values: int
+    end: int
+
+
+def print_terms(terms: tuple[Term, ...]) -> str:
+    """The filter that reads as these terms."""
+    return " ".join(map(str, terms))
+
+
+def print_glob(glob: Glob) -> str:
+    """The value as it is written."""
+    if glob == ("",):
+        return '""'
+    return "*".join(map(_print_piece, glob))
+
+
+def _print_piece(piece: str) -> str:
+    if not piece or _SAFE.fullmatch(piece):
+        return piece
+    escaped = piece.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def split_terms(text: str) -> list[Placed]:
+    """The terms of a filter. Raises FilterError."""
+    if len(text) > TEXT_LIMIT:
+        raise FilterError(f"the filter is longer than {TEXT_LIMIT} characters", text[:80], 0, 1)
+    terms: list[Placed] = []
+    at = 0
+    while True:
+        while at < len(text) and text[at].isspace():
+            at += 1
+        if at == len(text):
+            return terms
+        placed = _read_term(text, at)
+        terms.append(placed)
+        at = placed.end
+
+
+def _read_term(text: str, start: int) -> Placed:
+    head = _HEAD.match(text, start)
+    assert head is not None  # all of it may be absent
+    key, operator, opposite = head["key"], head["op"], bool(head["not"])
+    end = head.end()
+    if operator is None:
+        if not key or (end < len(text) and not text[end].isspace()):
+            raise FilterError("expected key=value here", text, start, _word_end(text, start))
+        return Placed(Term(key, None, (), opposite), start, end, end)
+    if not key:
+        raise FilterError(f"expected a key before {operator}", text, start, _word_end(text, start))
+    values, after = _read_values(text, end)
+    operator = "=" if operator == "==" else operator
+    return Placed(Term(key, operator, values, opposite), start, end, after)
+
+
+def _word_end(text: str, start: int) -> int:
+    end = start
+    while end < len(text) and not text[end].isspace():
+        end += 1
+    return end
+
+
+def _read_values(text: str, at: int) -> tuple[tuple[Glob, ...], int]:
+    values = []
+    while True:
+        value, at = _read_value(text, at)
+        values.append(value)
+        if text[at : at + 1] != "|":
+            return tuple(values), at
+        at += 1
+
+
+def _read_value(text: str, at: int) -> tuple[Glob, int]:
+    pieces = [""]
+    while at < len(text) and text[at] != "|" and not text[at].isspace():
+        if text[at] == "*":
+            if len(pieces) == 1 or pieces[-1]:  # two stars are one
+                pieces.append("")
+            at += 1
+        elif text[at] == '"':
+            found = _QUOTED.match(text, at)
+            if found is None:
+                raise FilterError("this quotation mark has no second one", text, at, at + 1)
+            pieces[-1] += _ESCAPE.sub(r"\1", found[1])
+            at = found.end()
+        else:
+            found = _BARE.match(text, at)
+            assert found is not None
+            pieces[-1] += found.group()
+            at = found.end()
+    return tuple(pieces), at
+
+
+# What a filter can ask about: keys, the sorts of their values, and how they are compared. Pure.
+#
+# `KEYS` is the table that `--help` shows. Values are read once; times are relative to a `now` that is
+# handed in.
 
 Subject: TypeAlias = Record | Summary
 
@@ -189,3 +336,45 @@ _TABLE = (
 KEYS: Mapping[str, Key] = {key.name: key for key in _TABLE}
 NAMES: Mapping[str, Key] = {**KEYS} | {alias: key for key in _TABLE for alias in key.aliases}
 """Keys by their names and their other names."""
+
+
+# What somebody may have meant by a word that is no term of a filter. Pure.
+
+OTHER_NAMES: Mapping[str, str] = {
+    "tool": "name",
+    "prompt": "name",
+    "resource": "uri",
+    "url": "uri",
+    "http": "status",
+    "outcome": "status",
+    "result": "status",
+    "principal": "client",
+    "user": "client",
+    "after": "since",
+    "before": "until",
+    "length": "size",
+    "took": "duration",
+}
+"""Keys that there might be, and the ones that there are."""
+
+_CONNECTIVES = {
+    **dict.fromkeys(("and", "&&", "&"), "all terms must hold anyway: leave `{}` out"),
+    **dict.fromkeys(("or", "||", "|"), "one of several values is key=a|b"),
+    "not": "the opposite of a term is !key=value, without a blank",
+}
+_NUMBER = re.compile(r"#(\d{1,15})", re.ASCII)
+
+
+def hint_for(word: str) -> str | None:
+    """What to write in place of a word without an operator; None when nobody knows."""
+    lowered = word.lower()
+    if lowered in _CONNECTIVES:
+        return _CONNECTIVES[lowered].format(word)
+    if lowered in WORDS:
+        return f"did you mean `status={lowered}`?"
+    if (number := _NUMBER.fullmatch(word)) is not None:
+        return f"did you mean `exchange={number[1]}`?"
+    key, colon, value = word.partition(":")
+    if colon and key.lower() in NAMES:
+        return f"did you mean `{key}={value}`?"
+    return None

@@ -7,11 +7,9 @@ a bounded distance, or has consumed what it has looked at. Replacing twice chang
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache
 from typing import NamedTuple
-
-from mcpmux.traffic.redaction.secret_names import hint_of
 
 SHORTEST = 10
 """Characters; nothing shorter is a secret that shows itself by its looks alone."""
@@ -186,3 +184,131 @@ def replace_shapes(text: str, live: Sequence[Shape]) -> tuple[str, int]:
         text, count = shape.pattern.subn(shape.replacement, text)
         total += count
     return text, total
+
+
+# Names that say that the value beside them is a secret, and which of the built-in rules says so.
+#
+# Case, `-`, `_`, `.`, `\` and spaces do not matter: `X-Api-Key`, `x_api_key` and `xApiKey` are one name.
+
+CACHE_SIZE = 4096  # names; a hostile peer may send new ones all day
+CACHED_LENGTH = 128  # characters of a name that is worth remembering
+
+_IGNORED = "-_. \\"
+IGNORED_BYTES = _IGNORED.encode()
+_FOLD_TEXT = str.maketrans("", "", _IGNORED)
+_LOWER = bytes(range(256)).lower()
+
+# What a name ends with, and what it has anywhere; both folded.
+_ENDINGS: dict[str, tuple[str, ...]] = {
+    "authorization": ("authorization",),
+    "cookie": ("cookie", "cookies"),
+    "secret": ("secret", "secrets", "credential", "credentials", "signingkey", "encryptionkey", "masterkey"),
+    "token": ("token", "accesstokens", "refreshtokens", "apitokens", "sessionid"),
+    "api-key": ("subscriptionkey", "authkey", "accountkey", "sharedkey", "accesskeyid"),
+    "private-key": ("sshkey",),
+}
+_WHOLE: dict[str, tuple[str, ...]] = {
+    "authorization": ("auth",),
+    "password": ("pass", "pwd"),
+    "token": ("otp", "totp"),
+}
+_ANYWHERE: dict[str, tuple[str, ...]] = {
+    "password": ("password", "passwd", "passphrase", "passcode"),
+    "secret": ("clientsecret", "secretkey"),
+    "api-key": ("apikey", "accesskey"),
+    "private-key": ("privatekey",),
+}
+# Names of MCP and of paging that only look like secrets. PWD is where a program works.
+_HARMLESS = ("progresstoken", "pagetoken", "nexttoken", "continuationtoken", "synctoken")
+
+HEADER_NAMES = frozenset({"authorization", "proxyauthorization", "cookie", "setcookie", "xapikey"})
+"""Folded names that stand before their value in lists of headers."""
+
+HINTS: dict[str, tuple[str, ...]] = {
+    "authorization": ("auth",),
+    "cookie": ("cookie",),
+    "password": ("pass", "pwd"),
+    "secret": ("secret", "credential", "key"),
+    "token": ("token", "session", 'otp"'),
+    "api-key": ("key",),
+    "private-key": ("key",),
+}
+"""Of each rule, what a folded message with one of its names has in it."""
+
+Label = Callable[[str], str | None]
+
+
+def fold(name: str) -> str:
+    """The name without what does not matter in it."""
+    return name.translate(_FOLD_TEXT).lower()
+
+
+def fold_message(data: bytes) -> bytes:
+    """The same of a whole message: what is not in it is no name in the message, unless that has `\\u`.
+
+    Characters that are not ASCII stay as they are.
+    """
+    return data.translate(_LOWER, IGNORED_BYTES).replace(b"progresstoken", b"")
+
+
+def hint_of(name: str) -> str:
+    """What a folded message with the name in it has; nothing is sure of a name that is not ASCII."""
+    return fold(name) if name.isascii() else ""
+
+
+def make_label(labels: Iterable[str], own: Iterable[str]) -> Label:
+    """What tells the rule (or the user's own name) that makes a name's value a secret; None for no secret."""
+    wanted = frozenset(labels)
+    mine = {fold(name): name for name in own}
+
+    def label(name: str) -> str | None:
+        folded = fold(name)
+        return mine.get(folded) or _built_in(folded, wanted)
+
+    cached = lru_cache(CACHE_SIZE)(label)
+    return lambda name: cached(name) if len(name) <= CACHED_LENGTH else label(name)
+
+
+def _built_in(folded: str, wanted: frozenset[str]) -> str | None:
+    if folded.endswith(_HARMLESS):
+        return None
+    for table, fits in ((_WHOLE, _is_one), (_ENDINGS, str.endswith), (_ANYWHERE, _has_one)):
+        for label, words in table.items():
+            if label in wanted and fits(folded, words):
+                return label
+    return None
+
+
+def _is_one(folded: str, words: tuple[str, ...]) -> bool:
+    return folded in words
+
+
+def _has_one(folded: str, words: tuple[str, ...]) -> bool:
+    return any(word in folded for word in words)
+
+
+# Whether any of many words is in a message: found, or not, in one pass. The only module that knows RE2.
+
+Scan = Callable[[bytes], bool]
+"""Whether a word is there. Time in proportion to the message, whatever it is."""
+
+
+def scan_for(names: Iterable[bytes], words: Iterable[bytes], ignored: bytes) -> Scan:
+    """Finds `names` in any case and with any number of `ignored` bytes in them, `words` as they are."""
+    import re2  # not at the top: it is large, and most runs look at no message
+
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.never_capture = True
+    between = b"[" + re.escape(ignored) + b"]*"
+    loose = b"|".join(between.join(_literal(name)) for name in names)
+    exact = b"|".join(b"".join(_literal(word)) for word in words)
+    words_of_both = re2.Set.SearchSet(options)
+    words_of_both.Add(b"|".join(part for part in (loose and b"(?i:%b)" % loose, exact) if part))
+    words_of_both.Compile()
+    match = words_of_both.Match
+    return lambda data: bool(match(data))
+
+
+def _literal(word: bytes) -> list[bytes]:
+    return [rb"\x%02x" % byte for byte in word]
