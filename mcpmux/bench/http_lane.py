@@ -16,9 +16,9 @@ from msgspec import UNSET, UnsetType
 
 from mcpmux import __version__
 from mcpmux.bench.answer import size_of
-from mcpmux.bench.chain import Chain
 from mcpmux.bench.http_line import HttpLine, Lines
 from mcpmux.bench.operation import Ask
+from mcpmux.bench.workload import Chain
 from mcpmux.config import Http, Limits, Upstream
 from mcpmux.errors import RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol import method as m

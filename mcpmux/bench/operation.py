@@ -15,20 +15,21 @@ A number in front is the weight: `8 read`.
 from __future__ import annotations
 
 import difflib
+import json
 import re
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from itertools import accumulate
 from random import Random
-from typing import NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from mcpmux.bench.arguments import Moment, Template, expand, members, parse_arguments
-from mcpmux.bench.popularity import Drawing, zipf
 from mcpmux.config.report import Unfit
 from mcpmux.mux.glob import matches as is_match
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import raw
-from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.envelope import decode_any, decode_fields, raw
+from mcpmux.protocol.raw_json import Fields, Raw
 
 _WEIGHT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)[*x]?\s+(.*)", re.DOTALL)
 
@@ -227,3 +228,165 @@ _BUILDERS: dict[str, Callable[[str, str, Fields], Ask]] = {
     "complete": _complete,
     "template": _read_template,
 }
+
+
+# Arguments that differ from request to request: JSON with placeholders in its texts. Pure.
+#
+#     {{n}}           the number of this request, from 1
+#     {{uri}}         a resource of the server, drawn as reads are
+#     {{1..100}}      a whole number from 1 to 100
+#     {{a|b|c}}       one of these words
+#
+# Inside quotation marks they are part of a text; `{"a": {{1..100}}}` without them is a number.
+
+_PLACE = re.compile(r"\{\{([^{}]*)\}\}")
+_TEXT_OR_PLACE = re.compile(r'"(?:[^"\\]|\\.)*"|\{\{[^{}]*\}\}')
+_BARE = "\0"  # before a placeholder that stood without quotation marks; no JSON text of ours begins so
+_RANGE = re.compile(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})")
+
+KNOWN = "expected {{n}}, {{uri}}, {{LOW..HIGH}} or {{one|other}}"
+
+
+class Moment(NamedTuple):
+    """What placeholders are filled from: the request's number, chance, and who draws a URI."""
+
+    number: int
+    random: Random
+    uri: Callable[[], str]
+
+
+Fill = Callable[[Moment], Any]
+"""Makes one value."""
+
+
+class Template:
+    """A JSON value with placeholders. `needs_uri`: whether `{{uri}}` is among them."""
+
+    def __init__(self, value: Any) -> None:
+        self.needs_uri = False
+        self._fill = self._compile(value)
+        self._constant = raw(value) if self._fill is None else None
+
+    def __repr__(self) -> str:
+        return f"<Template{'' if self._fill else ' constant'}>"
+
+    def fill(self, moment: Moment) -> Raw:
+        """The value for one request."""
+        if self._fill is None:
+            assert self._constant is not None
+            return self._constant
+        return raw(self._fill(moment))
+
+    def _compile(self, value: Any) -> Fill | None:
+        """How to make the value; None when it never changes. Raises Unfit."""
+        if isinstance(value, str):
+            return self._compile_text(value)
+        if isinstance(value, dict):
+            members = {key: self._compile(member) for key, member in value.items()}
+            if not any(members.values()):
+                return None
+            return lambda at: {key: fill(at) if fill else value[key] for key, fill in members.items()}
+        if isinstance(value, list):
+            items = [self._compile(item) for item in value]
+            if not any(items):
+                return None
+            return lambda at: [fill(at) if fill else same for fill, same in zip(items, value, strict=True)]
+        return None
+
+    def _compile_text(self, text: str) -> Fill | None:
+        if text.startswith(_BARE + "{{"):
+            return self._compile_place(text[3:-2])
+        pieces = _PLACE.split(text)
+        if len(pieces) == 1:
+            return None
+        fills = [self._compile_place(piece) if turn % 2 else None for turn, piece in enumerate(pieces)]
+        return lambda at: "".join(
+            str(fill(at)) if fill else piece for fill, piece in zip(fills, pieces, strict=True)
+        )
+
+    def _compile_place(self, inside: str) -> Fill:
+        inside = inside.strip()
+        if inside == "n":
+            return lambda at: at.number
+        if inside == "uri":
+            self.needs_uri = True
+            return lambda at: at.uri()
+        span = _RANGE.fullmatch(inside)
+        if span is not None:
+            low, high = int(span[1]), int(span[2])
+            if low > high:
+                raise Unfit(f"{{{{{inside}}}}} is empty; {KNOWN}")
+            return lambda at: at.random.randint(low, high)
+        if "|" in inside:
+            words = inside.split("|")
+            return lambda at: at.random.choice(words)
+        raise Unfit(f"{{{{{inside}}}}} means nothing here; {KNOWN}")
+
+
+def parse_arguments(text: str) -> Template:
+    """The template in a JSON object; an empty text is an empty object. Raises Unfit."""
+    try:
+        value = decode_any(_TEXT_OR_PLACE.sub(_quote, text).encode() or b"{}")
+    except ValueError as error:
+        raise Unfit(f"the arguments are no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise Unfit('the arguments have to be a JSON object such as {"message": "hello"}')
+    return Template(value)
+
+
+def _quote(found: re.Match[str]) -> str:
+    """A text as it is; a placeholder outside of any as a text that is known again."""
+    return found[0] if found[0].startswith('"') else json.dumps(_BARE + found[0])
+
+
+def expand(template: str, values: Fields) -> str:
+    """A URI of a template, each `{name}` (RFC 6570, level 1, and `{+name}`) replaced by its value."""
+    return re.sub(r"\{\+?([A-Za-z0-9_.]+)\}", lambda found: _text(values.get(found[1])), template)
+
+
+def _text(value: Raw | None) -> str:
+    if value is None:
+        return ""
+    plain = decode_any(value)
+    return plain if isinstance(plain, str) else bytes(value).decode()
+
+
+def members(template: Template, moment: Moment) -> Fields:
+    """The filled arguments, each value still raw."""
+    return decode_fields(template.fill(moment))
+
+
+# Which of many things is asked for how often: all alike, or a few much more than the rest. Pure.
+#
+# Source: Zipf's law; of n things the k-th is drawn with a weight of 1 / k ** exponent.
+
+
+Draw = Callable[[], float]
+"""Gives numbers from 0 up to, not including, 1."""
+
+
+class Drawing(Generic[T]):
+    """Draws one of `items`, each as often as its weight says. Raises ValueError without anything to draw."""
+
+    def __init__(self, items: Sequence[T], weights: Iterable[float]) -> None:
+        self._items = items
+        self._bounds = list(accumulate(weights))
+        if not items or len(self._bounds) != len(items) or self._bounds[-1] <= 0:
+            raise ValueError("there is nothing to draw from")
+        self._total = self._bounds[-1]
+
+    def __repr__(self) -> str:
+        return f"<Drawing of {len(self._items)}>"
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def one(self, draw: Draw) -> T:
+        """One of them."""
+        place = bisect_right(self._bounds, draw() * self._total)
+        return self._items[min(place, len(self._items) - 1)]
+
+
+def zipf(count: int, exponent: float) -> list[float]:
+    """The weights of `count` things, the first the most popular; an exponent of 0 makes them alike."""
+    return [float(rank) ** -exponent for rank in range(1, count + 1)]

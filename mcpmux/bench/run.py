@@ -11,19 +11,15 @@ from random import Random
 import trio
 
 from mcpmux.bench.answer import Checker
-from mcpmux.bench.captured import InTurn
 from mcpmux.bench.drive import Drive, Ending, SleepUntil
-from mcpmux.bench.knee import Knee
-from mcpmux.bench.machine import waited_seconds
 from mcpmux.bench.operation import Inventory, Operation, bind
 from mcpmux.bench.plan import SECONDS, TRANSPORTS, Plan, choose_uris, default_flows
 from mcpmux.bench.push import Change, Push
-from mcpmux.bench.results import About, Generator, Load, Results, generator_of
-from mcpmux.bench.search import PROBE_SECONDS, Search
-from mcpmux.bench.session import Session
-from mcpmux.bench.sessions import Door, OpenChannel, open_sessions
+from mcpmux.bench.results import About, Generator, Load, Results, generator_of, waited_seconds
+from mcpmux.bench.search import PROBE_SECONDS, Knee, Search
+from mcpmux.bench.session import Door, OpenChannel, Session, open_sessions
 from mcpmux.bench.tally import MOST_STEPS, Tally
-from mcpmux.bench.workload import Turns, bind_mix, parse_flow
+from mcpmux.bench.workload import InTurn, Turns, bind_mix, parse_flow
 from mcpmux.config import Upstream
 from mcpmux.config.report import Unfit
 from mcpmux.errors import ConfigError

@@ -9,11 +9,133 @@ import trio
 
 from mcpmux.bench.assertion import Assertion
 from mcpmux.bench.drive import Drive, Ending, Load, Recorder, Server, SleepUntil
-from mcpmux.bench.knee import Knee, find_break
-from mcpmux.bench.results import BUSY_SHARE
+from mcpmux.bench.results import BUSY_SHARE, Step
 from mcpmux.bench.schedule import Ramp
 from mcpmux.bench.tally import Tally
+from mcpmux.bench.wording import rate_text, share_text, time_text
 from mcpmux.bench.workload import Turns
+
+# The search for the highest rate that holds: which rate to try next, and what is known by now. Pure.
+#
+#     doubling    from the first rate on, until one does not hold
+#     bisection   between the highest rate that held and the lowest that did not, until they are close
+#
+# A rate is tried up to TRIES times and holds when most of its tries do. The result is as sure as `CLOSE`
+# says: the highest rate that held and the lowest that did not are both told.
+
+TRIES = 3  # of each rate: one bad moment of the machine is outvoted
+CLOSE = 0.05  # of the rate: where bisection ends
+HIGHEST = 1_000_000.0  # a second; no further doubling
+LOWEST = 1.0  # a second; a server that does not bear this bears nothing
+REACHED = 0.95  # of the requests that were offered have to be answered within the step
+ERRORS = 0.01  # of the requests may fail, if no condition says otherwise
+
+
+class Knee:
+    """What is known of a server. `next` is the rate to try, None when the search is over."""
+
+    def __init__(self, first: float) -> None:
+        self.next: float | None = max(first, LOWEST)
+        self.held: float | None = None
+        self.failed: float | None = None
+        self.why: str | None = None
+        self._good = 0
+        self._bad = 0
+        self.tries: dict[float, tuple[int, int]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Knee between {self.held} and {self.failed}>"
+
+    def note(self, why: str | None) -> None:
+        """The rate that is tried held (None), or what broke."""
+        rate = self.next
+        assert rate is not None
+        if why is None:
+            self._good += 1
+        else:
+            self._bad += 1
+        self.tries[rate] = (self._good, self._good + self._bad)
+        majority = TRIES // 2 + 1
+        if self._good >= majority:
+            self.held = rate
+            self._move()
+        elif self._bad >= majority:
+            self.failed, self.why = rate, why
+            self._move()
+
+    def _move(self) -> None:
+        self._good = self._bad = 0
+        self.next = self._following()
+
+    def _following(self) -> float | None:
+        if self.failed is None:
+            assert self.held is not None
+            return self.held * 2 if self.held * 2 <= HIGHEST else None
+        low = self.held
+        if low is None:
+            return max(self.failed / 2, LOWEST) if self.failed > LOWEST else None
+        return None if self.failed <= low * (1 + CLOSE) else float(f"{(low * self.failed) ** 0.5:.3g}")
+
+    def describe(self) -> str:
+        """The answer, in a sentence."""
+        if self.held is None:
+            return f"no rate held, down to {rate_text(self.failed)}: {self.why}"
+        good, tries = self.tries[self.held]
+        text = f"{rate_text(self.held)} held ({good} of {tries} tries)"
+        if self.failed is None:
+            return f"{text}, and nothing higher was tried"
+        good, tries = self.tries[self.failed]
+        return (
+            f"{text}; at {rate_text(self.failed)} ({tries - good} of {tries} tries) broke first: {self.why}"
+        )
+
+
+def find_break(step: Step, conditions: tuple[Assertion, ...]) -> str | None:
+    """What did not hold in a step, None when all did: first the conditions, then errors, then throughput."""
+    for condition in conditions:
+        value = measured(step, condition)
+        if value is None:
+            return f"{condition.text}: nothing was measured"
+        if not condition.holds(value):
+            shown = time_text(value) if condition.kind == "seconds" else _plain(condition, value)
+            return f"{condition.text}: it was {shown}{_worst_error(step)}"
+    failed = sum(step.errors.values())
+    if not any(condition.measure == "errors" for condition in conditions) and failed > step.count * ERRORS:
+        return f"{share_text(failed / step.count)} errors{_worst_error(step)}"
+    if step.offered is not None and step.rate < step.offered * REACHED and failed == 0:
+        expected = step.offered * step.seconds
+        if step.count < expected - 4 * expected**0.5:  # fewer than chance alone would bring
+            return f"only {rate_text(step.rate)} were answered"
+    return None
+
+
+def measured(step: Step, condition: Assertion) -> float | None:
+    """The value of a step that a condition is about."""
+    failed = sum(step.errors.values())
+    percent = condition.percent
+    if percent is not None:
+        return step.latency.percentile(percent)
+    if condition.measure == "errors":
+        return failed / step.count if condition.kind == "share" and step.count else float(failed)
+    if condition.measure == "rate":
+        return step.rate
+    if condition.measure == "requests":
+        return float(step.count)
+    if condition.measure == "mean":
+        return step.latency.mean
+    return step.latency.percentile({"min": 0.0, "max": 100.0}[condition.measure])
+
+
+def _plain(condition: Assertion, value: float) -> str:
+    return share_text(value) if condition.kind == "share" else f"{value:g}"
+
+
+def _worst_error(step: Step) -> str:
+    if not step.errors:
+        return ""
+    kind = max(step.errors, key=lambda name: step.errors[name])
+    return f" ({step.errors[kind]} × {kind})"
+
 
 PROBE_SECONDS = 5.0  # of one try, if nobody said otherwise
 REST_SECONDS = 0.2  # between two tries, for the server to be done with the last one

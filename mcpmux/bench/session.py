@@ -6,24 +6,30 @@ opened (see below), and when and what is asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 
 import trio
+from attrs import frozen
 
 from mcpmux.bench.answer import TOOL_ERROR, Answer, Checker, describe, judge, size_of, words_of
-from mcpmux.bench.chain import Chain, Follow
-from mcpmux.bench.http_lane import HttpLane
+from mcpmux.bench.http_lane import CLIENT_INFO, HttpLane, OpenLane, open_lanes
 from mcpmux.bench.operation import Ask, Kind
 from mcpmux.bench.results import OK
-from mcpmux.errors import RemoteProtocolError, RpcError, TransportClosed, TransportError
+from mcpmux.bench.workload import Chain, Follow
+from mcpmux.config import Upstream
+from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import HEADER_MISMATCH
-from mcpmux.protocol.envelope import decode_list, raw, text_of
+from mcpmux.protocol.envelope import Notification, decode_list, raw, text_of
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.protocol.revisions import is_modern
-from mcpmux.runtime.upstreams.connection import Connection, unheard
+from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY, is_modern
+from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.tap import Watch
+from mcpmux.runtime.upstreams.connection import Channel, Connection, Eras, connect, unheard
+from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
 
 PAGE_LIMIT = 10_000  # of a list; a longer one never ends
@@ -194,3 +200,201 @@ async def _walk(call: Call, connection: Connection, sent: int) -> Answer:
         cursors.add(cursor)
         call = call.with_params({"cursor": result["nextCursor"]})
         sent += size_of(call.params)
+
+
+# The sessions of a run, as many as the load wants, over any transport and revision.
+#
+# Promises: each is opened as any client of mcpmux would, in the revision that was asked for; leaving ends
+# them all, each step bounded. One that is lost (its process, its socket, or the server forgot it) is opened
+# again after a pause that grows; after REOPENINGS losses in a row, none of them STEADY_SECONDS or more
+# after it was opened, it is given up.
+
+NO_CAPABILITIES = raw({})
+OPENING_AT_ONCE = 16  # a server should not be brought down by the hellos alone
+REOPENINGS = 5  # in a row; a server that dies of every request is not started for ever
+STEADY_SECONDS = 5.0  # a session that held so long was no failed opening
+PAUSE_SECONDS = 0.1  # before the first opening again; doubled each time
+
+OpenChannel = Callable[[Upstream, Hear, Watch | None], AbstractAsyncContextManager[Channel]]
+
+Connected = Callable[[float, str], None]
+"""Told of each opening: the seconds until it was ready or had failed, and `ok` or what it failed of."""
+
+
+@frozen(kw_only=True)
+class Door:
+    """How the sessions of a run are opened.
+
+    `lost` is told of each that was open and is not any more; without it none is opened again. `hear` is told
+    what a session (its number) hears that belongs to no request. `short`: single requests may go over
+    connections of their own where that is cheaper, see `http_lane`.
+    """
+
+    open_channel: OpenChannel
+    upstream: Upstream
+    connected: Connected
+    revision: str | None = None
+    checker: Checker | None = None
+    hear: Callable[[int, Notification], None] | None = None
+    lost: Callable[[], None] | None = None
+    explain: Explain | None = None
+    short: bool = False
+
+
+@asynccontextmanager
+async def open_sessions(door: Door, count: int) -> AsyncIterator[list[Session]]:
+    """`count` sessions in the order of their numbers, opened OPENING_AT_ONCE at a time; leaving ends them.
+
+    Raises TransportError, RpcError or RemoteProtocolError when one cannot be opened the first time.
+    """
+    sessions: dict[int, Session] = {}
+    failures: list[McpmuxError] = []
+    limit = trio.CapacityLimiter(OPENING_AT_ONCE)
+    async with (
+        open_lanes(door.upstream, OPENING_AT_ONCE) as open_lane,
+        trio.open_nursery() as nursery,
+    ):
+        keepers = [_Keeper(door, number, limit, open_lane) for number in range(count)]
+
+        async def open_one(number: int) -> None:
+            try:
+                sessions[number] = await nursery.start(keepers[number].run)
+            except McpmuxError as error:
+                failures.append(error)
+                opening.cancel_scope.cancel()
+
+        async with trio.open_nursery() as opening:
+            await open_one(0)  # alone: where this fails, the others need not be tried
+            for number in range(1, count):
+                opening.start_soon(open_one, number)
+        try:
+            if failures:
+                raise failures[0]
+            yield [sessions[number] for number in range(count)]
+        finally:
+            for keeper in keepers:
+                keeper.end()
+
+
+class _Keeper:
+    """Opens one session, and again when it is lost, until it is to end."""
+
+    def __init__(self, door: Door, number: int, limit: trio.CapacityLimiter, open_lane: OpenLane) -> None:
+        self._door = door
+        self._open_lane = open_lane
+        self._hear: Hear = partial(door.hear, number) if door.hear is not None else _ignore
+        self._limit = limit
+        self._over = trio.Event()
+        self._scope = trio.CancelScope()
+        self._session: Session | None = None
+        self._open = False
+
+    def __repr__(self) -> str:
+        return f"<_Keeper of {self._session!r}{'' if self._open else ', not open'}>"
+
+    def end(self) -> None:
+        """End an open session as is proper; one that is being opened is left at once."""
+        self._over.set()
+        if not self._open:
+            self._scope.cancel(reason="the run is over")
+
+    async def run(self, task_status: trio.TaskStatus[Session]) -> None:
+        """Until `end`. Raises McpmuxError when it cannot be opened the first time."""
+        losses = 0
+        with self._scope:
+            while not self._over.is_set():
+                held, failure = await self._hold(task_status)
+                if self._session is None:
+                    assert failure is not None
+                    raise failure
+                if failure is not None:
+                    self._session.last_words = str(failure)
+                losses = 1 if held >= STEADY_SECONDS else losses + 1
+                if self._door.lost is None or losses > REOPENINGS:
+                    self._session.give_up()
+                    return
+                await trio.sleep(PAUSE_SECONDS * 2 ** (losses - 1))
+
+    async def _hold(self, task_status: trio.TaskStatus[Session]) -> tuple[float, McpmuxError | None]:
+        """One session until it is lost or over: how many seconds it held, and what it failed of."""
+        failure: McpmuxError | None = None
+        began, ready = trio.current_time(), None
+        try:
+            async with AsyncExitStack() as stack:
+                channel, session = await self._enter(stack, task_status)
+                ready = trio.current_time()
+                self._door.connected(ready - began, OK)
+                is_http = isinstance(channel, HttpChannel)  # whose sockets come and go
+                await self._hold_open(session, session.expired if is_http else channel.closed)
+        except* McpmuxError as group:
+            failure = _first_leaf(group)
+        if ready is None:
+            assert failure is not None
+            self._door.connected(trio.current_time() - began, describe(failure))
+            return 0.0, failure
+        return trio.current_time() - ready, failure
+
+    async def _enter(
+        self, stack: AsyncExitStack, task_status: trio.TaskStatus[Session]
+    ) -> tuple[Channel, Session]:
+        """Open it. Raises McpmuxError."""
+        door = self._door
+        async with self._limit:
+            channel = await stack.enter_async_context(door.open_channel(door.upstream, self._hear, None))
+            connection = await _connect(channel, door.upstream, door.revision)
+            lane = self._open_lane(door.upstream, connection) if door.short else None
+            if lane is not None:
+                stack.callback(lane.close)
+                await lane.prepare()
+        if self._session is None:
+            self._session = Session(connection, door.checker, lane, door.explain)
+            task_status.started(self._session)
+        else:
+            self._session.resume(connection, lane)
+        return channel, self._session
+
+    async def _hold_open(self, session: Session, lost: trio.Event) -> None:
+        self._open = True
+        try:
+            await _first_of(self._over, lost)
+        finally:
+            self._open = False
+            if not self._over.is_set():
+                session.suspend()
+                if self._door.lost is not None:
+                    self._door.lost()
+
+
+async def _connect(channel: Channel, upstream: Upstream, revision: str | None) -> Connection:
+    """Raises RemoteProtocolError when it does not speak `revision`, or not in time."""
+    eras = Eras.MODERN_FIRST if revision in (None, NEWEST) else Eras.LEGACY_ONLY
+    legacy = NEWEST_LEGACY if revision is None or revision == NEWEST else revision
+    with trio.move_on_after(upstream.connect_timeout):
+        try:
+            connection = await connect(channel, CLIENT_INFO, NO_CAPABILITIES, eras, legacy)
+        except RpcError as error:
+            raise RemoteProtocolError(f"it refused to initialize: {error.message}") from None
+        spoken = connection.facts.revision
+        if revision is not None and spoken != revision:
+            raise RemoteProtocolError(f"it does not speak revision {revision}; it answered with {spoken}")
+        return connection
+    raise RemoteProtocolError(f"it did not answer initialize within {upstream.connect_timeout:g} s")
+
+
+async def _first_of(*events: trio.Event) -> None:
+    async def wait(event: trio.Event) -> None:
+        await event.wait()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for event in events:
+            nursery.start_soon(wait, event)
+
+
+def _first_leaf(group: BaseExceptionGroup[McpmuxError]) -> McpmuxError:
+    error = group.exceptions[0]
+    return _first_leaf(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+def _ignore(_notification: Notification) -> None:
+    """What the server says unasked is no part of this load."""

@@ -17,8 +17,8 @@ import math
 from collections.abc import Callable
 
 from mcpmux.bench.histogram import Histogram
+from mcpmux.bench.live_view import Snapshot
 from mcpmux.bench.results import OK, WAITED, About, FanOut, Generator, Results, Step
-from mcpmux.bench.snapshot import Snapshot
 from mcpmux.bench.sums import (
     OTHERS,
     Columns,

@@ -6,12 +6,37 @@ single step. The same seed makes the same row of asks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import NamedTuple, Protocol
 
-from mcpmux.bench.operation import Ask, Inventory, Make, Operation, bind, parse_operation, parse_weighted
-from mcpmux.bench.popularity import Drawing
+from attrs import field, frozen
+
+from mcpmux.bench.answer import size_of
+from mcpmux.bench.operation import (
+    Ask,
+    Drawing,
+    Inventory,
+    Kind,
+    Make,
+    Operation,
+    bind,
+    parse_operation,
+    parse_weighted,
+)
+from mcpmux.bench.results import OK
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import text_of
+from mcpmux.protocol.input_requests import RESPONSES, STATE
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.tasks import TASK_ID
+from mcpmux.traffic.reading.dialogue import Dialogue
+from mcpmux.traffic.reading.dialogue import Turn as Captured
+from mcpmux.traffic.replay.settings import why_not
 
 
 class Flow(NamedTuple):
@@ -95,3 +120,189 @@ def bind_mix(flows: Sequence[Flow], inventory: Inventory, exponent: float, rando
         BoundFlow(tuple(bind(step, inventory, exponent) for step in flow.steps), flow.pause) for flow in flows
     ]
     return Mix(bound, [flow.weight for flow in flows], random)
+
+
+# The requests of one client, one after another: what is asked now, and what follows. Pure.
+#
+# Why: an answer that is as it should be can be counted, and the next request sent, right where it was
+# received, without waking the client's task in between. That is most of what a request costs the generator.
+#
+# asked -- `advance`: a good answer, and an ask follows --> asked, or `pending` if not to be sent at once
+#       -- `advance`: anything else                          --> None: whoever waits for this answer gets it
+
+Judge = Callable[[Ask, Fields], str]
+
+Follow = Callable[[int, int], Ask | None]
+"""Counts a good answer, of which it is told the bytes sent and received, and gives the next ask.
+
+Or gives None, and has not counted it.
+"""
+
+
+class Chain:
+    """`ask`: what is being asked. `pending`: it was given by `follow` and is not sent yet."""
+
+    __slots__ = ("_follow", "_judge", "ask", "pending")
+
+    def __init__(self, ask: Ask, judge: Judge, follow: Follow | None = None) -> None:
+        self.ask = ask
+        self.pending = False
+        self._judge = judge
+        self._follow = follow
+
+    def __repr__(self) -> str:
+        return f"<Chain {self.ask.operation}{', pending' if self.pending else ''}>"
+
+    def judge(self, result: Fields) -> str:
+        """The outcome of the answer to `ask`."""
+        return self._judge(self.ask, result)
+
+    def advance(self, result: Fields, sent_bytes: int) -> Ask | None:
+        """The answer to `ask` is there: the ask that is to be sent at once."""
+        if self._follow is None or self._judge(self.ask, result) != OK:
+            return None
+        ask = self._follow(sent_bytes, size_of(result))
+        if ask is None:
+            return None
+        self.ask = ask
+        self.pending = ask.kind is not Kind.ONCE
+        return None if self.pending else ask
+
+
+# The requests of a capture as load: one after another in their captured order, again and again. Pure.
+#
+# What ties a request to the time of its capture is mapped or left out, and what is left out is counted.
+#
+# | captured | as load |
+# | --- | --- |
+# | a list without a cursor | all pages of that list |
+# | a list with a cursor | left out: the walk that it was part of asks for it |
+# | subscribe | subscribe and unsubscribe; the captured unsubscribe is left out |
+# | `requestState`, `inputResponses`, a task | left out: they belong to one conversation of that time |
+# | ids, progress tokens, `_meta` | those of the new request |
+# | what opens a session, listens, `ping`, levels | left out: sessions of the load are opened by themselves |
+# | redacted, truncated, taken back, never answered | left out |
+
+MOST_REQUESTS = 1_000_000  # of one capture: four bytes each
+MOST_DIFFERENT = 100_000  # of them; each is kept with its parameters
+
+LATER_PAGE = "a later page of a list, which is asked for by walking it"
+OF_A_SESSION = "opens or keeps up a session, which the load does itself"
+OF_ITS_TIME = "gives back a state or a task of the captured time"
+TAKEN_BACK = "unsubscribes, which follows each subscription of the load"
+NO_LOAD = "of a method that is no load"
+TOO_MANY = "beyond the limit"
+
+_LISTS = {m.RESOURCES_LIST: "resources", m.TEMPLATES_LIST: "templates", m.TOOLS_LIST: "tools"}
+_LISTS[m.PROMPTS_LIST] = "prompts"
+_OF_A_SESSION = frozenset({m.INITIALIZE, m.DISCOVER, m.PING, m.SET_LEVEL, m.LISTEN})
+_NAMED = {m.TOOLS_CALL: "tool", m.PROMPTS_GET: "prompt"}
+_OF_ITS_TIME = (STATE, RESPONSES, TASK_ID, "task")
+
+
+@frozen(kw_only=True)
+class CapturedLoad:
+    """`asks`: the different requests; `order`: which of them, one after another.
+
+    `left_out`: how many captured requests are no part of it, by the reason.
+    """
+
+    asks: Sequence[Ask]
+    order: Sequence[int] = field(repr=False)
+    left_out: Counter[str]
+
+    @property
+    def names(self) -> list[str]:
+        """What its operations are called."""
+        return sorted({ask.operation for ask in self.asks})
+
+    def fingerprint(self) -> str:
+        """The same for the same requests in the same order."""
+        digest = hashlib.blake2b(digest_size=8)
+        for ask in self.asks:
+            digest.update(repr(_key_of(ask.call.method, ask.call.params)).encode())
+        digest.update(array("I", self.order).tobytes())
+        return digest.hexdigest()
+
+
+class InTurn:
+    """The turns of a captured load, for `drive`."""
+
+    single = True  # each is one request
+
+    def __init__(self, load: CapturedLoad) -> None:
+        self._turns = [Turn((ask,), 0.0) for ask in load.asks]
+        self._order = load.order
+        self._place = 0
+
+    def __repr__(self) -> str:
+        return f"<InTurn {self._place} of {len(self._order)}>"
+
+    def next(self) -> Turn:
+        """The next captured request; after the last one the first."""
+        turn = self._turns[self._order[self._place]]
+        self._place = (self._place + 1) % len(self._order)
+        return turn
+
+    def next_ask(self) -> Ask:
+        """The ask of the next turn."""
+        return self.next().asks[0]
+
+
+def load_of(dialogues: Iterable[Dialogue], *, with_tools: bool) -> CapturedLoad:
+    """The requests of all dialogues in the order of the capture; tools are called `with_tools` only."""
+    turns = sorted((turn for one in dialogues for turn in one.turns()), key=lambda turn: turn.place)
+    asks: list[Ask] = []
+    numbers: dict[object, int] = {}
+    order = array("I")
+    left_out: Counter[str] = Counter()
+    for turn in turns:
+        reason = _why_left_out(turn, with_tools=with_tools)
+        key = _key_of(turn.method, turn.params)
+        if reason is None and (len(order) >= MOST_REQUESTS or _is_full(key, numbers)):
+            reason = TOO_MANY
+        if reason is not None:
+            left_out[reason] += 1
+            continue
+        if key not in numbers:
+            numbers[key] = len(asks)
+            asks.append(_ask_of(turn))
+        order.append(numbers[key])
+    return CapturedLoad(asks=tuple(asks), order=order, left_out=left_out)
+
+
+def _is_full(key: object, numbers: dict[object, int]) -> bool:
+    return key not in numbers and len(numbers) >= MOST_DIFFERENT
+
+
+def _key_of(method: str, params: Fields) -> object:
+    return method, tuple((name, bytes(value)) for name, value in params.items())
+
+
+def _why_left_out(turn: Captured, *, with_tools: bool) -> str | None:
+    if turn.method in _OF_A_SESSION:
+        return OF_A_SESSION
+    if turn.method == m.RESOURCES_UNSUBSCRIBE:
+        return TAKEN_BACK
+    reason = why_not(turn, with_tools=with_tools)
+    if reason is not None:
+        return reason
+    if turn.method in _LISTS:
+        return LATER_PAGE if "cursor" in turn.params else None
+    if any(name in turn.params for name in _OF_ITS_TIME):
+        return OF_ITS_TIME
+    known = (*_NAMED, m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.COMPLETE)
+    return None if turn.method in known else NO_LOAD
+
+
+def _ask_of(turn: Captured) -> Ask:
+    call = Call(turn.method, turn.params, {})
+    if turn.method in _LISTS:
+        return Ask(f"list {_LISTS[turn.method]}", Kind.WALK, call)
+    if turn.method == m.RESOURCES_SUBSCRIBE:
+        return Ask("subscribe", Kind.SUBSCRIBE, call)
+    if turn.method == m.RESOURCES_READ:
+        return Ask("read", Kind.ONCE, call, text_of(turn.params.get("uri")))
+    if turn.method == m.COMPLETE:
+        return Ask("complete", Kind.ONCE, call)
+    return Ask(f"{_NAMED[turn.method]} {text_of(turn.params.get('name')) or '?'}", Kind.ONCE, call)

@@ -11,11 +11,19 @@ import click
 from click.core import ParameterSource
 
 from mcpmux.bench.assertion import Assertion, BadAssertion, check_parts, check_together, parse_assertion
-from mcpmux.bench.captured import CapturedLoad
 from mcpmux.bench.operation import parse_operation
-from mcpmux.bench.plan import CLIENTS, COUNT, IN_FLIGHT, PLACES_LIMIT, RUNS_LIMIT, SECONDS, ZIPF_LIMIT, Plan
-from mcpmux.bench.scenario import parse_scenario
-from mcpmux.bench.workload import Flow, parse_flow
+from mcpmux.bench.plan import (
+    CLIENTS,
+    COUNT,
+    IN_FLIGHT,
+    PLACES_LIMIT,
+    RUNS_LIMIT,
+    SECONDS,
+    ZIPF_LIMIT,
+    Plan,
+    parse_scenario,
+)
+from mcpmux.bench.workload import CapturedLoad, Flow, parse_flow
 from mcpmux.cli.bench_capture import read_captured
 from mcpmux.cli.bench_report import Outputs, measure_watched, read_old, report
 from mcpmux.cli.bench_run import Bench

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from mcpmux.bench.captured import CapturedLoad, load_of
+from mcpmux.bench.workload import CapturedLoad, load_of
 from mcpmux.cli.console import tell
 from mcpmux.cli.traffic_dialogue import read_capture
 from mcpmux.cli.wall import Mistake

@@ -14,16 +14,14 @@ from attrs import frozen
 from rich.console import Console
 from rich.text import Text
 
-from mcpmux.bench.assertion import Assertion
+from mcpmux.bench.assertion import Assertion, Judgement, exit_code, judge_all
 from mcpmux.bench.compare import Comparison, compare_reports, compare_targets, unmatched
-from mcpmux.bench.judgement import Judgement, exit_code, judge_all
 from mcpmux.bench.live_view import LiveView
-from mcpmux.bench.machine import TOOL, machine_facts
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.pool import pooled
-from mcpmux.bench.report_csv import csv_of
 from mcpmux.bench.report_html import html_of
-from mcpmux.bench.result_file import BadResults, Report, decode_report, encode_report
+from mcpmux.bench.report_rows import csv_of
+from mcpmux.bench.results import TOOL, BadResults, Report, decode_report, encode_report, machine_facts
 from mcpmux.cli.bench_run import Bench, Outcome
 from mcpmux.cli.bench_table import render_comparisons, render_judgements, render_results
 from mcpmux.cli.console import ERR, OUT, tell

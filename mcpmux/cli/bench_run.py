@@ -9,12 +9,11 @@ import attrs
 import trio
 from attrs import field, frozen
 
-from mcpmux.bench.drive import SleepUntil
+from mcpmux.bench.drive import SleepUntil, open_timer
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.results import Results
 from mcpmux.bench.run import Run
-from mcpmux.bench.sessions import OpenChannel
-from mcpmux.bench.timer import open_timer
+from mcpmux.bench.session import OpenChannel
 from mcpmux.config import Limits, Upstream
 from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.runtime.upstreams.channels import ChannelOpener

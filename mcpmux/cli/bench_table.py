@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from mcpmux.bench.assertion import Judgement
 from mcpmux.bench.compare import Comparison
-from mcpmux.bench.judgement import Judgement
 from mcpmux.bench.pool import by_name
 from mcpmux.bench.report_rows import (
     Table,

@@ -10,9 +10,11 @@ from mcpmux.bench.assertion import (
     BadAssertion,
     check_parts,
     check_together,
+    exit_code,
+    judge,
+    judge_all,
     parse_assertion,
 )
-from mcpmux.bench.judgement import exit_code, judge, judge_all
 from tests.bench.made import made, pushes
 
 READ = [

@@ -15,11 +15,10 @@ import trio.testing
 
 from mcpmux.bench import answer
 from mcpmux.bench.answer import Checker
-from mcpmux.bench.arguments import parse_arguments
 from mcpmux.bench.drive import Drive, Load
-from mcpmux.bench.fanout import Deliveries
 from mcpmux.bench.histogram import MOST_BUCKETS, Histogram
-from mcpmux.bench.operation import Ask, Inventory, Kind
+from mcpmux.bench.operation import Ask, Inventory, Kind, parse_arguments
+from mcpmux.bench.push import Deliveries
 from mcpmux.bench.schedule import Ramp, arrivals, poisson_positions
 from mcpmux.bench.tally import MOST_OPERATIONS, MOST_ROWS, Tally
 from mcpmux.bench.workload import bind_mix, parse_flow

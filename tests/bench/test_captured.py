@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import trio.testing
 
-from mcpmux.bench import captured
-from mcpmux.bench.captured import InTurn, load_of
+from mcpmux.bench import workload as captured
 from mcpmux.bench.operation import Kind
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.run import Run
-from mcpmux.bench.workload import parse_flow
+from mcpmux.bench.workload import InTurn, load_of, parse_flow
 from mcpmux.config.report import Unfit
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw

@@ -11,14 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpmux.bench.bootstrap import (
+from mcpmux.bench.compare import (
+    RUNS,
     cliffs_delta,
+    compare_reports,
+    compare_runs,
     difference,
+    in_turns,
     paired_change,
     relative_change,
+    unmatched,
     weighted_mean,
 )
-from mcpmux.bench.compare import RUNS, compare_reports, compare_runs, in_turns, unmatched
 from mcpmux.bench.results import Results, generator_of
 from tests.bench.made import about, made, report
 

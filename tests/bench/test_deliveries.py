@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from mcpmux.bench.fanout import Deliveries
+from mcpmux.bench.push import Deliveries
 
 
 def test_everybody_hears_once() -> None:

@@ -12,10 +12,10 @@ import pytest
 import trio
 
 from mcpmux.bench.answer import judge
-from mcpmux.bench.chain import Chain
 from mcpmux.bench.http_lane import CLIENT_INFO, HttpLane
 from mcpmux.bench.http_line import Lines
 from mcpmux.bench.operation import Ask, Kind
+from mcpmux.bench.workload import Chain
 from mcpmux.config import Http, Limits, Upstream
 from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol.call import Call

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpmux.bench.assertion import parse_assertion
-from mcpmux.bench.judgement import EXIT_FAILED, EXIT_HELD, exit_code, judge, judge_all
+from mcpmux.bench.assertion import EXIT_FAILED, EXIT_HELD, exit_code, judge, judge_all, parse_assertion
 from mcpmux.bench.results import Results, generator_of
 from tests.bench.made import made, pushes
 

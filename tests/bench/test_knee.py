@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from mcpmux.bench.assertion import parse_assertion
 from mcpmux.bench.drive import Load
-from mcpmux.bench.knee import CLOSE, TRIES, Knee
 from mcpmux.bench.schedule import Ramp
-from mcpmux.bench.search import Search
+from mcpmux.bench.search import CLOSE, TRIES, Knee, Search
 from mcpmux.bench.tally import Tally
 from tests.bench.scripted_load import DelayedServer, ping_mix
 

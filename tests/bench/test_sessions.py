@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from mcpmux.bench.results import Results
-from mcpmux.bench.sessions import PAUSE_SECONDS, REOPENINGS, STEADY_SECONDS
+from mcpmux.bench.session import PAUSE_SECONDS, REOPENINGS, STEADY_SECONDS
 from mcpmux.config import Upstream
 from mcpmux.errors import TransportError
 from tests.bench.test_run import ERAS, LEGACY, MODERN, Place, make_server, measure

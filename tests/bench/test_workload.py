@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.bench.operation import Inventory, Kind, bind, parse_operation, parse_weighted
-from mcpmux.bench.popularity import Drawing, zipf
+from mcpmux.bench.operation import Drawing, Inventory, Kind, bind, parse_operation, parse_weighted, zipf
 from mcpmux.bench.workload import Flow, bind_mix, parse_flow
 from mcpmux.config.report import Unfit
 from mcpmux.protocol.envelope import decode_any

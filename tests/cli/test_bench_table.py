@@ -9,9 +9,8 @@ from random import Random
 import msgspec
 from rich.console import Console
 
-from mcpmux.bench.assertion import parse_assertion
+from mcpmux.bench.assertion import judge_all, parse_assertion
 from mcpmux.bench.compare import compare_reports
-from mcpmux.bench.judgement import judge_all
 from mcpmux.bench.results import Results
 from mcpmux.cli.bench_table import render_comparisons, render_judgements, render_results
 from tests.bench.made import about, made, report
