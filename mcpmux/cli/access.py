@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mcpmux.cli.console import make_table, show_json, show_table
 from mcpmux.cli.lazy import Commands
-from mcpmux.cli.source import load_config
+from mcpmux.cli.options import load_config
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError
 from mcpmux.mux.namespace import Namespace

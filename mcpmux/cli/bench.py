@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
 from click.core import ParameterSource
 
@@ -21,20 +23,107 @@ from mcpmux.bench.plan import (
     SECONDS,
     ZIPF_LIMIT,
     Plan,
+    is_remote,
     parse_scenario,
 )
-from mcpmux.bench.workload import CapturedLoad, Flow, parse_flow
-from mcpmux.cli.bench_capture import read_captured
-from mcpmux.cli.bench_report import Outputs, measure_watched, read_old, report
-from mcpmux.cli.bench_run import Bench
-from mcpmux.cli.bench_target import check_files, check_targets, find_targets
-from mcpmux.cli.options import quiet_option, upstream_option
-from mcpmux.cli.running import run
-from mcpmux.cli.wall import Mistake
+from mcpmux.bench.workload import CapturedLoad, Flow, load_of, parse_flow
+from mcpmux.cli.bench_run import Bench, Outputs, measure_watched, read_old, report
+from mcpmux.cli.console import tell
+from mcpmux.cli.options import load_config, quiet_option, upstream_option
+from mcpmux.cli.process import Mistake, may_open, run
+from mcpmux.cli.traffic_replay import read_capture
+from mcpmux.config import Limits, Upstream
 from mcpmux.config.report import Unfit
 from mcpmux.config.scalars import Duration
 from mcpmux.config.source import load_source
 from mcpmux.protocol.revisions import SUPPORTED
+from mcpmux.traffic.reading.dialogue import SideName
+
+# What `mcpmux bench` is pointed at: servers by themselves, or those of a configuration.
+
+OTHER_FILES = 64  # of the process itself
+FILES_EACH = 3  # session: a connection and what is opened beside it, or a process's pipes
+
+
+def find_targets(
+    targets: Sequence[str], only: Sequence[str], added: Sequence[str]
+) -> tuple[list[Upstream], Limits]:
+    """Every server to measure, under a name that no other has. Raises ConfigError, Mistake."""
+    configs = [load_config(target) for target in targets]
+    if added or not targets:
+        configs.append(load_config(None, added))
+    found = [upstream for config in configs for upstream in config.upstreams if upstream.enabled]
+    names = [upstream.name for upstream in found]
+    unknown = [name for name in only if name not in names]
+    if unknown:
+        raise Mistake(f"--only {unknown[0]}: there is no such upstream; there are {', '.join(names)}")
+    chosen = [upstream for upstream in found if not only or upstream.name in only]
+    return with_own_names(chosen), configs[0].limits
+
+
+def check_files(upstreams: Sequence[Upstream], plan: Plan) -> None:
+    """Let this process open as many files as the load needs. Raises Mistake when the system forbids it."""
+    needed = OTHER_FILES + sum(FILES_EACH * plan.sessions + plan.workers for _ in upstreams)
+    allowed = may_open(needed)
+    least = OTHER_FILES + sum(max(plan.sessions, plan.workers) for _ in upstreams)
+    if allowed < least:
+        raise Mistake(
+            f"so many connections need some {needed:,} open files, and this system allows {allowed:,}: raise "
+            "its limit (`ulimit -n`), or ask for fewer sessions and clients"
+        )
+
+
+def with_own_names(upstreams: Sequence[Upstream]) -> list[Upstream]:
+    """The same, those of the same name told apart by a number."""
+    seen: dict[str, int] = {}
+    named = []
+    for upstream in upstreams:
+        seen[upstream.name] = seen.get(upstream.name, 0) + 1
+        number = seen[upstream.name]
+        name = upstream.name if number == 1 else f"{upstream.name}-{number}"
+        named.append(attrs.evolve(upstream, name=name))
+    return named
+
+
+def check_targets(upstreams: Sequence[Upstream], plan: Plan, *, allow_remote: bool) -> None:
+    """Raises Mistake for a server that is not to be put under load, or not like this."""
+    for upstream in upstreams:
+        if is_remote(upstream) and not allow_remote:
+            raise Mistake(
+                f"{upstream.target.display} is not on this machine: load may harm it and those who use it; "
+                "--allow-remote says that you may do this"
+            )
+        try:
+            plan.connections_each(upstream)
+        except Unfit as mistake:
+            raise Mistake(f"{upstream.name}: {mistake}") from None
+
+
+# A capture as the load of `mcpmux bench`: what of it is sent, and what is not.
+
+
+def read_captured(files: tuple[Path, ...], upstream: str | None, with_tools: bool) -> CapturedLoad | None:
+    """The requests of the capture, None without any file; what is left out is told. Raises Mistake."""
+    if not files:
+        if upstream is not None or with_tools:
+            option = "--with-tools" if upstream is None else "--capture-upstream"
+            raise Mistake(f"{option} is about a capture: name it with --capture")
+        return None
+    side: SideName = "client" if upstream is None else "upstream"
+    reading = read_capture(files, side, upstream)
+    load = load_of(reading.dialogues(), with_tools=with_tools)
+    left_out = load.left_out + reading.left_out
+    if not load.order:
+        raise Mistake(f"{' '.join(map(str, files))}: nothing in this capture makes load ({_list(left_out)})")
+    tell(
+        f"capture: {len(load.order):,} requests, {len(load.asks):,} of them different"
+        + (f"; left out: {_list(left_out)}" if left_out else "")
+    )
+    return load
+
+
+def _list(reasons: Counter[str]) -> str:
+    return "; ".join(f"{count:,}: {reason}" for reason, count in reasons.most_common())
 
 
 class Seconds(click.ParamType[float]):

@@ -14,11 +14,9 @@ from rich.text import Text
 
 from mcpmux.app import open_mux
 from mcpmux.app.gates import check_doors
-from mcpmux.cli.console import make_table, show_activity, show_json, show_table
-from mcpmux.cli.listing import KINDS
-from mcpmux.cli.options import quiet_option, upstream_option
-from mcpmux.cli.running import run
-from mcpmux.cli.source import load_config
+from mcpmux.cli.console import KINDS, make_table, show_activity, show_json, show_table
+from mcpmux.cli.options import load_config, quiet_option, upstream_option
+from mcpmux.cli.process import run
 from mcpmux.config import Config
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError

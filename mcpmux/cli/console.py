@@ -6,11 +6,13 @@ pipe or a file as it is. Colours and progress appear on a terminal only.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
 import sys
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TextIO
+from typing import Any, NamedTuple, TextIO
 
 import click
 import trio
@@ -19,9 +21,12 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from mcpmux.errors import RemoteProtocolError
 from mcpmux.printable import printable
+from mcpmux.protocol import method as m
+from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
 from mcpmux.protocol.framing import encode_line
-from mcpmux.protocol.raw_json import Raw
+from mcpmux.protocol.raw_json import Fields, Raw
 
 OUT = Console(markup=False, emoji=False, highlight=False)
 ERR = Console(stderr=True, markup=False, emoji=False, highlight=False)
@@ -135,3 +140,152 @@ async def show_activity(text: str) -> AsyncIterator[Activity]:
 async def _start_later(bar: Progress) -> None:
     await trio.sleep(PATIENCE_SECONDS)
     bar.start()
+
+
+# What is in results: the contents of resources, the content blocks of tools, in words and bytes.
+
+
+class Content(NamedTuple):
+    """One item of `contents`: text, or the bytes of a blob."""
+
+    uri: str
+    mime_type: str
+    data: str | bytes
+
+    @property
+    def as_bytes(self) -> bytes:
+        """What goes into a file."""
+        return self.data if isinstance(self.data, bytes) else self.data.encode(errors="replace")
+
+
+def decode_contents(result: Fields) -> list[Content]:
+    """The contents in the result of a read. Raises RemoteProtocolError when there are none."""
+    try:
+        return [decode_content(item) for item in decode_list(result["contents"])]
+    except (KeyError, ValueError):
+        raise RemoteProtocolError("the answer to resources/read has no contents in it") from None
+
+
+def decode_content(item: Fields) -> Content:
+    """One item. Raises RemoteProtocolError for a blob that is no base64."""
+    uri, mime_type = text_of(item.get("uri")) or "", text_of(item.get("mimeType")) or ""
+    text, blob = text_of(item.get("text")), text_of(item.get("blob"))
+    if text is not None or blob is None:
+        return Content(uri, mime_type, text or "")
+    try:
+        return Content(uri, mime_type, base64.b64decode(blob, validate=True))
+    except binascii.Error:
+        raise RemoteProtocolError(f"the blob of {uri} is not base64") from None
+
+
+def describe_bytes(data: bytes, mime_type: str) -> str:
+    """`[image/png, 311 bytes]`, in place of what no terminal can show."""
+    return f"[{mime_type or 'unknown type'}, {len(data)} bytes]"
+
+
+def render_block(block: dict[str, Any]) -> str:
+    """A content block of a tool's result as text."""
+    kind = block.get("type")
+    if kind == "text":
+        return str(block.get("text", ""))
+    if kind == "resource_link":
+        return f"[link] {block.get('uri')} {block.get('title') or block.get('name') or ''}".rstrip()
+    if kind == "resource" and isinstance(block.get("resource"), dict):
+        content = decode_content({key: raw(value) for key, value in block["resource"].items()})
+        shown = (
+            content.data if isinstance(content.data, str) else describe_bytes(content.data, content.mime_type)
+        )
+        return f"[{content.uri}]\n{shown}"
+    if kind in ("image", "audio"):
+        return f"[{kind}, {block.get('mimeType')}; --json has its data]"
+    return bytes(raw(block)).decode()
+
+
+# Lists as tables: which columns show what of an item. Cells are one printable line each.
+
+
+class Kind(NamedTuple):
+    """A kind of thing that servers have. `columns`: heading and how to get the cell's text."""
+
+    method: str
+    heading: str
+    columns: dict[str, Callable[[Fields], str]]
+
+
+def fill_table(kind: Kind, items: Sequence[Fields]) -> Table:
+    """The items as rows."""
+    table = make_table(list(kind.columns))
+    for item in items:
+        table.add_row(*(printable(text(item)) for text in kind.columns.values()))
+    return table
+
+
+def _member(key: str) -> Callable[[Fields], str]:
+    return lambda item: text_of(item.get(key)) or ""
+
+
+def _title(item: Fields) -> str:
+    return text_of(item.get("title")) or text_of(item.get("name")) or ""
+
+
+def _description(item: Fields) -> str:
+    """The first line; models read more, tables show less."""
+    lines = (text_of(item.get("description")) or "").strip().split("\n")
+    return lines[0].strip()
+
+
+def _tool_arguments(item: Fields) -> str:
+    """`needed [optional]`, as the input schema has them."""
+    schema = _decoded(item, "inputSchema", dict)
+    required, properties = schema.get("required"), schema.get("properties")
+    needed = required if isinstance(required, list) else []
+    names = properties if isinstance(properties, dict) else {}
+    return " ".join(name if name in needed else f"[{name}]" for name in names)
+
+
+def _prompt_arguments(item: Fields) -> str:
+    arguments = [entry for entry in _decoded(item, "arguments", list) if isinstance(entry, dict)]
+    return " ".join(
+        str(entry.get("name")) if entry.get("required") is True else f"[{entry.get('name')}]"
+        for entry in arguments
+    )
+
+
+def _decoded(item: Fields, key: str, kind: type) -> Any:
+    """The member when it is of that kind, else an empty one."""
+    value = decode_any(item.get(key, b"null"))
+    return value if isinstance(value, kind) else kind()
+
+
+KINDS = {
+    "resources": Kind(
+        m.RESOURCES_LIST,
+        "Resources",
+        {
+            "URI": _member("uri"),
+            "TITLE": _title,
+            "TYPE": _member("mimeType"),
+            "DESCRIPTION": _description,
+        },
+    ),
+    "templates": Kind(
+        m.TEMPLATES_LIST,
+        "Resource templates",
+        {
+            "URI TEMPLATE": _member("uriTemplate"),
+            "TITLE": _title,
+            "TYPE": _member("mimeType"),
+            "DESCRIPTION": _description,
+        },
+    ),
+    "tools": Kind(
+        m.TOOLS_LIST,
+        "Tools",
+        {"NAME": _member("name"), "ARGUMENTS": _tool_arguments, "DESCRIPTION": _description},
+    ),
+    "prompts": Kind(
+        m.PROMPTS_LIST,
+        "Prompts",
+        {"NAME": _member("name"), "ARGUMENTS": _prompt_arguments, "DESCRIPTION": _description},
+    ),
+}

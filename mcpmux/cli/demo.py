@@ -6,8 +6,8 @@ import click
 import trio
 
 from mcpmux import app
-from mcpmux.cli.open_files import allow_clients
 from mcpmux.cli.options import DEFAULT_ADDRESS, log_level_option, parse_http
+from mcpmux.cli.process import allow_clients
 from mcpmux.config import Config, Listeners
 from mcpmux.demo.bundle import SERVERS, demo_upstreams
 

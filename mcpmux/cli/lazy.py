@@ -6,13 +6,19 @@ look into a capture needs. Help with the list of commands imports them all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
 
-from mcpmux.cli.needless import import_structlog, uncollected
+import mcpmux
 
 
 class Commands(click.Group):
@@ -61,6 +67,59 @@ class LazyCommands(Commands):
         # Not at the top: the wall knows the logs, and `--version` needs neither.
         with uncollected():
             import_structlog()
-            from mcpmux.cli.wall import run_inside
+            from mcpmux.cli.process import run_inside
 
         return run_inside(lambda: super(LazyCommands, self).invoke(ctx))
+
+
+# What a start need not do: a seventh of its time, and some of its memory.
+#
+# What is imported stays, so nothing of it is looked through by the collector, neither meanwhile nor later.
+#
+# structlog imports asyncio for log methods that are awaited, which mcpmux must not use, and rich, where
+# that is installed, for coloured tracebacks, which mcpmux does not print. Promises: whoever wants either of
+# them afterwards gets the real one, structlog included.
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """What is made in here stays for good: the collector is not to look for what can go."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+class _Later(ModuleType):
+    """Stands for a module that is imported when something of it is wanted."""
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(import_module(self.__name__), attribute)
+
+
+def import_structlog() -> None:
+    """Import structlog; nothing happens when somebody has done so before."""
+    if "structlog" in sys.modules:
+        return
+    # None: as if it were not installed.
+    stand_ins = {"asyncio": _Later("asyncio"), "rich": None, "structlog.twisted": None}
+    absent = [name for name in stand_ins if name not in sys.modules]
+    for name in absent:
+        sys.modules[name] = stand_ins[name]  # type: ignore[assignment]  # None is what the import system knows
+    try:
+        import_module("structlog")
+    finally:
+        for name in absent:
+            del sys.modules[name]
+
+
+# Whether the modules that every exchange passes through are compiled; pyproject.toml names them.
+
+_PACKAGE = Path(mcpmux.__file__).parent
+
+
+def is_compiled() -> bool:
+    """Whether they are; else they are interpreted, and do the same."""
+    return any((_PACKAGE / f"transports/wire{suffix}").exists() for suffix in EXTENSION_SUFFIXES)

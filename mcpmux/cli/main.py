@@ -5,17 +5,16 @@ from __future__ import annotations
 import click
 
 from mcpmux import __version__
-from mcpmux.cli.compiled import is_compiled
-from mcpmux.cli.lazy import LazyCommands
+from mcpmux.cli.lazy import LazyCommands, is_compiled
 
 PLACES = {
     "serve": "mcpmux.cli.serve:serve",
     "demo": "mcpmux.cli.demo:demo",
     "ctl": "mcpmux.cli.ctl:ctl",
     "check": "mcpmux.cli.check:check",
-    "ls": "mcpmux.cli.browse:ls",
-    "read": "mcpmux.cli.browse:read",
-    "call": "mcpmux.cli.call:call",
+    "ls": "mcpmux.cli.client:ls",
+    "read": "mcpmux.cli.client:read",
+    "call": "mcpmux.cli.client:call",
     "auth": "mcpmux.cli.auth:auth",
     "access": "mcpmux.cli.access:access",
     "audit": "mcpmux.cli.audit:audit",

@@ -11,9 +11,17 @@ import trio
 
 from mcpmux import app
 from mcpmux.app import ConfigFile
-from mcpmux.cli.open_files import allow_clients
-from mcpmux.cli.options import DEFAULT_ADDRESS, LEVELS, parse_http, parse_listen, upstream_option
-from mcpmux.cli.source import STANDARD_INPUT, is_file, load_config
+from mcpmux.cli.options import (
+    DEFAULT_ADDRESS,
+    LEVELS,
+    STANDARD_INPUT,
+    is_file,
+    load_config,
+    parse_http,
+    parse_listen,
+    upstream_option,
+)
+from mcpmux.cli.process import allow_clients
 from mcpmux.config import (
     AnyListener,
     Config,

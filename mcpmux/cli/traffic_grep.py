@@ -9,10 +9,18 @@ import click
 
 from mcpmux.cli.console import wants_colour
 from mcpmux.cli.options import quiet_option
-from mcpmux.cli.traffic_lines import Painter, message_line, summary_line
-from mcpmux.cli.traffic_output import json_line, stream_lines
-from mcpmux.cli.traffic_source import Where, by_option, filter_help, where_argument
-from mcpmux.cli.wall import Mistake
+from mcpmux.cli.process import Mistake
+from mcpmux.cli.traffic_source import (
+    Painter,
+    Where,
+    by_option,
+    filter_help,
+    json_line,
+    message_line,
+    stream_lines,
+    summary_line,
+    where_argument,
+)
 from mcpmux.printable import printable
 from mcpmux.traffic.reading.filters import body_texts
 from mcpmux.traffic.reading.summary import Summarizer, Summary

@@ -12,9 +12,9 @@ import trio
 from mcpmux.app.listeners import Serving, serve_http_listener, serve_stdio, serve_stream_listener
 from mcpmux.cli.console import tell
 from mcpmux.cli.options import DEFAULT_ADDRESS, LEVELS, parse_http, parse_listen
+from mcpmux.cli.process import Mistake
 from mcpmux.cli.serve import choose_listeners
-from mcpmux.cli.traffic_dialogue import files_argument, read_capture, read_redactor, redact_option
-from mcpmux.cli.wall import Mistake
+from mcpmux.cli.traffic_replay import files_argument, read_capture, read_redactor, redact_option
 from mcpmux.config import AnyListener, Limits, Listeners
 from mcpmux.config.target import URL_STARTS
 from mcpmux.logs import configure_logs

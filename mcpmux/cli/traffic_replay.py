@@ -5,31 +5,198 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
+from rich.text import Text
 
 from mcpmux.app.mux import STOP_LADDER
-from mcpmux.cli.console import tell
-from mcpmux.cli.options import quiet_option
-from mcpmux.cli.running import run
-from mcpmux.cli.traffic_dialogue import files_argument, read_capture, read_redactor, redact_option
-from mcpmux.cli.traffic_differences import show_report
-from mcpmux.cli.wall import Mistake
+from mcpmux.cli.console import make_table, show_heading, show_table, tell
+from mcpmux.cli.options import load_config, quiet_option
+from mcpmux.cli.process import Mistake, run
+from mcpmux.cli.traffic_source import FOLDER, TOLD_LIMIT, format_ms, missing, no_files
 from mcpmux.config import Http, Limits, Target, Tcp, WebSocket, parse_upstream_argument
 from mcpmux.config.listener import is_loopback
 from mcpmux.config.report import Unfit
 from mcpmux.config.traffic import parse_path
 from mcpmux.errors import ConfigError
+from mcpmux.printable import printable
 from mcpmux.runtime.upstreams.channels import ChannelOpener
-from mcpmux.traffic.reading.dialogue import Dialogue, SideName
-from mcpmux.traffic.replay.difference import Pattern
+from mcpmux.traffic.capture.files import BadLine, expand_paths, read_files
+from mcpmux.traffic.reading.dialogue import Dialogue, Reading, SideName
+from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.replay.difference import Difference, Pattern, show_path
+from mcpmux.traffic.replay.questions import KINDS
 from mcpmux.traffic.replay.replay import run_replay
-from mcpmux.traffic.replay.report import Outcome, Report
+from mcpmux.traffic.replay.report import PERCENTILES, STATUSES, Outcome, Report, Status, count_text
 from mcpmux.traffic.replay.settings import Settings, replayable, why_not
+
+# What `traffic replay` and `traffic mock` have in common: a capture, and whose requests in it are meant.
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+files_argument: Decorator = click.argument(
+    "files", nargs=-1, metavar="[FILES|DIR]...", type=click.Path(path_type=Path)
+)
+
+redact_option: Decorator = click.option(
+    "--redact", metavar="CONFIG", help="Keep what its [redaction] names out of all that is told, too."
+)
+
+
+def read_redactor(config: str | None) -> Redactor:
+    """What `--redact` names besides what mcpmux knows as secret. Raises ConfigError."""
+    return Redactor(load_config(config).redaction if config is not None else None)
+
+
+def read_capture(files: tuple[Path, ...], side: SideName, upstream: str | None) -> Reading:
+    """The dialogues of a leg, of the usual folder without any `files`.
+
+    What cannot be read is told and the rest is read.
+    Raises Mistake: there is nothing to read, or nothing of that leg, or several upstreams could be meant.
+    """
+    files = files or (Path(FOLDER),)
+    bad: list[BadLine] = []
+    reading = Reading(side, upstream)
+    number = 0
+    for record in read_files(_find(files), bad.append):
+        number += record.kind != "start"
+        reading.add(record)
+    for line in bad[:TOLD_LIMIT]:
+        tell(f"not read: {line}")
+    if len(bad) > TOLD_LIMIT:
+        tell(f"not read: {len(bad) - TOLD_LIMIT} more lines")
+    where = " ".join(map(str, files))
+    if not number:
+        raise Mistake(f"{where}: there is no message in this capture")
+    if side == "upstream":
+        _check_upstream(reading, upstream)
+    if not any(True for _ in _all_turns(reading.dialogues())):
+        what = "of a client" if side == "client" else f"to the upstream `{upstream or '?'}`"
+        reasons = ", ".join(f"{count} {reason}" for reason, count in reading.left_out.items())
+        raise Mistake(
+            f"{where}: there is no request {what} in this capture" + (f" ({reasons})" if reasons else "")
+        )
+    return reading
+
+
+def _find(files: tuple[Path, ...]) -> list[Path]:
+    for path in files:
+        if not path.exists():
+            raise Mistake(missing(path))
+    try:
+        found = expand_paths(files)
+    except OSError as error:
+        raise Mistake(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
+    if not found:
+        raise Mistake(no_files(files[0]))
+    return found
+
+
+def _check_upstream(reading: Reading, upstream: str | None) -> None:
+    names = ", ".join(sorted(reading.upstreams)) or "none"
+    if upstream is None and len(reading.upstreams) > 1:
+        raise Mistake(f"several upstreams are in the capture; choose one with --upstream: {names}")
+    if upstream is not None and upstream not in reading.upstreams:
+        raise Mistake(f"the upstream `{upstream}` is not in the capture; there are: {names}")
+
+
+def _all_turns(dialogues: list[Dialogue]) -> Any:
+    return (turn for dialogue in dialogues for turn in dialogue.turns())
+
+
+# What a replay found, for people.
+
+REQUESTS_SHOWN = 20
+DIFFERENCES_SHOWN = 5  # of one request
+REASONS_SHOWN = 10
+VALUE_LENGTH = 60  # characters of a value in a difference
+NOT_COMPARED: tuple[Status, ...] = ("skipped", "unchecked", "failed")
+_RARE: tuple[Status, ...] = ("unasked", "unchecked")
+_STYLES = {"different": "red", "failed": "red", "same": "green"}
+
+
+def show_report(report: Report) -> None:
+    """The tables, and each difference."""
+    total = report.counts()
+    columns = [status for status in STATUSES if status not in _RARE or total[status]]
+    headings = [status.upper() for status in columns]
+    table = make_table(["METHOD", *headings], frozenset(headings))
+    for method, counts in report.by_method().items():
+        cells = (Text(str(counts[s] or "-"), style=_STYLES.get(s, "") if counts[s] else "") for s in columns)
+        table.add_row(printable(method), *cells)
+    show_table(table)
+    _show_latency(report)
+    _show_reasons(report)
+    _show_differences(report.different())
+    click.echo()
+    click.echo(count_text((status, total[status]) for status in STATUSES if total[status]))
+
+
+def _show_latency(report: Report) -> None:
+    latency = report.latency()
+    if not latency:
+        return
+    names = list(PERCENTILES)
+    headings = ["METHOD", *(f"{name.upper()} {when}" for name in names for when in ("THEN", "NOW"))]
+    table = make_table(headings, frozenset(headings[1:]))
+    for method, both in latency.items():
+        cells = [
+            "-" if (value := histogram.percentile(PERCENTILES[name])) is None else format_ms(value)
+            for name in names
+            for histogram in both
+        ]
+        table.add_row(printable(method), *cells)
+    click.echo()
+    show_heading("Latency")
+    show_table(table)
+
+
+def _show_reasons(report: Report) -> None:
+    for status in NOT_COMPARED:
+        reasons = report.reasons(status).most_common()
+        for reason, count in reasons[:REASONS_SHOWN]:
+            tell(f"{status}: {count}: {reason}")
+        if len(reasons) > REASONS_SHOWN:
+            tell(f"{status}: {len(reasons) - REASONS_SHOWN} more reasons; --json has them all")
+    for (kind, method), count in report.questions.items():
+        tell(f"question of the server: {count}: {method}: {KINDS[kind]}")
+    if report.left_out:
+        tell(f"not part of any request: {count_text(report.left_out.items())}")
+
+
+def _show_differences(outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes[:REQUESTS_SHOWN]:
+        turn = outcome.turn
+        click.echo()
+        where = f"exchange {turn.exchange}, {outcome.client}" if turn.exchange else outcome.client
+        show_heading(f"{turn.method} {turn.target or ''}".rstrip() + f" ({where})")
+        for difference in outcome.differences[:DIFFERENCES_SHOWN]:
+            click.echo(printable(f"  {_line(difference)}"))
+        if len(outcome.differences) > DIFFERENCES_SHOWN:
+            click.echo(f"  … {len(outcome.differences) - DIFFERENCES_SHOWN} more; --json has them all")
+    if len(outcomes) > REQUESTS_SHOWN:
+        click.echo(f"\n… {len(outcomes) - REQUESTS_SHOWN} more requests; --json has them all")
+
+
+def _line(difference: Difference) -> str:
+    path = show_path(difference.path)
+    if difference.kind == "added":
+        return f"{path}: new: {_short(difference.now)}"
+    if difference.kind == "removed":
+        return f"{path}: gone: {_short(difference.captured)}"
+    word = "order: " if difference.kind == "moved" else ""
+    return f"{path}: {word}{_short(difference.captured)} → {_short(difference.now)}"
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= VALUE_LENGTH else text[: VALUE_LENGTH - 1] + "…"
+
 
 DIFFERENT = 1  # exit code
 

@@ -11,10 +11,17 @@ import msgspec
 
 from mcpmux.cli.console import tell, wants_colour
 from mcpmux.cli.options import quiet_option
-from mcpmux.cli.traffic_lines import Painter, format_ms, format_size, message_line, summary_line
-from mcpmux.cli.traffic_output import json_line, show_lines
-from mcpmux.cli.traffic_source import Where
-from mcpmux.cli.wall import Mistake
+from mcpmux.cli.process import Mistake
+from mcpmux.cli.traffic_source import (
+    Painter,
+    Where,
+    format_ms,
+    format_size,
+    json_line,
+    message_line,
+    show_lines,
+    summary_line,
+)
 from mcpmux.printable import printable
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.traffic.reading.summary import Passage, Summarizer, passages

@@ -13,9 +13,15 @@ from rich.text import Text
 
 from mcpmux.cli.console import OUT, is_screen, make_table, show_heading, show_table
 from mcpmux.cli.options import quiet_option
-from mcpmux.cli.traffic_lines import format_ms, format_size, format_time
-from mcpmux.cli.traffic_output import show_lines
-from mcpmux.cli.traffic_source import Where, filter_help, where_argument
+from mcpmux.cli.traffic_source import (
+    Where,
+    filter_help,
+    format_ms,
+    format_size,
+    format_time,
+    show_lines,
+    where_argument,
+)
 from mcpmux.printable import printable
 from mcpmux.traffic.reading.stats import CLIENTS, PERCENTILES, Group, Histogram, Stats, Timeline
 

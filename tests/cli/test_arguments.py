@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpmux.cli.arguments import parse_arguments
+from mcpmux.cli.client import parse_arguments
 from mcpmux.errors import ConfigError
 
 

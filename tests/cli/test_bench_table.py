@@ -12,7 +12,7 @@ from rich.console import Console
 from mcpmux.bench.assertion import judge_all, parse_assertion
 from mcpmux.bench.compare import compare_reports
 from mcpmux.bench.results import Results
-from mcpmux.cli.bench_table import render_comparisons, render_judgements, render_results
+from mcpmux.cli.bench_run import render_comparisons, render_judgements, render_results
 from tests.bench.made import about, made, report
 from tests.bench.reported import EMPTY, STEPPED, WHOLE, broken, evil
 

@@ -7,7 +7,7 @@ import signal
 import pytest
 import trio
 
-from mcpmux.cli.running import run
+from mcpmux.cli.process import run
 
 
 def test_ctrl_c_interrupts_a_command_where_it_waits_and_no_step_of_it() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpmux.cli.traffic_lines import format_ms, format_size
+from mcpmux.cli.traffic_source import format_ms, format_size
 from tests.cli.conftest import Invoke
 from tests.traffic.made import FILE, Play, write
 

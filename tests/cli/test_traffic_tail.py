@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpmux.cli.traffic_live import open_stream, read_url
+from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import read_filter
-from mcpmux.cli.traffic_tail import Lines
-from mcpmux.cli.wall import Mistake
+from mcpmux.cli.traffic_tail import Lines, open_stream, read_url
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.traffic.record import Record, encode_record
 from tests.cli.conftest import Invoke

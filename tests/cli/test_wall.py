@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from mcpmux.cli.lazy import LazyCommands
 from mcpmux.cli.options import quiet_option
-from mcpmux.cli.wall import Mistake, judge
+from mcpmux.cli.process import Mistake, judge
 from mcpmux.errors import ConfigError, RpcError, TransportError
 
 

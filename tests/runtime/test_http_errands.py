@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from mcpmux.cli.compiled import is_compiled
+from mcpmux.cli.lazy import is_compiled
 from mcpmux.protocol.large import LARGE_BYTES
 from mcpmux.runtime.downstreams.http_errand import HttpErrand
 from mcpmux.runtime.errand import Errand

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from mcpmux.cli.traffic_live import open_stream
+from mcpmux.cli.traffic_tail import open_stream
 from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin, ServerTls
 from mcpmux.config.report import Unfit

@@ -9,12 +9,15 @@ A broken pipe ends it silently. Tracebacks are shown at log level debug only.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
-from typing import Any
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar, TypeVarTuple
 
 import click
 import structlog
+import trio
 
+from mcpmux.config import Config, Http
 from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.logs import configure_logs
 from mcpmux.printable import printable, printable_lines
@@ -80,3 +83,57 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _list_problems(problems: list[str]) -> str:
     shown = list(dict.fromkeys(printable(problem) for problem in problems))
     return shown[0] if len(shown) == 1 else "\n  ".join([f"{len(shown)} mistakes:", *shown])
+
+
+# How a command runs what is asynchronous.
+
+Given = TypeVarTuple("Given")
+Result = TypeVar("Result")
+
+
+def run(work: Callable[[*Given], Awaitable[Result]], *given: *Given) -> Result:
+    """Do `work` and return what it returns. Raises what it raises, and KeyboardInterrupt for Ctrl-C.
+
+    Ctrl-C interrupts it where it waits, never in the middle of a step: what is half made cannot clean up.
+    """
+    return trio.run(work, *given, restrict_keyboard_interrupt_to_checkpoints=True)
+
+
+# How many files and sockets this process may have open: as many as the system lets us, when we need them.
+
+if sys.platform != "win32":
+    import resource
+
+
+SPARE_FILES = 200  # the event loop, logs, child processes with three pipes each, connections that are refused
+FILES_PER_SERVER = 256  # connections to a server over HTTP at most
+
+
+def allow_clients(config: Config) -> None:
+    """Allow this process what its clients and servers may need; say so when the system forbids it."""
+    listeners = config.listeners
+    clients = config.limits.max_connections * (len(listeners.http) + len(listeners.streams))
+    servers = sum(isinstance(upstream.target, Http) for upstream in config.upstreams)
+    allowed = may_open(SPARE_FILES + clients + FILES_PER_SERVER * servers)
+    if allowed < SPARE_FILES + clients:
+        log.warning(
+            "too few open files are allowed for all clients: raise the limit (ulimit -n) or lower "
+            "limits.max_connections",
+            allowed=allowed,
+            needed=SPARE_FILES + clients,
+        )
+
+
+def may_open(needed: int) -> int:
+    """Allow this process `needed` open files; how many it may open now, fewer where the system says no."""
+    if sys.platform == "win32":
+        return needed
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return needed
+    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(wanted, soft), hard))
+    except (OSError, ValueError):  # some systems have a lower limit than the hard one they tell
+        return soft
+    return max(wanted, soft)
