@@ -13,7 +13,7 @@ In `era`, for every legacy revision: `resultType`, `ttlMs`, `cacheScope` and the
 out, output schemas that are of no object, too; schemas that are `true` or `false` are written as objects;
 error codes are those of the revision.
 
-Of questions, in `question`:
+Of questions, in `input_requests`:
 
 | asked | not before | becomes |
 | --- | --- | --- |

@@ -221,7 +221,7 @@ def first_error(call: Call) -> RpcError | None:
 
 # What servers ask, in the words of an older client; what clients answer, in the words of an older server.
 #
-# What becomes of what is in the table of `era`. Whether a client offers sampling with tools at all is
+# What becomes of what is in the table of `content`. Whether a client offers sampling with tools at all is
 # told by its capabilities (see above). Source: `client/elicitation` and `client/sampling` of each
 # revision.
 

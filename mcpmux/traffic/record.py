@@ -141,7 +141,7 @@ def second_of(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
-# The shape of what a message says it is and is about, see `facts`.
+# The shape of what a message says it is and is about, see `glance`.
 
 
 class Params(msgspec.Struct, gc=False):
