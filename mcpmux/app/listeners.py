@@ -30,6 +30,7 @@ from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.transports.handing import HandedListener, Handing
 from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.server import serve_http
+from mcpmux.transports.http.shared import Handler
 from mcpmux.transports.reception import Reception
 from mcpmux.transports.stdio import open_stdio_pipe
 from mcpmux.transports.stream import (
@@ -114,7 +115,7 @@ async def serve_http_listener(
     endpoint = HttpEndpoint(
         serving.front, listener.path, policy, sessions, listener.sse_path, stall, gate, mark
     )
-    handle = endpoint.handle
+    handle: Handler = endpoint.handle
     if gate is not None:
         handle = HttpGuard(gate, policy, listener.path, handle).handle
     if share is not None:
@@ -136,6 +137,7 @@ async def serve_http_listener(
             handing = share.handing if share is not None else None
             serve_listener = partial(
                 serve_http,
+                inline=True,
                 refuse=refuse,
                 stopping=stopping,
                 limits=limits,

@@ -27,8 +27,9 @@ from mcpmux.protocol.envelope import Notification, decode_list, raw, text_of
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY, is_modern
 from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.tap import Watch
-from mcpmux.runtime.upstreams.connection import Channel, Connection, Eras, connect, unheard
+from mcpmux.runtime.upstreams.connection import Connection, Eras, connect, unheard
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
 

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from mcpmux.protocol.codes import INVALID_REQUEST
-from mcpmux.protocol.envelope import BadMessage, Message, decode_message, split_batch
+from mcpmux.protocol.envelope import BadMessage, ErrorReply, Message, Reply, decode_message, split_batch
 
 
 class Oversized(msgspec.Struct, frozen=True):
@@ -109,12 +109,18 @@ BATCH_LIMIT: Final = 256  # members; as many as a session may have requests in f
 def read_batch(data: bytes) -> list[Message | BadMessage]:
     """The members of a batch; those that are no messages as what is wrong with them.
 
+    Answers are last, as whoever waits for one hears of nothing that comes behind it.
+
     Raises BadMessage when the whole is malformed, empty or too long.
     """
     members = split_batch(data)
     if len(members) > BATCH_LIMIT:
         raise BadMessage(INVALID_REQUEST, f"Invalid request: a batch of more than {BATCH_LIMIT} messages")
-    return [_read(member) for member in members]
+    return sorted(map(_read, members), key=_is_answer)
+
+
+def _is_answer(message: Message | BadMessage) -> bool:
+    return isinstance(message, Reply | ErrorReply)
 
 
 def _read(member: bytes) -> Message | BadMessage:

@@ -193,7 +193,7 @@ class Outgoing:
 
     def fail_all(self, error: McpmuxError) -> None:
         """The stream is over: everybody who waits gets `error`."""
-        for ticket in self._tickets.values():
+        for ticket in self:  # those who wait may go on at once, and close theirs
             if ticket.answer is None:
                 ticket.settle(error)
 

@@ -21,8 +21,8 @@ from mcpmux.protocol.method import ELICIT
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.personal import Personal
 from mcpmux.runtime.tasks.tasks import Tasks
-from mcpmux.runtime.upstreams.posted import Posted
 from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.transports.inline import in_task
 
 # URLs that a legacy server wants its user to visit before it does what was asked.
 #
@@ -52,6 +52,7 @@ async def arrange_visit(
         for elicitation_id in visits:
             personal.own_elicitation(upstream.key, elicitation_id, call.client)
         raise error
+    await in_task()
     if accepted := accepted_visits(call):
         with trio.move_on_after(VISIT_SECONDS) as patience:
             await personal.completed(upstream.key, accepted)
@@ -81,12 +82,10 @@ class Asker:
     def __repr__(self) -> str:
         return f"<Asker {self._tasks!r}>"
 
-    async def ask(
-        self, upstream: Upstream, call: Call, notify: Notify, posted: Posted | None = None
-    ) -> Fields:
+    async def ask(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
         """Ask an upstream in its own words, and put its answer into those that clients know.
 
-        `posted`: what `Upstream.post` gave for the call, to go on with. Raises RpcError.
+        Raises RpcError.
         """
         space = upstream.space
 
@@ -94,10 +93,10 @@ class Asker:
             await notify(Event(event.method, rewrite.expose_event(event.method, event.params, space)))
 
         try:
-            if posted is None and call.method in m.ABOUT_TASKS:
+            if call.method in m.ABOUT_TASKS:
                 result = await self._tasks.exchange(upstream, call, expose)
             else:
-                result = await upstream.exchange(call, expose, posted=posted)
+                result = await upstream.exchange(call, expose)
         except RpcError as error:
             try:
                 result = await self.after_error(upstream, call, expose, error)

@@ -55,6 +55,7 @@ from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.shapes import Id
 from mcpmux.protocol.tasks import TASK_ID, related_task
 from mcpmux.runtime.term import Term, limited
+from mcpmux.transports.inline import in_task, woken
 
 log = structlog.get_logger()
 
@@ -131,6 +132,7 @@ class Calls:
         self._send = send
         self._hear = hear
         self._parked: dict[str, Ticket] = {}
+        self.may_ask = m.ASKED_DURING  # in which of our requests the server may ask something
         self.find_client: FindClient = nobody
         self.revision = NEWEST_LEGACY  # of the server that asks, once it is agreed
 
@@ -146,6 +148,7 @@ class Calls:
         token = ticket.call.meta.get(PROGRESS_TOKEN)
         while True:
             while ticket.events:
+                await in_task()
                 with limited(term):  # for a client that does not read
                     await _pass_on(ticket.events.popleft(), token, notify)
             answer = ticket.answer
@@ -161,7 +164,7 @@ class Calls:
                 return self._park(ticket)
             if ticket.overdue:
                 raise Overdue("no answer in time")
-            await _parked(ticket)
+            await woken(ticket)
 
     @property
     def has_parked(self) -> bool:
@@ -236,7 +239,7 @@ class Calls:
 
         Raises RpcError when several can be meant.
         """
-        candidates = [t for t in self.outgoing if t.call.method in m.ASKED_DURING]
+        candidates = [t for t in self.outgoing if t.call.method in self.may_ask]
         candidates = [t for t in candidates if not _has_asked(t)] or candidates
         if not candidates:
             return None
@@ -338,28 +341,3 @@ def result_of(answer: Reply | ErrorReply) -> Fields:
         return decode_fields(answer.result)
     except ValueError:
         raise RpcError(INTERNAL_ERROR, "the upstream's result is not an object") from None
-
-
-def final_result(answer: Reply) -> Fields | None:
-    """The result, when it makes sense and the call is not to go on with another one; else None."""
-    try:
-        result = result_of(answer)
-    except RpcError:
-        return None
-    return None if "inputRequests" in result or STATE in result else result
-
-
-async def _parked(ticket: Ticket) -> None:
-    """Sleep until something is put into the ticket."""
-    task = trio.lowlevel.current_task()
-
-    def wake() -> None:
-        ticket.wake = None
-        trio.lowlevel.reschedule(task)
-
-    def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
-        ticket.wake = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    ticket.wake = wake
-    await trio.lowlevel.wait_task_rescheduled(abort)

@@ -15,6 +15,7 @@ from mcpmux.protocol.method import RESOURCES_LIST, TEMPLATES_LIST
 from mcpmux.runtime.merger import Texts, walk_texts
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.transports.inline import in_task
 
 NAMES_KEPT: Final = 10_000  # shortened names whose own names are remembered
 
@@ -65,6 +66,7 @@ class Catalog:
         return await self._owners(list_method, name, call, asked)
 
     async def _owners(self, list_method: str, text: str, call: Call, asked: Collection[str]) -> Owners:
+        await in_task()
         search = await self._search(_Search(list_method, text, call, anew=False), asked)
         if search.again and not (search.listed or search.templated):
             search = await self._search(_Search(list_method, text, call, anew=True), asked)
@@ -105,6 +107,7 @@ class Catalog:
         known = self._names.get((owner, name))
         if known is not None:
             return known
+        await in_task()
         found = await self._find_name(self._fleet.for_call(owner, call), list_method, call, find)
         if found is not None:
             if len(self._names) >= NAMES_KEPT:

@@ -7,6 +7,8 @@ sessions and what a method means, but for cancellation, progress and log message
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -35,15 +37,18 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.framing import BatchAnswer, read_batch
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.inflight import Ticket, encode_call
 from mcpmux.protocol.input_requests import ASKS
 from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SUBSCRIPTION_ID
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.protocol.shapes import Id
-from mcpmux.runtime.calls import FindClient, Hear
-from mcpmux.runtime.incoming import Answer, Forward, Incoming, forward_nothing
-from mcpmux.runtime.posting import Posting, quietly
-from mcpmux.transports.pipe import MessagePipe, receive_from
+from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.channel import Channel
+from mcpmux.runtime.incoming import Answer, Incoming
+from mcpmux.runtime.term import Term, limited
+from mcpmux.transports.inline import in_task
+from mcpmux.transports.pipe import MessagePipe, offer_to, receive_from
 
 log = structlog.get_logger()
 
@@ -52,26 +57,21 @@ _ANSWERS: Final = (Reply, ErrorReply)
 INCOMING_LIMIT: Final = 1024  # exchanges of one peer at a time; more than any host opens, less than hurts
 # Refusals of one peer's messages that wait to be sent, after which it is not read on.
 OBJECTION_LIMIT: Final = 16
+FAREWELL_SECONDS: Final = 2.0  # for telling a peer that an exchange is cancelled
+LAST_WORDS_SECONDS: Final = 1.0  # for the answers of a peer that takes nothing more
 
 
-class Link(Posting):
+class Link(Channel):
     """One duplex stream carrying exchanges. Made by `open_link`.
 
     `legacy_only`: set by the owner of a transport that only legacy servers have.
     """
 
-    legacy_only = False
-
-    def __init__(
-        self,
-        pipe: MessagePipe,
-        answer: Answer,
-        hear: Hear,
-        *,
-        objects: bool,
-        forward: Forward = forward_nothing,
-    ) -> None:
-        super().__init__(pipe, hear)
+    def __init__(self, pipe: MessagePipe, answer: Answer, hear: Hear, *, objects: bool) -> None:
+        super().__init__(pipe.send, hear, trio.Event())
+        self._pipe = pipe
+        self._close_reason: TransportError = TransportClosed("the stream has ended")
+        self._offer = offer_to(pipe)
         self._receive_nowait = receive_from(pipe)
         self.batches = False  # whether the peer may send them: set when the revision is agreed
         self.incoming_limit = INCOMING_LIMIT
@@ -81,7 +81,7 @@ class Link(Posting):
         self._refused = 0
         self._objections = 0
         self._objected = trio.lowlevel.ParkingLot()
-        self._incoming = Incoming(pipe, answer, self._stop_when_drained, forward)
+        self._incoming = Incoming(pipe, answer, self._stop_when_drained)
         self._reading = trio.CancelScope()
         self._draining = False
         self.ended = trio.Event()  # the peer will say nothing more, and everything it asked is done with
@@ -89,37 +89,53 @@ class Link(Posting):
     def __repr__(self) -> str:
         return f"<Link {self.calls!r}, {len(self._incoming)} incoming>"
 
-    def ask_clients_by(self, find: FindClient) -> None:
-        """Who is asked when the server asks something that no call has caused."""
-        self.calls.find_client = find
+    @property
+    def close_reason(self) -> TransportError:
+        """Why it ended, once `closed` is set."""
+        return self._close_reason
 
-    async def listen(self) -> None:
-        """A duplex stream is heard all the time."""
+    def _send_now(self, ticket: Ticket) -> bool:
+        if self.closed.is_set():
+            raise self._close_reason
+        return self._offer(encode_call(ticket.id, ticket.call))
 
-    async def older(self) -> None:
-        """A duplex stream has no older form."""
+    async def _send(self, ticket: Ticket, term: Term | None) -> None:
+        await in_task()
+        with limited(term):
+            await self._send_or_end(encode_call(ticket.id, ticket.call))
+
+    async def _send_or_end(self, message: bytes) -> None:
+        """Send. Raises TransportClosed, and the link is closed by then, so that nobody repeats on it."""
+        try:
+            await self._pipe.send(message)
+        except TransportClosed as error:
+            with trio.move_on_after(LAST_WORDS_SECONDS):
+                await self.closed.wait()
+            if not self.closed.is_set():
+                self.give_up(error.with_traceback(None))
+                await self.closed.wait()
+            raise
+
+    def _abandon(self, ticket: Ticket) -> None:
+        if self.closed.is_set() or ticket.call.method == m.INITIALIZE:
+            return
+        params = {"requestId": ticket.id, "reason": "the client gave up"}
+        farewell = encode_notification(m.CANCELLED, params)
+        if not self._offer(farewell):
+            self._nursery.start_soon(self._say_farewell, farewell)
+
+    async def _say_farewell(self, message: bytes) -> None:
+        with trio.move_on_after(FAREWELL_SECONDS, shield=True):
+            await quietly(self._pipe.send(message))
 
     def settle(self, facts: ServerFacts) -> None:
         """A duplex stream looks the same in every revision, but for batches."""
-        self.calls.revision = facts.revision
+        super().settle(facts)
         self.batches = allows_batch(facts.revision)
-
-    @property
-    def hearing(self) -> bool:
-        """Always: it says everything on this stream."""
-        return True
-
-    @property
-    def doubtful(self) -> bool:
-        """Never: a peer that changes its era has ended its stream before."""
-        return False
-
-    def believe(self) -> None:
-        """There are no doubts."""
 
     def give_up(self, reason: TransportError) -> None:
         """Read nothing more: everybody who waits hears the reason, and the owner closes the stream."""
-        self.close_reason = reason
+        self._close_reason = reason
         self._reading.cancel(reason="given up")
 
     async def notify(self, method: str, params: Fields | None = None) -> None:
@@ -129,7 +145,7 @@ class Link(Posting):
     def drain(self) -> None:
         """Refuse what the peer asks from now on; `ended` follows when what it asked before is answered."""
         self._draining = True
-        self.close_reason = TransportClosed("this side is stopping")
+        self._close_reason = TransportClosed("this side is stopping")
         self._stop_when_drained()
 
     def _stop_when_drained(self) -> None:
@@ -147,11 +163,11 @@ class Link(Posting):
                 with self._reading:
                     await self._read()
             except TransportError as error:
-                self.close_reason = error.with_traceback(None)  # or what was read stays with it
+                self._close_reason = error.with_traceback(None)  # or what was read stays with it
             finally:
                 self.closed.set()
                 self._incoming.close()
-                self.calls.outgoing.fail_all(self.close_reason)
+                self.calls.outgoing.fail_all(self._close_reason)
             self._nursery.cancel_scope.deadline = trio.current_time() + linger
         self.ended.set()
 
@@ -284,6 +300,12 @@ def _decode_of_client(data: bytes) -> Message:
 def _decode_of_server(data: bytes) -> Message:
     """What a server says, which is answers for the most part. Raises BadMessage."""
     return decode_reply(data) or decode_message(data)
+
+
+async def quietly(sending: Awaitable[None]) -> None:
+    """Send to a peer that may be gone; the reader notices that on its own."""
+    with suppress(TransportError):
+        await sending
 
 
 def _subscription_of(params: Fields) -> Id | None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from mcpmux.runtime.calls import Hear
-from mcpmux.runtime.incoming import Answer, Forward, forward_nothing
+from mcpmux.runtime.incoming import Answer
 from mcpmux.runtime.link import Link
 from mcpmux.transports.pipe import MessagePipe
 
@@ -21,18 +21,16 @@ async def open_link(
     *,
     objects: bool,
     linger: float = 0,
-    forward: Forward = forward_nothing,
 ) -> AsyncIterator[Link]:
     """A link over `pipe`, reading in the background. The pipe stays the caller's.
 
     `objects`: whether the peer is told about messages that cannot be taken (clients are, servers not).
-    `forward`: for what can be answered without a task.
 
     When the stream ends `link.closed` is set and the body goes on. Leaving cancels the peer's exchanges.
     """
     async with trio.open_nursery() as nursery:
-        link = Link(pipe, answer, hear, objects=objects, forward=forward)
+        link = Link(pipe, answer, hear, objects=objects)
         nursery.start_soon(link.run, linger, name="link reader")
-        nursery.start_soon(link.punctuality.run, name="link deadlines")
+        nursery.start_soon(link.deadlines.run, name="link deadlines")
         yield link
         nursery.cancel_scope.cancel()

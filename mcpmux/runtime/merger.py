@@ -35,6 +35,7 @@ from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.memory import HINTS, Found, Page, Store, aged
 from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.transports.inline import in_task
 
 # What is said of upstreams whose part of an answer is missing: in the answer, or in its place.
 #
@@ -291,6 +292,7 @@ class Merger:
 
     async def _merge(self, call: Call, parts: Parts) -> Fields:
         walk = Walk(self._start(call), self.page_size)
+        await in_task()
         for position in walk.wanted:
             if position.upstream not in self._fleet:
                 walk.leave_out(position.upstream, f"Upstream {position.upstream!r} was removed")

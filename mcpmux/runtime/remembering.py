@@ -15,6 +15,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import EXCHANGE
 from mcpmux.runtime.upstreams.memory import Ask, Memory, Page
 from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.transports.inline import in_task
 
 REMEMBERED: Final = frozenset({*m.LISTS, m.RESOURCES_READ})
 """What `ask_or_remember` may answer without asking."""
@@ -61,6 +62,7 @@ async def _list_or_remember(upstream: Upstream, memory: Memory, call: Call, noti
         return Page([], [], None, await upstream.exchange(call, notify))
 
     seconds = _seconds(upstream, call)
+    await in_task()
     with trio.move_on_after(seconds):
         found = await memory.page(call, cursor, fetch)
         return dict(found.page.result)

@@ -32,7 +32,6 @@ from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.asker import Asker
 from mcpmux.runtime.calls import Client
 from mcpmux.runtime.catalog import Catalog, Owners
-from mcpmux.runtime.errand import Errand, Errands, Narrow, Seal
 from mcpmux.runtime.guard import Guard, as_refused, confined, no_item, no_method, no_resource, no_task, one_of
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.merger import Merger, Reasons, incomplete, mention
@@ -42,6 +41,7 @@ from mcpmux.runtime.signature import Signature
 from mcpmux.runtime.tasks.tasks import Tasks
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.transports.inline import in_task
 
 # How long a client's first question waits for upstreams that are still starting.
 STARTUP_SECONDS: Final = 10.0
@@ -77,7 +77,6 @@ class Router:
         self._ask = self._asker.ask
         self.server_info = server_info
         self._signature = Signature(server_info)
-        self._errands = Errands(fleet, self._asker, self._signature)
         self.instructions = instructions
         self._routes: dict[str, Callable[[Call, Notify], Awaitable[Fields]]] = {
             m.DISCOVER: self._discover,
@@ -115,20 +114,6 @@ class Router:
             raise no_method(call.method)
         return self._signature.put_on(await route(call, notify))
 
-    @property
-    def may_post(self) -> bool:
-        """Whether `post` is worth a try."""
-        return self.guard.policy is None
-
-    def post(self, call: Call, narrow: Narrow, seal: Seal | None = None) -> Errand | None:
-        """Send a plain call on without waiting for anything; None for any other, see `Errands`.
-
-        `narrow`: what it hears on the way; `seal`: what is done to its result in the end. Raises RpcError.
-        """
-        if self.guard.policy is not None:
-            return None
-        return self._errands.post(call, self.namespace, narrow, seal)
-
     def _judge(self, only: str, call: Call) -> Fields | None:
         """The answer to a call that the only upstream there is need not see, None for any other.
 
@@ -144,6 +129,7 @@ class Router:
 
         `legacy`: servers of both eras may offer other things to a client of a legacy revision.
         """
+        await in_task()
         with trio.move_on_after(STARTUP_SECONDS):
             await self._fleet.settled(legacy=legacy)
         facts = self.guard.narrow(principal, self._fleet.facts(legacy=legacy))
@@ -201,6 +187,7 @@ class Router:
 
         Raises RpcError, and everything is as before then.
         """
+        await in_task()
         said_raw = self.namespace.resolve_uri(uri) is None
         owner, own, _ = await self._resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
         for upstream in self._fleet.tellers(owner, call):

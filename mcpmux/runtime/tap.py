@@ -10,7 +10,7 @@ with everything that it causes; it has a number, from 1, that its messages carry
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -23,6 +23,7 @@ from mcpmux.protocol.envelope import decode_fields, text_of
 from mcpmux.protocol.meta import CLIENT_INFO, VERSION, Meta
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.shapes import Id
+from mcpmux.transports.inline import AT_ONCE, in_task
 from mcpmux.transports.pipe import MessagePipe
 
 Side = Literal["client", "upstream"]
@@ -39,17 +40,6 @@ Introduction: TypeAlias = tuple[Raw | None, Raw | None]
 
 EXCHANGE: Final[ContextVar[int]] = ContextVar("exchange", default=0)
 """The exchange that a task works for, 0 for none. Tasks that it starts inherit it."""
-
-
-class _AtOnce:
-    """Waits for nothing."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        yield from ()
-
-
-AT_ONCE: Final = _AtOnce()
-"""What was to be done has been done: it can be awaited, and need not be."""
 
 
 class Leg:
@@ -238,17 +228,23 @@ async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -
         return await work()
     admitted = tap.admit(origin.leg, exchange, call, origin.headers)
     if admitted is not AT_ONCE:
+        await in_task()
         await admitted
     try:
         result = await work()
     except RpcError as error:  # an answer, too: it waits until it is kept
+        await in_task()
         await tap.ended(exchange, error)
         raise
     except BaseException as error:
+        await in_task()
         with trio.move_on_after(LAST_SECONDS, shield=True):
             await tap.ended(exchange, error)
         raise
-    await tap.ended(exchange, result)
+    kept = tap.ended(exchange, result)
+    if kept is not AT_ONCE:
+        await in_task()
+        await kept
     return result
 
 

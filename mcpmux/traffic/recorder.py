@@ -17,9 +17,10 @@ import trio
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.shapes import Id
-from mcpmux.runtime.tap import AT_ONCE, EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg
+from mcpmux.runtime.tap import EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg
 from mcpmux.traffic.correlation import Correlator
 from mcpmux.traffic.observer import LONG, Archive, Doorkeeper, Exchange, Keeper, Passed, Sink
+from mcpmux.transports.inline import AT_ONCE
 
 BATCH: Final = 128  # messages that wait to be looked at: one look costs less for many
 

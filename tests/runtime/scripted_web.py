@@ -14,12 +14,12 @@ import trio
 from mcpmux import app
 from mcpmux.config import Config, Http, Upstream
 from mcpmux.config.model import Limits
-from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.meta import CLIENT_CAPABILITIES
-from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.transports.http.server import serve_http
+from tests.inline import run_inline
 from tests.runtime.scripted import Json
 
 JSON = (("Content-Type", "application/json"),)
@@ -117,20 +117,5 @@ async def exchange(mux: app.Mux, method: str, params: Json, events: list[Event] 
 
     meta = {"progressToken": raw("t"), CLIENT_CAPABILITIES: raw({"roots": {}})}
     call = Call(method, {key: raw(value) for key, value in params.items()}, meta)
-    result = await _ask(mux, call, notify)
+    result = await run_inline(mux.router.exchange(call, notify))
     return {key: decode_any(value) for key, value in result.items()}
-
-
-async def _ask(mux: app.Mux, call: Call, notify: Notify) -> Fields:
-    """As the edges to clients do it: sent on without waiting, if that can be."""
-    errand = mux.router.post(call, lambda _call, heard: heard)
-    if errand is None or not errand.posted:
-        return await mux.router.exchange(call, notify)
-    arrival = trio.Event()
-    errand.tell(arrival.set)
-    try:
-        await arrival.wait()
-    except trio.Cancelled:
-        await errand.carry_on(notify)  # as `give_up` has it
-        raise
-    return errand.take() or await errand.carry_on(notify)

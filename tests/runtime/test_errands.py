@@ -11,12 +11,12 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from mcpmux.runtime.errand import Errand
 
 from mcpmux.config import AccessRule
 from mcpmux.errors import RpcError
 from mcpmux.protocol.inflight import Ticket
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
-from mcpmux.runtime.errand import Errand
 from mcpmux.runtime.link import Link
 from mcpmux.runtime.linking import open_link
 from mcpmux.runtime.upstreams.memory import DOUBTS, PASSED

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import trio
+from mcpmux.runtime.downstreams.http_errand import HttpErrand
+from mcpmux.runtime.errand import Errand
 
 from mcpmux.cli.lazy import is_compiled
 from mcpmux.protocol.large import LARGE_BYTES
-from mcpmux.runtime.downstreams.http_errand import HttpErrand
-from mcpmux.runtime.errand import Errand
 from mcpmux.runtime.link import Link
 from mcpmux.runtime.upstreams import http_posting
 from mcpmux.runtime.upstreams.http_channel import HttpChannel

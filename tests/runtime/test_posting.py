@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from mcpmux.runtime.posting import LAST_WORDS_SECONDS
 
 from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.protocol.call import Call, Event
@@ -15,7 +16,6 @@ from mcpmux.protocol.meta import PROGRESS_TOKEN
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.link import Link
 from mcpmux.runtime.linking import open_link
-from mcpmux.runtime.posting import LAST_WORDS_SECONDS
 from tests.memory_pipe import open_memory_pipes
 from tests.runtime.test_link_deadlines import Peer, open_world, refuse
 

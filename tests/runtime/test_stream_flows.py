@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from mcpmux.runtime.clerk import Clerks
 
 from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
-from mcpmux.runtime.clerk import Clerks
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient
 from tests.runtime.stream_world import KINDS, SAMPLED, SAMPLING, Server, StreamWorld, open_stream_world
 from tests.runtime.test_subscriptions import expect_update, subscribe

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from mcpmux.runtime.upstreams.http_posting import STREAM_BYTES
 
 from mcpmux.config.model import Limits
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.runtime.upstreams.http_posting import STREAM_BYTES
 from mcpmux.transports.reception import available
 from tests.runtime.scripted import Json
 from tests.runtime.scripted_web import SSE, Web, event, initialize, open_web

@@ -24,7 +24,6 @@ from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.calls import unknown_state
 from mcpmux.runtime.downstreams.listen import serve_listen
 from mcpmux.runtime.downstreams.session import LegacySession, open_session
-from mcpmux.runtime.errand import Errand
 from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.tap import Tap, identify, watched
@@ -50,7 +49,6 @@ class Front:
         `mark` stands in front of states and task ids, so that they come back to this worker.
         """
         self._mark = mark
-        self._seal_of_nobody = partial(self._sealed, principal="") if mark else None
         self._state_seal = state_seal or StateSeal(secrets.token_bytes(STATE_KEY_BYTES))
         self.tap = tap
         self._router = router
@@ -75,16 +73,6 @@ class Front:
         if not call.principal.name and not self._mark:
             return self._router.exchange(call, wanted)
         return self._exchange_sealed(call, wanted)
-
-    def post(self, call: Call) -> Errand | None:
-        """See PromptService."""
-        if self.tap is not None:
-            if not self.tap.passes:
-                return None
-            identify(call)
-        principal = call.principal.name
-        seal = partial(self._sealed, principal=principal) if principal else self._seal_of_nobody
-        return self._router.post(call, _wanted, seal)
 
     async def _exchange_sealed(self, call: Call, notify: Notify) -> Fields:
         return self._sealed(await self._router.exchange(self._opened(call), notify), call.principal.name)

@@ -17,6 +17,7 @@ from mcpmux.protocol.framing import BatchAnswer
 from mcpmux.runtime.downstreams.http_answer import JSON, streaming
 from mcpmux.runtime.downstreams.http_session import HttpSession
 from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.inline import in_task
 from mcpmux.transports.sse import encode_event
 
 
@@ -24,6 +25,7 @@ async def answer_batch(
     session: HttpSession, members: Sequence[Message | BadMessage], reply: HttpReply, *, streams: bool
 ) -> None:
     """Take every member; answer with status 202 when none of them wants an answer."""
+    await in_task()
     batch = BatchAnswer()
     turn = trio.Lock()
     say_now = streaming(reply, streams=streams)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 import trio
@@ -62,24 +62,26 @@ from mcpmux.runtime.downstreams.http_answer import (
     respond,
 )
 from mcpmux.runtime.downstreams.http_batch import answer_batch
-from mcpmux.runtime.downstreams.http_errand import HttpErrand
 from mcpmux.runtime.downstreams.http_guard import turn_away
 from mcpmux.runtime.downstreams.http_session import HttpSession
 from mcpmux.runtime.downstreams.http_tap import ConnectionLegs, TappedReply
-from mcpmux.runtime.downstreams.service import PromptService, Service
+from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.sse_endpoint import SseEndpoint, SseLimits
 from mcpmux.runtime.downstreams.stdio_client import STALL_SECONDS
-from mcpmux.runtime.errand import PLAIN
 from mcpmux.runtime.link import INCOMING_LIMIT
 from mcpmux.runtime.tap import Tap
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.inline import in_task
 from mcpmux.transports.punctuality import Punctuality
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
 
 log = structlog.get_logger()
+
+Handling = Coroutine[Any, Any, None]
+"""What is still to be done for a request."""
 
 JSON_TYPE: Final = "application/json"
 _OBJECT: Final = b"{"  # what most bodies begin with, and no batch does
@@ -120,7 +122,6 @@ class HttpEndpoint:
         self._mark = mark
         self._gate = gate
         self._front = front
-        self._prompt = front if isinstance(front, PromptService) else None
         self._path = path
         self._policy = policy
         self._limits = limits
@@ -186,7 +187,7 @@ class HttpEndpoint:
         await stopping.wait()
         self._sse.drain()
 
-    def handle(self, request: HttpRequest, reply: HttpReply) -> Awaitable[None]:
+    def handle(self, request: HttpRequest, reply: HttpReply) -> Handling:
         """Answer one HTTP request."""
         if self._front.tap is not None:
             reply = self._watch(self._front.tap, request, reply)
@@ -217,12 +218,13 @@ class HttpEndpoint:
         return TappedReply(reply, watch)
 
     async def _handle_elsewhere(self, request: HttpRequest, reply: HttpReply) -> None:
+        await in_task()
         if request.path == self._sse.path:
             await self._sse.handle(request, reply)
         else:
             await refuse_with(reply, 404, f"Nothing here; the MCP endpoint is {self._path}")
 
-    def _post(self, request: HttpRequest, reply: HttpReply) -> Awaitable[None]:
+    def _post(self, request: HttpRequest, reply: HttpReply) -> Handling:
         kind = request.headers.get("content-type", "")
         if kind != JSON_TYPE and kind.partition(";")[0].strip().lower() != JSON_TYPE:
             return refuse_with(reply, 415, "Content-Type must be application/json")
@@ -279,7 +281,7 @@ class HttpEndpoint:
             return None
         return session if is_batch(request.body) else None
 
-    def _take_request(self, message: Request, request: HttpRequest, reply: HttpReply) -> Awaitable[None]:
+    def _take_request(self, message: Request, request: HttpRequest, reply: HttpReply) -> Handling:
         """Find out whose request this is, and answer it."""
         streams = "text/event-stream" in request.headers.get("accept", "")
         if isinstance(reply, TappedReply):
@@ -292,21 +294,16 @@ class HttpEndpoint:
             _check_modern(call, request)
             if (tools := self._tools.get(call.principal.name)) is not None:
                 tools.check(request.headers, call)
-            if message.method in PLAIN:
-                if self._prompt is not None and (errand := self._prompt.post(call)) is not None:
-                    if errand.posted and reply.may_put_off:
-                        return reply.put_off(HttpErrand(message, reply, errand, streams=streams))
-                    return respond(message, reply, errand.carry_on, streams=streams)
-            elif message.method == m.LISTEN and not streams:
+            if message.method == m.LISTEN and not streams:
                 raise RpcError(INVALID_REQUEST, "Invalid request: a listen needs Accept: text/event-stream")
-        except Exception as error:  # the wall around one request, which may have been sent already
+        except Exception as error:  # the wall around one request
             return _fail(message, reply, error)
         answer = self._front.answer if call.method != m.TOOLS_LIST else self._list_tools
         return respond(message, reply, partial(answer, message.id, call), streams=streams)
 
     def _take_legacy(
         self, message: Request, request: HttpRequest, reply: HttpReply, version: str | None, *, streams: bool
-    ) -> Awaitable[None]:
+    ) -> Handling:
         """Raises RpcError for a refusal."""
         if version is not None and version not in SUPPORTED:
             raise unsupported_version(version)
@@ -360,6 +357,7 @@ class HttpEndpoint:
         await reply.send(202, ())
 
     async def _get(self, request: HttpRequest, reply: HttpReply) -> None:
+        await in_task()
         try:
             await self._session_of(request).get(request.headers.get(LAST_EVENT_ID), reply)
         except NoSession as error:
@@ -394,7 +392,7 @@ class HttpEndpoint:
         return session
 
 
-def _fail(message: Request, reply: HttpReply, error: Exception) -> Awaitable[None]:
+def _fail(message: Request, reply: HttpReply, error: Exception) -> Handling:
     status, data = failure(message, error)
     return reply.send(status, headers_of(status), data)
 

@@ -23,6 +23,7 @@ from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.downstreams.http_answer import JSON, refuse_with
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.inline import in_task
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
@@ -55,6 +56,7 @@ class HttpGuard:
             await self._tell_metadata(request, reply, resource.document)
             return
         try:
+            await in_task()
             admission = await self._gate.admit(request.headers, request.holder)
         except Turned as turned:
             await turn_away(reply, turned)

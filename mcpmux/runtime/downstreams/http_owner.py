@@ -6,7 +6,8 @@ passed on before anything else is looked at, so that its own worker asks who com
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Coroutine
+from typing import Any
 
 from mcpmux.mux.worker_mark import owner_of_request
 from mcpmux.protocol.headers import SESSION_HEADER
@@ -27,7 +28,7 @@ class HttpOwner:
     def __repr__(self) -> str:
         return f"<HttpOwner {self._own} of {self._workers}>"
 
-    def handle(self, request: HttpRequest, reply: HttpReply) -> Awaitable[None]:
+    def handle(self, request: HttpRequest, reply: HttpReply) -> Coroutine[Any, Any, None]:
         """Answer one HTTP request, or have its owner answer it."""
         owner = owner_of_request(request.headers, request.query, request.body, SESSION_HEADER, SESSION_KEY)
         if owner is None or owner == self._own or owner > self._workers:

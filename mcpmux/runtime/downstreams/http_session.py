@@ -8,9 +8,9 @@ nothing, so they just end with their connection. Source: "Transports", 2025-03-2
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -43,16 +43,13 @@ from mcpmux.runtime.downstreams.http_answer import (
     respond,
     streaming,
 )
-from mcpmux.runtime.downstreams.http_errand import HttpErrand
-from mcpmux.runtime.downstreams.http_lasting import CallStream, LastingCall, LastingErrand
+from mcpmux.runtime.downstreams.lasting_call import LastingCall
 from mcpmux.runtime.downstreams.own_stream import OWN_STREAM, OwnStream
-from mcpmux.runtime.downstreams.service import PromptSession, Session
-from mcpmux.runtime.downstreams.session import Ask
-from mcpmux.runtime.errand import PLAIN
-from mcpmux.runtime.incoming import Forwarded
+from mcpmux.runtime.downstreams.service import Session
 from mcpmux.runtime.tap import Watch
 from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.inline import in_task, woken
 from mcpmux.transports.punctuality import Punctuality
 from mcpmux.transports.sse import encode_event, with_id
 
@@ -79,7 +76,6 @@ class HttpSession:
         """`in_flight`: requests of it at a time. `nursery` owns calls that last, `punctuality` their time."""
         self._in_flight_limit = in_flight
         self.session = session
-        self._prompt = session if isinstance(session, PromptSession) else None
         self.last_used = trio.current_time()
         self._nursery = nursery
         self._punctuality = punctuality
@@ -87,7 +83,7 @@ class HttpSession:
         self._own = OwnStream(self._buffer, session.mailbox)
         self._in_flight: dict[Id, CallOff] = {}
         self._asked = Calls(_unasked, _unheard)
-        self._streams: dict[int, CallStream] = {}
+        self._calls: dict[int, LastingCall] = {}  # those that have a stream, by its number
         self._next_stream = OWN_STREAM + 1
         self._readers = 0
         session.ask_unasked = self._ask_on_own_stream
@@ -146,68 +142,27 @@ class HttpSession:
 
     # Requests
 
-    def post(self, request: Request, reply: HttpReply, *, streams: bool) -> Awaitable[None]:
+    def post(self, request: Request, reply: HttpReply, *, streams: bool) -> Coroutine[Any, Any, None]:
         """Answer one request; `streams`: the client takes event streams. Raises RpcError for a refusal."""
         if streams and request.method == m.TOOLS_CALL:
-            return self._post_lasting(request, reply)
+            return self._answer_call(request, reply)
         self._admit(request, reply.call_off)
         ask = partial(self._ask, streaming(reply, streams=streams))
         work: Work = partial(self.session.answer, request, ask=ask)
-        if self._prompt is not None and request.method in PLAIN:
-            forwarded = self._forward(request, ask)
-            if forwarded is not None and forwarded.posted and reply.may_put_off:
-                over = partial(self._in_flight.pop, request.id)
-                errand = HttpErrand(request, reply, forwarded, over, streams=streams, legacy=True)
-                return reply.put_off(errand)
-            if forwarded is not None:
-                work = forwarded.carry_on
         return self._respond(request, reply, work, streams=streams)
 
-    def _post_lasting(self, request: Request, reply: HttpReply) -> Awaitable[None]:
-        """Answer a request that goes on without its client, which cannot know what it has done so far."""
-        stream = CallStream()
-        ask = partial(self._ask, partial(self._say, stream))
-        work: Work = partial(self.session.answer, request, ask=ask)
+    def _answer_call(self, request: Request, reply: HttpReply) -> Coroutine[Any, Any, None]:
+        """Answer a tool call, which goes on without its client: that cannot know what it has done so far."""
         patience = PRIMING_SECONDS if self.session.revision >= V_2025_11_25 else math.inf
-        call = LastingCall(request, reply, stream, work, trio.current_time() + patience)
-        self._admit(request, call.call_off)
-        forwarded = self._forward(request, ask) if self._prompt is not None else None
-        if forwarded is None:
-            return self.last(call)
-        call.work = forwarded.carry_on
-        if not (forwarded.posted and reply.may_put_off):
-            return self.last(call)
+        call = LastingCall(request, self._nursery, trio.current_time() + patience)
+        self._admit(request, call.cancel)
         if patience < math.inf:
             self._punctuality.watch(call)
-        return reply.put_off(LastingErrand(call, forwarded, self))
+        return self._start_and_follow(call, reply)
 
-    def over(self, call: LastingCall) -> None:
-        """See Keeper."""
-        self._punctuality.forget(call)
-        del self._in_flight[call.request.id]
-
-    async def last(self, call: LastingCall) -> None:
-        """See Keeper."""
-        self._punctuality.forget(call)
-        self._open(call.stream)
-        scope = call.begin()
-        try:
-            self._nursery.start_soon(self._work, call, scope, name=f"call {call.request.id}")
-        except RuntimeError:  # the endpoint has ended before this connection: nothing goes on any more
-            scope.cancel(reason="the endpoint has ended")
-            await self._work(call, scope)
-        await self._follow(call.stream, call.reply, call.until)
-
-    def _forward(self, request: Request, ask: Ask) -> Forwarded | None:
-        """Send an admitted request on without waiting, if it can be."""
-        assert self._prompt is not None
-        try:
-            return self._prompt.post(request, ask)
-        except RpcError:  # the ordinary way meets it again
-            return None
-        except BaseException:
-            del self._in_flight[request.id]
-            raise
+    async def _start_and_follow(self, call: LastingCall, reply: HttpReply) -> None:
+        call.start(self._work(call))
+        await self._follow(call, reply)
 
     async def _respond(self, request: Request, reply: HttpReply, work: Work, *, streams: bool) -> None:
         try:
@@ -245,68 +200,67 @@ class HttpSession:
         finally:
             del self._in_flight[request.id]
 
-    def _open(self, stream: CallStream) -> None:
-        self._buffer.open(self._next_stream)
-        self._streams[self._next_stream] = stream
-        stream.open(self._next_stream)
-        self._next_stream += 1
+    def _open(self, call: LastingCall) -> int:
+        """The number of a call's stream, which there is from now on."""
+        if call.number is None:
+            call.number = self._next_stream
+            self._next_stream += 1
+            self._buffer.open(call.number)
+            self._calls[call.number] = call
+        return call.number
 
-    async def _say(self, stream: CallStream, message: bytes) -> None:
-        self._put(stream, message)
-
-    async def _work(self, call: LastingCall, scope: trio.CancelScope) -> None:
+    async def _work(self, call: LastingCall) -> None:
         """A request that outlives its connection: everything it says goes into its stream."""
-        request, stream = call.request, call.stream
+        request = call.request
+
+        async def say(message: bytes) -> None:
+            self._put(call, message)
 
         async def notify(event: Event) -> None:
-            self._put(stream, encode_notification(event.method, event.params))
+            self._put(call, encode_notification(event.method, event.params))
 
         try:
-            with scope:
-                _, data = await outcome(request, call.work, notify)
-                if stream.events == 0:
-                    stream.only_answer = data
-                self._put(stream, data)
+            ask = partial(self._ask, say)
+            _, data = await outcome(request, partial(self.session.answer, request, ask=ask), notify)
+            if call.number is None:
+                call.only_answer = data
+            else:
+                self._put(call, data)
         finally:
+            self._punctuality.forget(call)
             del self._in_flight[request.id]
-            del self._streams[stream.number]
-            stream.over = True
-            stream.arrival.unpark_all()
-            self._buffer.close(stream.number)
+            if call.number is not None:
+                del self._calls[call.number]
+                self._buffer.close(call.number)
+            call.end()
 
-    def _put(self, stream: CallStream, data: bytes) -> None:
-        stream.events += 1
-        self._buffer.add(stream.number, encode_event(data), trio.current_time())
-        stream.arrival.unpark_all()
+    def _put(self, call: LastingCall, data: bytes) -> None:
+        self._buffer.add(self._open(call), encode_event(data), trio.current_time())
+        call.tell()
 
-    async def _follow(self, stream: CallStream, reply: HttpReply, until: float) -> None:
-        """Send a call's stream as it grows; as plain JSON when its answer comes soon and alone.
-
-        `until`: when that is not soon any more, as the client has to get an event id that it can resume from.
-        """
+    async def _follow(self, call: LastingCall, reply: HttpReply) -> None:
+        """Send a call's stream as it grows; as plain JSON when its answer comes soon and alone."""
         self._readers += 1
-        primes = self.session.revision >= V_2025_11_25
         try:
-            first = f"{stream.number}-0"
-            with trio.move_on_at(until):
-                while not stream.over and not self._after(first):
-                    await stream.arrival.park()
-            if stream.only_answer is not None or (stream.over and stream.events == 0):
-                await _send_only(reply, stream.only_answer)
+            if not call.over and call.number is None:
+                await woken(call)  # at the latest when the client has to get an event id to resume from
+            if call.over and call.number is None:
+                await _send_only(reply, call.only_answer)
                 return
-            opening = b""
-            if primes:
+            first, opening = f"{self._open(call)}-0", b""
+            if self.session.revision >= V_2025_11_25:
                 opening = encode_event(b"", event_id=first, retry=RETRY_MILLISECONDS)
+            await in_task()
             await reply.open(200, STREAM_HEADERS, opening)
-            await self._send_after(stream, first, reply)
+            await self._send_after(call, first, reply)
         finally:
             self._readers -= 1
 
     def _after(self, event_id: str) -> list[Kept]:
         return self._buffer.after(event_id, trio.current_time())[1]
 
-    async def _send_after(self, stream: CallStream, event_id: str, reply: HttpReply) -> None:
-        """Send everything behind an event of a stream, until its end."""
+    async def _send_after(self, call: LastingCall, event_id: str, reply: HttpReply) -> None:
+        """Send everything behind an event of a call's stream, until its end."""
         while True:
             try:
                 events = self._after(event_id)
@@ -315,10 +269,10 @@ class HttpSession:
             for event in events:
                 event_id = event.event_id
                 await reply.write(with_id(event.data, event_id))
-            if not events and stream.over:
+            if not events and call.over:
                 return
             if not events:
-                await stream.arrival.park()
+                await call.arrival.park()
 
     # Streams that the client opens itself
 
@@ -335,9 +289,9 @@ class HttpSession:
             await reply.open(200, STREAM_HEADERS, data or b": open\n\n")
             if number == OWN_STREAM:
                 await self._own.send(reply)
-            elif number in self._streams:
+            elif number in self._calls:
                 last = missed[-1].event_id if missed else last_event_id
-                await self._send_after(self._streams[number], last or "", reply)
+                await self._send_after(self._calls[number], last or "", reply)
         finally:
             self._readers -= 1
 

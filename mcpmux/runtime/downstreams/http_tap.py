@@ -6,13 +6,12 @@ A session is a leg; requests without one are on the leg of their connection.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Coroutine, Sequence
 from contextvars import Context, copy_context
-from typing import Final
+from typing import Any, Final
 
 from mcpmux.runtime.tap import Tap, Watch
 from mcpmux.transports.http.message import Fields
-from mcpmux.transports.http.put_off import PutOff
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import SseDecoder
 from mcpmux.transports.wire import Part
@@ -72,21 +71,7 @@ class TappedReply(HttpReply):
         """See HttpReply."""
         return self._reply.finished
 
-    @property
-    def may_put_off(self) -> bool:
-        """See HttpReply."""
-        return self._reply.may_put_off
-
-    def put_off(self, answer: PutOff) -> Awaitable[None]:
-        """See HttpReply."""
-        return self._reply.put_off(answer)
-
-    def send_nowait(self, status: int, fields: Fields, body: bytes) -> None:
-        """See HttpReply."""
-        self.watch.tap.saw(self.watch.leg, "out", body, status)
-        self._reply.send_nowait(status, fields, body)
-
-    def send(self, status: int, fields: Fields, body: bytes = b"") -> Awaitable[None]:
+    def send(self, status: int, fields: Fields, body: bytes = b"") -> Coroutine[Any, Any, None]:
         """See HttpReply."""
         if body:
             self.watch.tap.saw(self.watch.leg, "out", body, status)

@@ -21,6 +21,7 @@ from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.relay import SUBSCRIPTION_LIMIT, Relay
 from mcpmux.runtime.router import Router
+from mcpmux.transports.inline import in_task
 
 _KINDS = {
     "toolsListChanged": m.TOOLS_CHANGED,
@@ -100,6 +101,7 @@ async def serve_listen(request_id: Id, call: Call, notify: Notify, router: Route
 
     Cancelling it leaves no interest behind. Raises RpcError for a malformed filter.
     """
+    await in_task()
     wish = _within(router, call, read_filter(call))
     tag = raw({SUBSCRIPTION_ID: request_id})
     kinds = frozenset(_KINDS[name] for name in wish.lists)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.envelope import Notification, Request
@@ -11,8 +11,6 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.downstreams.session import Ask
-from mcpmux.runtime.errand import Errand
-from mcpmux.runtime.incoming import Forwarded
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.tap import Tap
 
@@ -57,22 +55,4 @@ class Service(Protocol):
 
     def roots_changed(self) -> None:
         """A client says that its roots have changed."""
-        ...
-
-
-@runtime_checkable
-class PromptSession(Session, Protocol):
-    """A Session that can also send requests on without waiting."""
-
-    def post(self, request: Request, ask: Ask) -> Forwarded | None:
-        """Send a request on; None, and nothing is sent, when `answer` has to. Raises RpcError."""
-        ...
-
-
-@runtime_checkable
-class PromptService(Service, Protocol):
-    """A Service that can also send calls on without waiting, so that no task has to wait for answers."""
-
-    def post(self, call: Call) -> Errand | None:
-        """Send a modern call on; None, and nothing is sent, when `answer` has to. Raises RpcError."""
         ...

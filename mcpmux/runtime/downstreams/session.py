@@ -46,11 +46,11 @@ from mcpmux.protocol.modern import LOG_LEVELS, severity
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_11_25, negotiate_legacy
-from mcpmux.runtime.errand import Errand
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.relay import ANYTHING, LIST_CHANGES, Relay
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.tap import ORIGIN, Tap, name_in, watched
+from mcpmux.transports.inline import in_task
 
 Ask = Callable[[str, Fields], Awaitable[Fields]]
 """Asks the client something (method, params) and gives its result; raises RpcError when it refuses."""
@@ -154,35 +154,22 @@ class LegacySession:
             raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
         if request.method in _MODERN_ONLY or (request.method in _TASKS and not self.knows_tasks):
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
-        return await self.forward(self._read(request), notify, ask)
+        return await self._forward(self._read(request), notify, ask)
 
-    def post(self, request: Request, ask: Ask) -> LegacyErrand | None:
-        """See PromptSession."""
-        if (self._tap is not None and not self._tap.passes) or not self._router.may_post:
-            return None
-        call = self._read(request)
-        errand = self._router.post(call, self._narrow)
-        return None if errand is None else LegacyErrand(self, call, errand, ask)
-
-    async def forward(self, call: Call, notify: Notify, ask: Ask, errand: Errand | None = None) -> Fields:
-        """The answer to a call, or to the `errand` that was made of it, in the session's revision."""
-        wanted = self._narrow(call, notify)
+    async def _forward(self, call: Call, notify: Notify, ask: Ask) -> Fields:
+        """The answer to a call, in the session's revision."""
+        wanted = self._narrow(notify)
         try:
-            result = await (
-                self._router.exchange(call, wanted) if errand is None else errand.carry_on(notify)
-            )
+            result = await self._router.exchange(call, wanted)
             while (wishes := wishes_in(result)) is not None:
+                await in_task()
                 call = repeated(call, result, await self._gather(result, wishes, ask))
                 result = await self._router.exchange(call, wanted)
-            return self.lowered(call, result)
+            return downgrade_content(call.method, downgrade_result(result), self.revision)
         except RpcError as error:
             raise downgrade_error(call.method, error) from None
 
-    def lowered(self, call: Call, result: Fields) -> Fields:
-        """The result of a call in the session's revision."""
-        return downgrade_content(call.method, downgrade_result(result), self.revision)
-
-    def _narrow(self, _call: Call, notify: Notify) -> Notify:
+    def _narrow(self, notify: Notify) -> Notify:
         async def pass_on(event: Event) -> None:
             if event.method != m.LOG_MESSAGE or self._wants(event):
                 await notify(event)
@@ -248,32 +235,6 @@ class LegacySession:
         """Whether a log message is severe enough; before `logging/setLevel` the server may send any."""
         level = self._client.log_level
         return level is None or severity(text_of(event.params.get("level"))) >= severity(level)
-
-
-class LegacyErrand:
-    """A call of a session that was passed on; see `runtime/incoming`."""
-
-    __slots__ = ("_ask", "_call", "_errand", "_session", "posted", "tell")
-
-    def __init__(self, session: LegacySession, call: Call, errand: Errand, ask: Ask) -> None:
-        self._session = session
-        self._call = call
-        self._errand = errand
-        self._ask = ask
-        self.posted = errand.posted
-        self.tell = errand.tell
-
-    def __repr__(self) -> str:
-        return f"<LegacyErrand {self._errand!r}>"
-
-    def take(self) -> Fields | None:
-        """The answer, the call being over; None when there is more to it."""
-        result = self._errand.take()
-        return None if result is None else self._session.lowered(self._call, result)
-
-    def carry_on(self, notify: Notify) -> Awaitable[Fields]:
-        """Wait for the answer. Raises RpcError."""
-        return self._session.forward(self._call, notify, self._ask, self._errand)
 
 
 async def open_session(

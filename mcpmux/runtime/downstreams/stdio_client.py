@@ -22,13 +22,12 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.runtime.downstreams.front import read_call, says_modern
 from mcpmux.runtime.downstreams.http_guard import as_error
-from mcpmux.runtime.downstreams.service import PromptService, PromptSession, Service, Session
-from mcpmux.runtime.errand import PLAIN
-from mcpmux.runtime.incoming import Forwarded
+from mcpmux.runtime.downstreams.service import Service, Session
 from mcpmux.runtime.link import INCOMING_LIMIT, Link
 from mcpmux.runtime.linking import open_link
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.runtime.upstreams.connection import unheard
+from mcpmux.transports.inline import in_task
 from mcpmux.transports.pipe import MessagePipe
 
 if TYPE_CHECKING:
@@ -49,10 +48,8 @@ class DuplexClient:
         self._principal = principal
         self._gate = gate
         self._front = front
-        self._prompt = front if isinstance(front, PromptService) else None
         self._stall = stall
         self._session: Session | None = None
-        self._prompt_session: PromptSession | None = None
         self._initialized = trio.Event()
         self._listens: set[trio.CancelScope] = set()
         self.link: Link | None = None
@@ -75,7 +72,6 @@ class DuplexClient:
                 session.close()
                 raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
             self._session = session
-            self._prompt_session = session if isinstance(session, PromptSession) else None
             session.ask_unasked = self._ask
             assert self.link is not None
             self.link.batches = allows_batch(session.revision)
@@ -93,18 +89,6 @@ class DuplexClient:
             return await self._listen(request, call, notify)
         return await self._front.answer(request.id, call, notify)
 
-    def forward(self, request: Request) -> Forwarded | None:
-        """Pass a request on at once; None or RpcError, and nothing is done, when `answer` has to."""
-        if request.method not in PLAIN or self._gate is not None or self._prompt is None:
-            return None
-        if self._front.tap is not None:  # what a request causes is told apart by the task that works for it
-            return None
-        call = read_call(request, self, self._principal)
-        if says_modern(call):
-            check_call(call)
-            return self._prompt.post(call)
-        return self._prompt_session.post(request, self._ask) if self._prompt_session is not None else None
-
     async def _ask(self, method: str, params: Fields) -> Fields:
         """Ask the client something. Raises RpcError when it refuses or has gone."""
         assert self.link is not None
@@ -114,6 +98,7 @@ class DuplexClient:
             raise RpcError(INTERNAL_ERROR, f"the client has gone: {error}") from None
 
     async def _listen(self, request: Request, call: Call, notify: Notify) -> Fields:
+        await in_task()
         with trio.CancelScope() as scope:
             self._listens.add(scope)
             try:
@@ -179,9 +164,7 @@ async def serve_pipe(
         pipe = tapped(pipe, client.watch)
     try:
         async with (
-            open_link(
-                pipe, client.answer, client.hear, objects=True, linger=linger, forward=client.forward
-            ) as link,
+            open_link(pipe, client.answer, client.hear, objects=True, linger=linger) as link,
             trio.open_nursery() as nursery,
         ):
             client.link = link

@@ -48,6 +48,7 @@ from mcpmux.runtime.merger import walk
 from mcpmux.runtime.personal import Personal
 from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.transports.inline import in_task
 
 # The tasks of servers of both eras as the extension of 2026-07-28 has them: get, update, cancel.
 #
@@ -328,6 +329,7 @@ class Tasks:
         waited = await _settle(upstream, call) if upstream.facts is None else 0.0
         if call.method == m.TOOLS_CALL:
             return await self._call_tool(upstream, call, notify, waited)
+        await in_task()
         if call.method == m.TASKS_LIST:
             return self._own_ones(upstream, call, await upstream.exchange(call, notify))
         return await self._about(upstream, call, notify)
@@ -351,10 +353,12 @@ class Tasks:
 
     async def _call_tool(self, upstream: Upstream, call: Call, notify: Notify, waited: float) -> Fields:
         if self.waits.knows(call):
+            await in_task()
             return await self.waits.resume(call, notify)
         facts = upstream.facts
         if facts is None or not tasks.offers_tasks(facts):
             return await upstream.exchange(_plain(call), notify, waited)
+        await in_task()
         if is_modern(facts.revision):
             return await self._call_modern(upstream, call, notify)
         if call.legacy and self._knows_tasks(call):
@@ -453,6 +457,7 @@ async def _settle(upstream: Upstream, call: Call) -> float:
 
     Raises RpcError when it took all of them.
     """
+    await in_task()
     began, seconds = trio.current_time(), upstream.patience(call.method)
     with trio.move_on_after(seconds) as scope:
         await upstream.settled()

@@ -19,9 +19,9 @@ from mcpmux.protocol.envelope import Request
 from mcpmux.protocol.method import PING
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.linking import open_link
 from mcpmux.runtime.tap import Watch, tapped
-from mcpmux.runtime.upstreams.connection import Channel
 from mcpmux.runtime.upstreams.sse_channel import HttpPlace, open_either, open_sse, open_streamable
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.message import HEAD_FIELDS

@@ -10,7 +10,7 @@ import enum
 import math
 from collections.abc import Awaitable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 import trio
@@ -22,17 +22,16 @@ from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.envelope import raw, text_of
 from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_error
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.inflight import Ticket
 from mcpmux.protocol.input_requests import RESPONSES, STATE, after_visits, first_error
 from mcpmux.protocol.meta import CLIENT_CAPABILITIES, LOG_LEVEL
 from mcpmux.protocol.modern import LOG_LEVELS, severity
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.tasks import without_task_support
-from mcpmux.runtime.calls import FindClient
+from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.term import Term, limited
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
-from mcpmux.runtime.upstreams.prompt_channel import PromptChannel
+from mcpmux.transports.inline import in_task
 
 log = structlog.get_logger()
 
@@ -42,78 +41,8 @@ PROBE_SECONDS = (
 SURE_SECONDS: Final = 5.0  # after a server was found to speak as agreed; many errors cost one question
 
 
-class Channel(Protocol):
-    """What carries exchanges to one server: a duplex link, or HTTP. Knows no era but its headers."""
-
-    closed: trio.Event
-    legacy_only: bool
-    """Whether no modern server is to be expected there."""
-
-    @property
-    def close_reason(self) -> TransportError:
-        """Why it ended, once `closed` is set."""
-        ...
-
-    def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Awaitable[Fields]:
-        """Send `call` as it is, and wait for its answer until the end of `term`.
-
-        Raises RpcError (the server's answer), TransportError or Overdue, when it is awaited.
-        """
-        ...
-
-    async def notify(self, method: str, params: Fields | None = None) -> None:
-        """Send a notification. Raises TransportError."""
-        ...
-
-    async def resume(self, call: Call, notify: Notify) -> Fields:
-        """Go on with a call that was parked. Raises like `exchange`."""
-        ...
-
-    async def reply(self, call: Call) -> None:
-        """Answer what a parked call asked, and wait for it no more. Raises like `exchange`."""
-        ...
-
-    def abandon(self, state: str) -> bool:
-        """The client of a parked call has gone; False when the state is not known here."""
-        ...
-
-    def ask_clients_by(self, find: FindClient) -> None:
-        """Who is asked when the server asks something that no call has caused."""
-        ...
-
-    async def listen(self) -> None:
-        """From now on hear what a legacy server says of its own accord."""
-        ...
-
-    async def older(self) -> Channel | None:
-        """After `initialize` was refused: the same server by the transport of 2024-11-05, if it has that."""
-        ...
-
-    def settle(self, facts: ServerFacts) -> None:
-        """The revision is agreed."""
-        ...
-
-    @property
-    def hearing(self) -> bool:
-        """Whether what a legacy server says of its own accord is heard; `HEARING` says when that changes."""
-        ...
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether the server has refused something as one of another era would, since `believe`."""
-        ...
-
-    def believe(self) -> None:
-        """Forget the doubts so far."""
-        ...
-
-    def give_up(self, reason: TransportError) -> None:
-        """What was agreed does not hold any more: sets `closed`."""
-        ...
-
-
 class Connection:
-    """One upstream's open conversation. `facts` is what it said about itself; `is_prompt`: see `post`."""
+    """One upstream's open conversation. `facts` is what it said about itself."""
 
     def __init__(self, channel: Channel, facts: ServerFacts, client_info: Raw) -> None:
         self._channel = channel
@@ -122,8 +51,6 @@ class Connection:
         self.task_support: dict[str, str] = {}  # what its tools said about tasks when they were last listed
         self.closed = channel.closed
         self._sure_until = -math.inf
-        self._prompt = channel if isinstance(channel, PromptChannel) else None
-        self.is_prompt = self._prompt is not None
 
     def __repr__(self) -> str:
         return f"<Connection {self.facts.revision}{' closed' if self.closed.is_set() else ''}>"
@@ -151,24 +78,6 @@ class Connection:
         """
         raise NotImplementedError
 
-    def post(self, call: Call, term: Term) -> Ticket | None:
-        """Send a call without waiting; None, and nothing is done, when that cannot be."""
-        leg = self._leg(call) if self._prompt is not None else None
-        return self._prompt.post(leg, term) if self._prompt is not None and leg is not None else None
-
-    def take(self, call: Call, ticket: Ticket) -> Fields | None:
-        """The result of a posted call, which is over then; None when there is more to it: `go_on`."""
-        return self._prompt.take(ticket) if self._prompt is not None else None
-
-    def go_on(self, call: Call, ticket: Ticket, notify: Notify, term: Term) -> Awaitable[Fields]:
-        """Wait for the rest of a posted call. Raises like `exchange`."""
-        assert self._prompt is not None
-        return self._prompt.go_on(ticket, notify, term)
-
-    def _leg(self, call: Call) -> Call | None:
-        """The call in the server's era; None when something else has to be said before."""
-        raise NotImplementedError
-
     def abandon(self, state: str) -> bool:
         """The client of a parked call has gone; False when the state is not known here."""
         return self._channel.abandon(state)
@@ -187,6 +96,7 @@ class Connection:
         """
         if not self._channel.doubtful or trio.current_time() < self._sure_until:
             return True
+        await in_task()
         self._channel.believe()
         if await self._is_recognised():
             self._sure_until = trio.current_time() + SURE_SECONDS
@@ -256,14 +166,12 @@ class LegacyConnection(Connection):
         return await self.exchange(call, notify, term)
 
     def _leg(self, call: Call) -> Call | None:
+        """The call in the session's words; None when the server has to be told another log level before."""
         level = call.meta.get(LOG_LEVEL)
         quiet = (
             level is None or severity(text_of(level)) >= self._severity or not self.facts.offers("logging")
         )
         return self._in_session(call) if quiet else None
-
-    def go_on(self, call: Call, ticket: Ticket, notify: Notify, term: Term) -> Awaitable[Fields]:
-        return _upgraded(call, super().go_on(call, ticket, notify, term))
 
     def _in_session(self, call: Call) -> Call:
         capabilities = call.meta.get(CLIENT_CAPABILITIES)
@@ -271,6 +179,7 @@ class LegacyConnection(Connection):
         return Call(call.method, call.params, meta, call.client, capabilities, call.legacy, call.principal)
 
     async def _resume(self, leg: Call, notify: Notify, term: Term | None) -> Fields:
+        await in_task()
         with limited(term):
             return await self._channel.resume(leg, notify)
 

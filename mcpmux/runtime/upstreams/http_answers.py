@@ -16,9 +16,8 @@ from mcpmux.protocol.large import read_large_reply
 from mcpmux.runtime.upstreams.http_events import batch_in, continued, message_in
 from mcpmux.runtime.upstreams.http_intake import Intake
 from mcpmux.runtime.upstreams.http_peer import HttpPeer
-from mcpmux.runtime.upstreams.http_posting import BegunStream, is_plain
 from mcpmux.runtime.upstreams.http_refusal import SessionExpired, nonsense
-from mcpmux.runtime.upstreams.http_waiting import Waiting, as_answer
+from mcpmux.runtime.upstreams.http_ticket import HttpTicket, as_answer
 from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.sse import SseDecoder
 
@@ -34,76 +33,70 @@ class AnswerReader:
     def __repr__(self) -> str:
         return f"<AnswerReader {self._peer!r}>"
 
-    async def read(
-        self, response: HttpResponse, waiting: Waiting, noted: bytes | None = None
-    ) -> Reply | ErrorReply:
-        """The answer in a response that is no event stream; `noted`: its body, if that was read already.
+    async def read(self, response: HttpResponse, ticket: HttpTicket) -> Reply | ErrorReply:
+        """The answer in a response that is no event stream.
 
         Raises SessionExpired and HttpStatusError besides.
         """
         peer = self._peer
-        if is_plain(peer, response) and (whole := noted or response.read_nowait()):
-            if noted is None:
-                peer.note(whole, 200)
-            answer = as_answer(message_in(whole), waiting)
+        body = ticket.whole or response.read_nowait()
+        if response.status == 200 and not peer.batches and body:
+            if not ticket.whole:
+                peer.note(body, 200)
+            answer = as_answer(message_in(body), ticket)
             if answer is None:
-                raise nonsense(response, whole)
+                raise nonsense(response, body)
             return answer
         if response.status == 404 and peer.session is not None:
             raise SessionExpired("the server has forgotten the session")
-        body = response.read_nowait()
         if body is None:
             received = await response.read_body()
             if response.status == 200 and not peer.watched:
                 reply = read_large_reply(received)
-                if reply is not None and reply.id == waiting.request_id:
+                if reply is not None and reply.id == ticket.id:
                     return reply
             body = bytes(received)
-        return await self._read_any(body, response, waiting)
+        return await self._read_any(body, response, ticket)
 
-    async def _read_any(self, body: bytes, response: HttpResponse, waiting: Waiting) -> Reply | ErrorReply:
+    async def _read_any(self, body: bytes, response: HttpResponse, ticket: HttpTicket) -> Reply | ErrorReply:
         peer, status = self._peer, response.status
         peer.note(body, status)
         in_batch = peer.batches and is_batch(body)
-        message = await self._take_up_to(batch_in(body), waiting) if in_batch else message_in(body)
+        message = await self._take_up_to(batch_in(body), ticket) if in_batch else message_in(body)
         if status >= 400:
             peer.note_refusal(status, message if isinstance(message, ErrorReply) else None)
             peer.check_overload(response, body)
-        answer = as_answer(message, waiting)
+        answer = as_answer(message, ticket)
         if answer is not None:
             return answer
         if status != 200:
             raise peer.status_error(response, body)
         raise nonsense(response, body)
 
-    async def read_stream(
-        self, response: HttpResponse, waiting: Waiting, begun: BegunStream | None = None
-    ) -> Reply | ErrorReply | None:
-        """The answer in an event stream; None when it breaks off before that and can be resumed.
-
-        `begun`: what was read of it already.
-        """
+    async def read_stream(self, response: HttpResponse, ticket: HttpTicket) -> Reply | ErrorReply | None:
+        """The answer in an event stream; None when it breaks off before that and can be resumed."""
         peer, status = self._peer, response.status
-        decoder = continued(waiting.decoder, peer.message_limit) if begun is None else begun.decoder
-        waiting.decoder = decoder
+        begun, ticket.stream = ticket.stream, None
+        decoder = continued(ticket.decoder, peer.message_limit) if begun is None else begun.decoder
+        ticket.decoder = decoder
         for data in begun.data if begun is not None else ():
-            answer = await self._take_up_to(peer.messages_of_event(data, status), waiting)
+            answer = await self._take_up_to(peer.messages_of_event(data, status), ticket)
             if answer is not None:
                 return answer
         while chunk := await _received(response, decoder):
-            answer = await self._take_up_to(peer.messages_in(decoder, chunk, status), waiting)
+            answer = await self._take_up_to(peer.messages_in(decoder, chunk, status), ticket)
             if answer is not None:
                 return answer
         if decoder.last_event_id and peer.legacy:
             return None
         raise TransportClosed("the response stream ended without an answer")
 
-    async def _take_up_to(self, messages: Iterable[Message], waiting: Waiting) -> Reply | ErrorReply | None:
+    async def _take_up_to(self, messages: Iterable[Message], ticket: HttpTicket) -> Reply | ErrorReply | None:
         """Take messages up to the answer, if that is among them."""
         for message in messages:
-            if isinstance(message, Reply | ErrorReply) and message.id == waiting.request_id:
+            if isinstance(message, Reply | ErrorReply) and message.id == ticket.id:
                 return message
-            await self._intake.take(message, waiting.notify, waiting.ticket)
+            await self._intake.take(message, ticket)
         return None
 
 

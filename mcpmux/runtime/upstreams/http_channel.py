@@ -1,45 +1,50 @@
 """Exchanges with one upstream over Streamable HTTP, in both eras: one POST each.
 
-Promises: the answer may come as JSON or as an event stream, over as many connections as a legacy server
-makes of it; cancelling an exchange closes its response, and tells a legacy server. A call in which a legacy
-server may ask something is carried by a task of its own, as it may have to be parked.
+    POSTed --JSON, whole-----------------------> answered
+           --an event stream that is silent----> nothing yet --its first event is the answer--> answered
+           --anything else---------------------> carried: a task reads on, and puts what comes into the ticket
+    cannot be POSTed at once ------------------> carried from the beginning
+
+Promises: the answer may come as JSON or as an event stream, over as many connections as a legacy server makes
+of it; cancelling an exchange closes its response, and tells a legacy server. A call in which a legacy server
+asks something can be parked: its response is read on meanwhile.
 
 Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 and 2025-11-25.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Final
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Final
 
 import structlog
 import trio
 
-from mcpmux.errors import LocalProtocolError, Overdue, RpcError, TransportClosed, TransportError
+from mcpmux.errors import LocalProtocolError, McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import HEADER_MISMATCH
-from mcpmux.protocol.envelope import ErrorReply, Notification, Reply, encode_notification, first_byte, raw
+from mcpmux.protocol.envelope import ErrorReply, Reply, encode_notification, first_byte
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import Headers
 from mcpmux.protocol.inflight import Ticket, encode_call
-from mcpmux.protocol.meta import PROGRESS_TOKEN, VERSION
+from mcpmux.protocol.meta import VERSION
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.runtime.calls import Calls, FindClient, Hear, result_of
+from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.incoming import Answer
 from mcpmux.runtime.link import Link
-from mcpmux.runtime.term import Term, limited
-from mcpmux.runtime.upstreams.carried import CarriedCalls
+from mcpmux.runtime.term import Term
 from mcpmux.runtime.upstreams.http_answers import AnswerReader
-from mcpmux.runtime.upstreams.http_events import is_event_stream, retry_seconds
+from mcpmux.runtime.upstreams.http_events import is_event_stream, message_in, retry_seconds
 from mcpmux.runtime.upstreams.http_intake import Intake, unheard
 from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream, stream_of
 from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer
-from mcpmux.runtime.upstreams.http_posting import SentTicket
 from mcpmux.runtime.upstreams.http_refusal import SessionExpired
-from mcpmux.runtime.upstreams.http_waiting import Waiting
+from mcpmux.runtime.upstreams.http_ticket import BegunStream, HttpTicket, as_answer
 from mcpmux.transports.http.unsent import was_unsent
 from mcpmux.transports.sse import SseDecoder
 
@@ -55,33 +60,31 @@ TOOL_PAGES: Final = 100  # of a server's tools that are searched for annotations
 _NOT_STREAMABLE: Final = (400, 404, 405)
 """What a server of HTTP+SSE answers to an `initialize` that is POSTed to its event stream's URL."""
 
-_MAY_BE_PARKED: Final = m.ASKED_DURING - {m.RESOURCES_READ}
+_MAY_ASK: Final = m.ASKED_DURING - {m.RESOURCES_READ}
 """Reading a resource is not among them: no legacy server asks for input there, and it is the hot path."""
 
 _TEACH: Final = frozenset({m.TOOLS_LIST, m.TOOLS_CALL})
 """What tells which headers a tool's arguments need."""
 
 
-class HttpChannel:
-    """One upstream over HTTP. Made by `open_http_channel`, see below."""
-
-    legacy_only = False
+class HttpChannel(Channel):
+    """One upstream over HTTP. Made by `open_http_channel`."""
 
     def __init__(
         self, peer: HttpPeer, answer: Answer, hear: Hear, nursery: trio.Nursery, older: OpenOlder | None
     ) -> None:
+        super().__init__(peer.tell, hear, peer.closed)
+        self.calls.may_ask = _MAY_ASK
         self._peer = peer
         self._open_older = older
         self._hear = hear
         self._nursery = nursery
-        self._calls = Calls(peer.tell, hear)
-        self._intake = Intake(peer, self._calls, answer, hear, nursery)
+        self._over: TransportError | None = None
+        self._intake = Intake(peer, self.calls, answer, hear, nursery)
         self._reader = AnswerReader(peer, self._intake)
-        self._carried = CarriedCalls(self._calls, nursery, self._perform)
-        self.closed = peer.closed
 
     def __repr__(self) -> str:
-        return f"<HttpChannel {self._peer!r} {self._calls!r}>"
+        return f"<HttpChannel {self._peer!r} {self.calls!r}>"
 
     @property
     def close_reason(self) -> TransportError:
@@ -115,7 +118,7 @@ class HttpChannel:
             return None
         link = await self._open_older()
         if link is not None:
-            link.ask_clients_by(self._calls.find_client)
+            link.ask_clients_by(self.calls.find_client)
         return link
 
     def head_of(self, call: Call) -> tuple[str, Headers]:
@@ -124,73 +127,26 @@ class HttpChannel:
 
     def settle(self, facts: ServerFacts) -> None:
         """From now on every request carries what the agreed revision asks for."""
+        super().settle(facts)
         self._peer.settle(facts)
-        self._calls.revision = facts.revision
 
-    def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Awaitable[Fields]:
-        """Send one request and wait for its answer.
+    def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Coroutine[Any, Any, Fields]:
+        """See Channel. Raises SessionExpired and HttpStatusError besides."""
+        if call.method in _TEACH:
+            return self._exchange_or_learn(call, notify, term)
+        return super().exchange(call, notify, term)
 
-        Raises RpcError (the server's answer), SessionExpired, HttpStatusError or another TransportError,
-        Overdue; all of them when it is awaited.
-        """
-        if self._may_be_parked(call):
-            return self._within(term, self._carried.exchange(call, notify))
-        exchange = self._exchange_or_learn if call.method in _TEACH else self._exchange
-        if self._peer.shows_token:
-            return self._within(term, exchange(call, notify, term))
-        return exchange(call, notify, term)
-
-    def post(self, call: Call, term: Term | None = None) -> Ticket | None:
-        """See PromptChannel."""
-        if term is None or not self._peer.may_post or self.closed.is_set():
-            return None
-        ticket = SentTicket(self._calls.outgoing.next_id(), call, term, self._peer)
-        if not ticket.post(term):
-            return None
-        if self._may_be_parked(call):
-            self._calls.outgoing.adopt(ticket)
-        return ticket
-
-    def take(self, ticket: Ticket) -> Fields | None:
-        """See PromptChannel."""
-        if not isinstance(ticket, SentTicket) or ticket.events or ticket.asked:
-            return None
-        try:
-            result = ticket.take_result()
-        except BaseException:
-            self._calls.outgoing.close(ticket)
-            raise
-        if result is not None:
-            self._calls.outgoing.close(ticket)
-        return result
-
-    def go_on(self, ticket: Ticket, notify: Notify, term: Term | None = None) -> Awaitable[Fields]:
-        """See PromptChannel. Raises as `exchange` does."""
-        if isinstance(ticket, SentTicket) and self._may_be_parked(ticket.call):
-            return self._within(term, self._carried.go_on(ticket, notify))
-        exchange = self._exchange_or_learn if ticket.call.method in _TEACH else self._exchange
-        return exchange(ticket.call, notify, term, ticket if isinstance(ticket, SentTicket) else None)
-
-    def _may_be_parked(self, call: Call) -> bool:
-        return self._peer.legacy and call.method in _MAY_BE_PARKED
-
-    async def _within(self, term: Term | None, exchange: Awaitable[Fields]) -> Fields:
-        with limited(term):
-            return await exchange
-
-    async def _exchange_or_learn(
-        self, call: Call, notify: Notify, term: Term | None, posted: SentTicket | None = None
-    ) -> Fields:
+    async def _exchange_or_learn(self, call: Call, notify: Notify, term: Term | None) -> Fields:
         if call.method == m.TOOLS_LIST:
-            result = await self._exchange(call, notify, term)
+            result = await super().exchange(call, notify, term)
             return self._without_invalid(result) if VERSION in call.meta else result
         try:
-            return await self._exchange(call, notify, term, posted)
+            return await super().exchange(call, notify, term)
         except RpcError as error:
             if error.code != HEADER_MISMATCH:
                 raise
         await self._learn_tools(call, term)
-        return await self._exchange(call, notify, term)
+        return await super().exchange(call, notify, term)
 
     def _without_invalid(self, result: Fields) -> Fields:
         for tool, reason in self._peer.tools.learn(result):
@@ -202,120 +158,164 @@ class HttpChannel:
         cursor: Raw | None = None
         for _ in range(TOOL_PAGES):
             params = {} if cursor is None else {"cursor": cursor}
-            result = await self._exchange(Call(m.TOOLS_LIST, params, call.meta), unheard, term)
+            result = await super().exchange(Call(m.TOOLS_LIST, params, call.meta), unheard, term)
             self._peer.tools.learn(result)
             cursor = result.get("nextCursor")
             if cursor is None or first_byte(cursor) != b'"':
                 return
 
-    async def _exchange(
-        self, call: Call, notify: Notify, term: Term | None, posted: SentTicket | None = None
-    ) -> Fields:
-        """`posted`: what `post` gave for the call."""
-        request_id = self._calls.outgoing.next_id() if posted is None else posted.id
-        token = call.meta.get(PROGRESS_TOKEN)
+    # One request
 
-        async def pass_on(event: Event) -> None:
-            if call.method == m.LISTEN and event.method != m.ACKNOWLEDGED:
-                self._hear(Notification(event.method, raw(event.params)))
-            elif event.method != m.PROGRESS:
-                await notify(event)
-            elif token is not None:
-                await notify(Event(event.method, {**event.params, PROGRESS_TOKEN: token}))
+    def _open(self, call: Call) -> HttpTicket:
+        outgoing = self.calls.outgoing
+        ticket = HttpTicket(outgoing.next_id(), call, self._take)
+        outgoing.adopt(ticket)
+        if self._peer.watched:
+            ticket.context = copy_context()  # which says for what exchange it is
+        return ticket
 
-        waiting = Waiting(request_id, pass_on, None, term)
+    def _send_now(self, ticket: Ticket) -> bool:
+        assert isinstance(ticket, HttpTicket)
+        if self._over is not None:
+            raise self._over
+        peer = self._peer
+        # The answer to `initialize` says more than its body.
+        if peer.may_post and not self.closed.is_set() and ticket.call.method != m.INITIALIZE:
+            ticket.sent = peer.post(ticket.call, encode_call(ticket.id, ticket.call), ticket.hear)
+        if ticket.sent is None:
+            self._carry(ticket)
+        return True
+
+    def _take(self, ticket: HttpTicket) -> None:
+        """Something has come for a call that was POSTed, or the end of its connection. Never waits."""
+        sent, peer = ticket.sent, self._peer
+        response = sent.take_begun() if sent is not None else None
+        if sent is None or response is None or response.status != 200 or peer.batches:
+            self._carry(ticket)
+            return
         try:
-            answer = await self._answer_to(call, waiting, posted)
+            answer: Reply | ErrorReply | None = None
+            if not is_event_stream(response):
+                ticket.whole = whole = response.read_nowait()
+                if whole:
+                    peer.note(whole, 200)
+                    answer = as_answer(message_in(whole), ticket)
+            else:
+                stream = ticket.stream = ticket.stream or BegunStream(peer.message_limit)
+                if stream.read(response) and len(stream.data) <= 1:
+                    if not stream.data and not response.is_whole:
+                        sent.hear_more(ticket.hear)
+                        return
+                    answer = self._answer_alone(ticket, stream)
         except BaseException:
-            if self._peer.legacy:
-                await self._say_cancelled(waiting)
+            response.release()
+            ticket.sent = None
             raise
-        return result_of(answer)
+        if answer is None:
+            self._carry(ticket)
+            return
+        ticket.sent = None
+        response.finish()
+        ticket.settle(answer)
 
-    async def _answer_to(
-        self, call: Call, waiting: Waiting, posted: SentTicket | None = None
-    ) -> Reply | ErrorReply:
-        """Send a call and read until its answer, over as many connections as its stream takes."""
-        body, term = encode_call(waiting.request_id, call), waiting.term
-        until = math.inf if term is None else term.deadline
+    def _answer_alone(self, ticket: HttpTicket, stream: BegunStream) -> Reply | ErrorReply | None:
+        """The answer, when it is the only event so far."""
+        if not stream.data:
+            return None
+        answer = as_answer(message_in(stream.data[0]), ticket)
+        if answer is not None:
+            self._peer.note_event(stream.data[0], 200)
+        return answer
+
+    def _carry(self, ticket: HttpTicket) -> None:
+        """From now on a task reads what comes for a call; it sends the call, too, if that was not done."""
+        scope = ticket.carrier = trio.CancelScope()
+        name = f"carry {ticket.call.method}"
+        start = partial(self._nursery.start_soon, self._carry_on, ticket, scope, name=name)
+        if ticket.context is None:
+            start()
+        else:
+            ticket.context.run(start)
+
+    async def _carry_on(self, ticket: HttpTicket, scope: trio.CancelScope) -> None:
         try:
-            response = await self._peer.ask(call, body, until, posted.sent if posted is not None else None)
-        except BaseException as error:
-            waiting.unsent = was_unsent(error)
+            with scope:
+                if ticket.sent is not None or not scope.cancel_called:  # else it was taken back before
+                    ticket.settle(await self._answer_to(ticket))
+        except McpmuxError as error:
+            ticket.settle(error)
+        finally:
+            ticket.carrier = None
+
+    async def _answer_to(self, ticket: HttpTicket) -> Reply | ErrorReply:
+        """Send a call, if that was not done, and read until its answer; cancelled, tell the server."""
+        try:
+            return await self._read_answer(ticket)
+        except (trio.Cancelled, TransportClosed):
+            if ticket.answer is None and not ticket.unsent:
+                await self._say_cancelled(ticket)
             raise
-        begun, whole = (None, None) if posted is None else (posted.stream, posted.whole)
+
+    async def _read_answer(self, ticket: HttpTicket) -> Reply | ErrorReply:
+        """Over as many connections as the stream of the answer takes."""
+        sent, ticket.sent = ticket.sent, None
+        try:
+            response = await self._peer.ask(ticket.call, encode_call(ticket.id, ticket.call), sent)
+        except BaseException as error:
+            ticket.unsent = was_unsent(error)
+            raise
+        answer: Reply | ErrorReply | None = None
         try:
             if is_event_stream(response):
-                response.take_time()
-                with limited(term):
-                    answer = await self._reader.read_stream(response, waiting, begun)
+                answer = await self._reader.read_stream(response, ticket)
                 if answer is not None:
                     response.finish()
             else:
-                answer = await self._reader.read(response, waiting, whole)
+                answer = await self._reader.read(response, ticket)
         except SessionExpired as expired:
             self._peer.lose(expired)
             raise
         finally:
             response.release()
-        while answer is None and waiting.decoder is not None:
-            with limited(term):
-                answer = await self._resume_stream(waiting, waiting.decoder)
+        while answer is None and ticket.decoder is not None:
+            answer = await self._resume_stream(ticket, ticket.decoder)
         if answer is None:
             raise LocalProtocolError("no answer, and no stream that it could come in")
         return answer
 
-    async def _perform(self, ticket: Ticket) -> Reply | ErrorReply:
-        """Send the call of a ticket, if that was not done; what comes before its answer goes into it."""
-
-        async def pass_on(event: Event) -> None:
-            ticket.push(event)
-
-        waiting = Waiting(ticket.id, pass_on, ticket)
-        posted = ticket if isinstance(ticket, SentTicket) else None
-        try:
-            return await self._answer_to(ticket.call, waiting, posted)
-        except (trio.Cancelled, Overdue):
-            if ticket.answer is None:
-                await self._say_cancelled(waiting)
-            raise
-
-    def fail_calls(self) -> None:
-        """The channel is over: whoever still waits hears it."""
-        self._carried.end(self.close_reason)
-        self._calls.outgoing.fail_all(self.close_reason)
-
-    async def resume(self, call: Call, notify: Notify) -> Fields:
-        """Go on with a parked call. Raises RpcError for a state that is not known (any more)."""
-        return await self._carried.resume(call, notify)
-
-    async def reply(self, call: Call) -> None:
-        """Answer what a parked call asked, and wait for it no more. Raises like `resume`."""
-        await self._carried.reply(call)
-
-    def abandon(self, state: str) -> bool:
-        """The client of a parked call has gone; False when no call was parked with that state."""
-        return self._carried.abandon(state)
-
-    async def _resume_stream(self, waiting: Waiting, decoder: SseDecoder) -> Reply | ErrorReply | None:
+    async def _resume_stream(self, ticket: HttpTicket, decoder: SseDecoder) -> Reply | ErrorReply | None:
         """Go on reading a broken event stream where it broke off (2025-11-25 and earlier)."""
         await trio.sleep(retry_seconds(decoder))
         async with stream_of(self._peer, decoder.last_event_id) as response:
             if not is_event_stream(response):
                 raise TransportClosed("the response stream ended without an answer and is not resumed")
-            return await self._reader.read_stream(response, waiting)
+            return await self._reader.read_stream(response, ticket)
 
-    async def _say_cancelled(self, waiting: Waiting) -> None:
+    def _abandon(self, ticket: Ticket) -> None:
+        assert isinstance(ticket, HttpTicket)
+        if ticket.carrier is not None:
+            ticket.carrier.cancel(reason="the client gave up")
+        elif ticket.sent is not None:
+            ticket.sent.abandon()
+            if self._over is None:
+                self._nursery.start_soon(self._say_cancelled, ticket)
+
+    def fail_calls(self) -> None:
+        """The channel is over: whoever still waits hears it."""
+        self._over = self.close_reason
+        for ticket in self.calls.outgoing:
+            if isinstance(ticket, HttpTicket) and ticket.sent is not None:
+                ticket.sent.abandon()
+                ticket.sent = None
+        self.calls.outgoing.fail_all(self._over)
+
+    async def _say_cancelled(self, ticket: HttpTicket) -> None:
         """Closing the stream says nothing to a legacy server: only a notification does."""
-        if waiting.unsent or self.closed.is_set():
+        if not self._peer.legacy or self.closed.is_set():
             return
-        params = {"requestId": waiting.request_id, "reason": "the client gave up"}
+        params = {"requestId": ticket.id, "reason": "the client gave up"}
         with trio.move_on_after(FAREWELL_SECONDS, shield=True), suppress(TransportError):
             await self._peer.tell(encode_notification(m.CANCELLED, params))
-
-    def ask_clients_by(self, find: FindClient) -> None:
-        """Who is asked when the server asks something that no call has caused."""
-        self._calls.find_client = find
 
     async def listen(self) -> None:
         """Hear what a legacy server says of its own accord, from now on; it may not offer that."""

@@ -11,9 +11,7 @@ from typing import Final
 from mcpmux.errors import RpcError
 from mcpmux.protocol.envelope import (
     BadMessage,
-    ErrorReply,
     Message,
-    Reply,
     decode_message,
     decode_reply,
     is_batch,
@@ -49,12 +47,11 @@ def messages_of(data: bytes, *, batches: bool) -> Sequence[Message]:
 
 
 def batch_in(body: bytes) -> list[Message]:
-    """The messages in a batch, answers last: whoever waits for one reads no further."""
+    """The messages in a batch."""
     try:
-        messages = [member for member in read_batch(body) if not isinstance(member, BadMessage)]
+        return [member for member in read_batch(body) if not isinstance(member, BadMessage)]
     except BadMessage:
         return []
-    return sorted(messages, key=lambda message: isinstance(message, Reply | ErrorReply))
 
 
 def is_event_stream(response: HttpResponse) -> bool:

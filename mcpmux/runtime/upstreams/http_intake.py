@@ -11,7 +11,7 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Event, Notify
+from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import (
     Message,
     Notification,
@@ -21,12 +21,12 @@ from mcpmux.protocol.envelope import (
     encode_reply,
     id_of,
 )
-from mcpmux.protocol.inflight import Ticket
 from mcpmux.protocol.input_requests import ASKS
 from mcpmux.protocol.tasks import related_task
 from mcpmux.runtime.calls import Calls, Hear
 from mcpmux.runtime.incoming import Answer
 from mcpmux.runtime.upstreams.http_peer import HttpPeer
+from mcpmux.runtime.upstreams.http_ticket import HttpTicket
 
 _OF_REQUESTS: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE, m.ACKNOWLEDGED})
 """What means nothing where there is no request that it belongs to."""
@@ -48,44 +48,40 @@ class Intake:
     def __repr__(self) -> str:
         return f"<Intake {self._peer!r}>"
 
-    async def take(self, message: Message, notify: Notify | None, ticket: Ticket | None) -> None:
-        """A message on the stream of one request: what belongs to that goes to `notify`.
-
-        Without `notify` the stream is no request's. `ticket` is that of the request when its answer is waited
-        for elsewhere.
-        """
+    async def take(self, message: Message, ticket: HttpTicket | None) -> None:
+        """A message on the stream of one request, or without a `ticket` on the server's own stream."""
         if isinstance(message, Notification):
-            await self._take_notification(message, notify)
+            self._take_notification(message, ticket)
         elif isinstance(message, Request):
             await self._take_question(message, ticket)
 
-    async def take_unasked(self, message: Message) -> None:
-        """A message on the server's own stream."""
-        await self.take(message, None, None)
-
-    async def _take_question(self, request: Request, ticket: Ticket | None) -> None:
-        if request.method in ASKS and ticket is not None and ticket.call.method != m.RESOURCES_SUBSCRIBE:
-            await self._calls.take_question(request, ticket)
-        elif request.method in ASKS:
-            self._nursery.start_soon(self._calls.take_question, request, ticket, name="server's question")
-        else:
+    async def _take_question(self, request: Request, ticket: HttpTicket | None) -> None:
+        if request.method not in ASKS:
             await self._serve(request)
+            return
+        asked = ticket if ticket is not None and ticket.call.method in self._calls.may_ask else None
+        if asked is not None and asked.call.method != m.RESOURCES_SUBSCRIBE:
+            await self._calls.take_question(request, asked)
+        else:
+            self._nursery.start_soon(self._calls.take_question, request, asked, name="server's question")
 
-    async def _take_notification(self, message: Notification, notify: Notify | None) -> None:
+    def _take_notification(self, message: Notification, ticket: HttpTicket | None) -> None:
         try:
             params = decode_fields(message.params)
         except ValueError:
             return
-        if message.method == m.PROGRESS and related_task(params) is not None:
-            self._hear(message)  # goes on when the call that made the task has been answered
-        elif message.method == m.CANCELLED:
+        method = message.method
+        if method == m.CANCELLED:
             self._calls.withdraw_question(id_of(params.get("requestId")))
-        elif message.method in m.UNASKED:
+        elif method in m.UNASKED or (method == m.PROGRESS and related_task(params) is not None):
+            self._hear(message)  # progress of a task goes on when the call that made it has been answered
+        elif ticket is None:
+            if method not in _OF_REQUESTS:
+                self._hear(message)
+        elif ticket.call.method == m.LISTEN and method != m.ACKNOWLEDGED:
             self._hear(message)
-        elif notify is not None:
-            await notify(Event(message.method, params))
-        elif message.method not in _OF_REQUESTS:
-            self._hear(message)
+        else:
+            ticket.push(Event(method, params))
 
     async def _serve(self, request: Request) -> None:
         """A legacy server asks something while it works on our request: answer in a POST of its own."""

@@ -32,11 +32,11 @@ async def open_http_channel(
     peer = HttpPeer(pool, target, tuple(headers), message_limit, watch, credential)
     async with trio.open_nursery() as nursery:
         channel = HttpChannel(peer, answer, hear, nursery, older)
-        nursery.start_soon(pool.punctuality.run, name="http deadlines")
+        nursery.start_soon(channel.deadlines.run, name="http deadlines")
+        nursery.start_soon(pool.punctuality.run, name="ends of http streams")
         try:
             yield channel
         finally:
             channel.fail_calls()
-            pool.interrupt()
             await peer.end_session()
             nursery.cancel_scope.cancel()

@@ -78,7 +78,7 @@ async def hear_own_stream(peer: HttpPeer, intake: Intake, hear: Hear, listening:
                 decoder = continued(decoder, peer.message_limit)
                 async for chunk in response:
                     for message in peer.messages_in(decoder, chunk, response.status):
-                        await intake.take_unasked(message)
+                        await intake.take(message, None)
         except TransportError as error:
             log.debug("the server's stream broke off", reason=str(error))
             if isinstance(error, HttpStatusError):

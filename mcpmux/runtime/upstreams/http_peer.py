@@ -8,7 +8,6 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -132,36 +131,33 @@ class HttpPeer:
         """Whether `post` is worth a try: it has no token to wait for, and a connection."""
         return self._credential is None and self._pool.may_post
 
-    def post(self, call: Call, body: bytes, until: float, hear: Callable[[], None]) -> SentRequest | None:
+    def post(self, call: Call, body: bytes, hear: Callable[[], None]) -> SentRequest | None:
         """POST a call as `ask` does, without waiting, if it `may_post`; None when that cannot be.
 
         See `HttpPool.post`.
         """
         headers, more = self._headers(call)
         idempotent = call.method in m.IDEMPOTENT
+        if self._watch is not None:
+            more += TRACE_HEADERS.get()
         sent = self._pool.post(
-            "POST", self._target, headers, body, idempotent=idempotent, more=more, until=until, hear=hear
+            "POST", self._target, headers, body, idempotent=idempotent, more=more, hear=hear
         )
         if sent is not None and self._watch is not None:
             self._watch.tap.saw(self._watch.leg, "out", body)
         return sent
 
-    async def ask(
-        self, call: Call, body: bytes, until: float, sent: SentRequest | None = None
-    ) -> HttpResponse:
+    async def ask(self, call: Call, body: bytes, sent: SentRequest | None = None) -> HttpResponse:
         """POST a call that was encoded as `body`; releasing the response early is how HTTP says "cancelled".
 
-        `until`: see `HttpPool.send`; getting a token is not counted. `sent`: the call was posted already.
-        Raises ConnectFailed and other TransportErrors, Overdue.
+        `sent`: the call was posted already. Raises ConnectFailed and other TransportErrors.
         """
         headers, more = self._headers(call)
         idempotent = call.method in m.IDEMPOTENT
         if self._watch is not None and sent is None:
             self._watch.tap.saw(self._watch.leg, "out", body)
             more += TRACE_HEADERS.get()
-        response = await self._send(
-            "POST", headers, body, idempotent=idempotent, more=more, until=until, sent=sent
-        )
+        response = await self._send("POST", headers, body, idempotent=idempotent, more=more, sent=sent)
         if call.method == m.INITIALIZE:
             self._note_session(response)
         return response
@@ -174,7 +170,6 @@ class HttpPeer:
         *,
         idempotent: bool,
         more: Headers = (),
-        until: float = math.inf,
         sent: SentRequest | None = None,
     ) -> HttpResponse:
         """A response, to be released, with a token and wherever redirects lead. Raises the same as `ask`."""
@@ -194,7 +189,6 @@ class HttpPeer:
                         body,
                         idempotent=idempotent,
                         more=more + shown,
-                        until=until,
                     )
             except ConnectFailed as error:
                 self.lose(error)

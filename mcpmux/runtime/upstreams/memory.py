@@ -35,6 +35,7 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.upstreams.flight import Flights, share
+from mcpmux.transports.inline import in_task
 
 # Reads in a row that nobody else may have, until a server's reads are not looked at for a while.
 DOUBTS: Final = 32
@@ -131,7 +132,6 @@ class Memory:
         self._is_shared = config.session == "shared"
         self._doubts = 0
         self._passing = 0
-        self._due = False  # one that was not sent at once is to be looked at
         self._public: set[str] = set()  # lists that are the same for everybody, as far as is known
         # Of one generation each, so that nobody joins one that began before something was done.
         self._reads: Flights[tuple[Key, int], _Brought] = {}
@@ -198,21 +198,8 @@ class Memory:
     def passes(self) -> bool:
         """Whether a read is not worth a look, as this server's were for nobody else for a while.
 
-        One of many is looked at, and those that come while it is on its way are not.
+        One of many is looked at.
         """
-        if self._due:
-            self._due = False
-            return not self.modern
-        return self._pass_one()
-
-    def passes_at_once(self) -> bool:
-        """The same for a read that is asked about again, by `passes`, when it does not."""
-        if self._pass_one():
-            return True
-        self._due = True
-        return False
-
-    def _pass_one(self) -> bool:
         if self._passing:
             self._passing -= 1
             return True
@@ -248,8 +235,12 @@ class Memory:
             patience.deadline = math.inf  # the server answers: its own time for this begins now
             return await lead()
 
-        with trio.move_on_after(seconds if flight in self._reads else math.inf) as patience:
-            who = self._audience(call)
+        who = self._audience(call)
+        if flight not in self._reads:  # somebody else's is not waited for
+            brought, _ = await share(self._reads, flight, who, lead, _is_for_others, is_own_answer)
+            return dict(brought.result)
+        await in_task()
+        with trio.move_on_after(seconds) as patience:
             brought, shared = await share(
                 self._reads, flight, who, lead, _is_for_others, is_own_answer, alone
             )
@@ -285,7 +276,6 @@ class Memory:
         """A read was looked at: what it has brought was for everybody, or not."""
         if public:
             self._doubts = self._passing = 0
-            self._due = False
         elif self._doubts < DOUBTS:
             self._doubts += 1
             self._passing = PASSED if self._doubts == DOUBTS else 0

@@ -41,15 +41,16 @@ from mcpmux.protocol.meta import LOG_LEVEL
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.calls import FindClient, Hear
+from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.tap import EXCHANGE, Watch
 from mcpmux.runtime.term import Term
 from mcpmux.runtime.upstreams.condition import Condition, OnChange, when_again
-from mcpmux.runtime.upstreams.connection import Channel, Connection, Eras, connect
+from mcpmux.runtime.upstreams.connection import Connection, Eras, connect
 from mcpmux.runtime.upstreams.health import Health
 from mcpmux.runtime.upstreams.news import News
-from mcpmux.runtime.upstreams.posted import Posted
 from mcpmux.runtime.upstreams.repeating import may_repeat, pause_before_repeating
 from mcpmux.runtime.upstreams.subscriber import Subscriber
+from mcpmux.transports.inline import in_task
 from mcpmux.transports.wall import walled
 
 log = structlog.get_logger()
@@ -121,41 +122,38 @@ class Upstream(Condition):
         """Clients may know lists without it, or with what it had before: they are told once it is there."""
         self._is_news = True
 
-    async def exchange(
-        self, call: Call, notify: Notify, waited: float = 0.0, posted: Posted | None = None
-    ) -> Fields:
+    async def exchange(self, call: Call, notify: Notify, waited: float = 0.0) -> Fields:
         """One call to this upstream, within its deadline, which progress renews up to a maximum.
 
-        `waited`: seconds of it that are over; `posted`: what `post` gave for it. Raises RpcError: the
-        upstream's own, or one that says why there is no answer.
+        `waited`: seconds of it that are over. Raises RpcError: the upstream's own, or one that says why there
+        is no answer.
         """
         seconds = self.patience(call.method)
-        if posted is None:
-            if self.held is not None:
-                raise self.error(UPSTREAM_UNAVAILABLE, self.held)
-            if self.silent:
-                self.check_breaker()
-            term = Term(seconds, waited, self.config.max_request_timeout)
-            self.begin(call)
-        else:
-            term = posted.term
+        if self.held is not None:
+            raise self.error(UPSTREAM_UNAVAILABLE, self.held)
+        if self.silent:
+            self.check_breaker()
+        term = Term(seconds, waited, self.config.max_request_timeout)
 
         async def pass_on(event: Event) -> None:
             term.renew()
             if self._passes(event, call):
                 await notify(event)
 
-        entered = posted is not None
+        entered = False
+        self.begin(call)
         try:
-            if not entered and seconds < math.inf:  # what has no end would keep its slot from everybody
+            if seconds < math.inf:  # what has no end would keep its slot from everybody
                 entered = self.turnstile.enter()
                 if not entered:
+                    await in_task()
                     with term.limit():
                         entered = await self.turnstile.wait(call)
             if self.watch is not None and self.watch.trace is not None:
+                await in_task()
                 exchange = partial(self._exchange, notify=pass_on, term=term)
                 return await self.watch.trace(self.watch.leg, call, exchange)
-            return await self._exchange(call, pass_on, term, posted)
+            return await self._exchange(call, pass_on, term)
         except Overdue:
             pass  # what that means depends on what was waited for
         finally:
@@ -180,41 +178,6 @@ class Upstream(Condition):
             return False  # a session's log messages are nothing that this call has asked for
         self.unasked_logs += 1
         return self.space.transparent
-
-    def post(self, call: Call) -> Posted | None:
-        """Send a call, which `take` or `exchange` ends; None, and nothing is done, when that must wait."""
-        connection = self.connection
-        if connection is None or not connection.is_prompt or self.silent or self.held is not None:
-            return None
-        seconds = self.patience(call.method)
-        traced = self.watch is not None and self.watch.trace is not None
-        if traced or seconds == math.inf or not self.turnstile.enter():
-            return None
-        term = Term(seconds, 0.0, self.config.max_request_timeout)
-        ticket = None
-        self.begin(call)
-        try:
-            ticket = connection.post(call, term)
-        finally:
-            if ticket is None:
-                self.finish(call, entered=True)
-        if ticket is not None and self.watch is not None:
-            self.watch.routed(self.name)
-        return None if ticket is None else Posted(call, term, ticket, connection)
-
-    def take(self, posted: Posted) -> Fields | None:
-        """The result of a posted call, which is over then; None when there is more to it: `exchange`."""
-        try:
-            result = posted.connection.take(posted.call, posted.ticket)
-        except BaseException:
-            self.finish(posted.call, entered=True)
-            raise
-        if result is None:
-            return None
-        self.finish(posted.call, entered=True)
-        if self.silent:
-            self.heard()
-        return upgrade_result(posted.call.method, result)
 
     def begin(self, call: Call) -> None:
         """An exchange is on its way: what is remembered is older than what it may do."""
@@ -251,28 +214,25 @@ class Upstream(Condition):
         finally:
             self._generations.act(self.name)
 
-    async def _exchange(self, call: Call, notify: Notify, term: Term, posted: Posted | None = None) -> Fields:
-        if self.watch is not None and posted is None:
+    async def _exchange(self, call: Call, notify: Notify, term: Term) -> Fields:
+        if self.watch is not None:
             self.watch.routed(self.name)
         for attempt in (1, 2):
-            if posted is not None:
-                connection, sent = posted.connection, posted.go_on(notify)
-                posted = None
-            else:
-                connection = self.connection or await self._connected_within(term)
-                sent = None
+            connection = self.connection or await self._connected_within(term)
             try:
-                result = await (sent or connection.exchange(call, notify, term))
+                result = await connection.exchange(call, notify, term)
             except RpcError as error:
                 self.heard()
                 refusal = error if call.method != m.RESOURCES_READ else upgrade_refusal(call.params, error)
                 if attempt == 2 or not may_repeat(call, error, holds=False):
                     raise refusal from None
+                await in_task()
                 with term.limit():
                     if await connection.holds():
                         raise refusal from None
                 self._forget(connection)
             except TransportError as loss:
+                await in_task()
                 with term.limit():
                     holds = await connection.holds()
                     pause = pause_before_repeating(loss, term.left)
@@ -290,6 +250,7 @@ class Upstream(Condition):
         raise LocalProtocolError("unreachable")
 
     async def _connected_within(self, term: Term) -> Connection:
+        await in_task()
         with term.limit():
             return await self._connected()
 

@@ -21,7 +21,6 @@ from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.tap import AT_ONCE
 from mcpmux.traffic.audit.chain import AuditFiles, AuditUnusable
 from mcpmux.traffic.audit.record import (
     FRAGMENT_LIMIT,
@@ -34,6 +33,7 @@ from mcpmux.traffic.audit.record import (
     when,
 )
 from mcpmux.traffic.observer import Exchange
+from mcpmux.transports.inline import AT_ONCE
 
 if TYPE_CHECKING:
     from outcome import Outcome

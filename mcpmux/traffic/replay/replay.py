@@ -24,7 +24,8 @@ from mcpmux.protocol.principal import ANYONE
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_11_25
 from mcpmux.runtime.calls import Question
-from mcpmux.runtime.upstreams.connection import Channel, unheard
+from mcpmux.runtime.channel import Channel
+from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.traffic.reading.dialogue import Answer, Dialogue, Note, Step, Turn
 from mcpmux.traffic.replay.difference import acknowledged, captured, compare, error_value, result_value
 from mcpmux.traffic.replay.mapping import Mapping, Unmapped

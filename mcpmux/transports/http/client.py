@@ -8,7 +8,6 @@ gives a request an end in time runs `punctuality` besides; no other task works b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, Self
@@ -23,7 +22,7 @@ from mcpmux.transports.http.encoding import JOIN_BYTES, encode_fields, encode_re
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Proxy, Route, direct_route
 from mcpmux.transports.http.unsent import not_sent_yet
-from mcpmux.transports.punctuality import Punctuality, limit
+from mcpmux.transports.punctuality import Punctuality
 from mcpmux.transports.reception import Reception
 
 FRESH_SECONDS: Final = 0.2  # no server closes a connection so soon after it was used
@@ -66,7 +65,6 @@ class HttpPool:
         self._ending: dict[HttpConnection, None] = {}  # idle as soon as their streams have ended
         self._fresh_seconds = min(FRESH_SECONDS, self.limits.idle_seconds)
         self._closed = False
-        self._interrupted = False
         self._clock: Callable[[], float] | None = None
 
     def __repr__(self) -> str:
@@ -83,13 +81,6 @@ class HttpPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def interrupt(self) -> None:
-        """Requests that have an end in time raise TransportClosed from now on: nobody runs `punctuality`."""
-        self._interrupted = True
-        for connection in self.punctuality.watched:
-            if isinstance(connection, HttpConnection):
-                connection.give_up(TransportClosed("interrupted"))
 
     def close(self) -> None:
         """Close what is idle now, and the rest as its requests end."""
@@ -108,16 +99,14 @@ class HttpPool:
         *,
         idempotent: bool,
         more: Fields = (),
-        until: float = math.inf,
     ) -> HttpResponse:
         """A response whose head is in, to be released. `target` is path and query as they are sent.
 
         `more` headers are for what is different each time, `headers` for what is the same again and again.
-        `until`, in trio's time, also holds for reading the response.
 
         Raises ConnectFailed, TransportClosed (no answer came; an `idempotent` request that met a dying
-        connection was repeated before), RemoteProtocolError, Overdue, or TransportError when too many
-        requests wait already.
+        connection was repeated before), RemoteProtocolError, or TransportError when too many requests wait
+        already.
         """
         head = self._encode_head(method, target, headers, len(body), more)
         if self._closed:
@@ -126,24 +115,20 @@ class HttpPool:
         if self._running < self.limits.connections:
             self._running += 1
         else:
-            with not_sent_yet(), limit(until):
+            with not_sent_yet():
                 await self._wait_for_turn()
         try:
-            if self._interrupted:  # perhaps while this waited for its turn
-                with not_sent_yet():
-                    self._check_time(until)
             connection = self._take_idle(idempotent)
             if connection is not None:
                 connection.take_over()
                 try:
-                    await connection.exchange(head, body, until)
+                    await connection.exchange(head, body)
                 except TransportClosed:
                     if connection.parser.wire_bytes or not idempotent:
                         raise
-                    self._check_time(until)
                     connection = None
             if connection is None:
-                connection = await self._exchange_anew(head, body, until)
+                connection = await self._exchange_anew(head, body)
             if self.asked_proxy is not None:
                 self._check(connection, self.asked_proxy)
         except BaseException:
@@ -156,7 +141,7 @@ class HttpPool:
         """Whether something may be posted now: an idle connection is received for, and the pool is open."""
         if self._reception is None or not self._idle or self._running >= self.limits.connections:
             return False
-        return not (self._closed or self._interrupted)
+        return not self._closed
 
     def post(
         self,
@@ -167,7 +152,6 @@ class HttpPool:
         *,
         idempotent: bool,
         more: Fields = (),
-        until: float,
         hear: Callable[[], None],
     ) -> SentRequest | None:
         """Send a request as `send` does, but without waiting for anything, when it `may_post`.
@@ -182,26 +166,20 @@ class HttpPool:
             return None
         request = self._encode_head(method, target, headers, len(body), more) + body
         connection = self._take_idle(idempotent)
-        if connection is None or not connection.post(request, until, reception, hear):
+        if connection is None or not connection.post(request, reception, hear):
             return None
         self._running += 1
-        return SentRequest(connection, self, request, until, idempotent=idempotent)
+        return SentRequest(connection, self, request, idempotent=idempotent)
 
-    async def go_on(
-        self, connection: HttpConnection, request: bytes, until: float, *, idempotent: bool
-    ) -> HttpResponse:
+    async def go_on(self, connection: HttpConnection, request: bytes, *, idempotent: bool) -> HttpResponse:
         """The response to a request that was posted on `connection`. Raises as `send` does."""
         try:
             try:
                 await connection.wait_for_head()
-                if not connection.parser.complete and self._interrupted and until < math.inf:
-                    connection.close()  # nobody sees to it that the rest comes in time
-                    self._check_time(until)
             except TransportClosed:
                 if connection.parser.wire_bytes or not idempotent:
                     raise
-                self._check_time(until)
-                connection = await self._exchange_anew(request, b"", until)
+                connection = await self._exchange_anew(request, b"")
         except BaseException:
             self._end_turn()
             raise
@@ -222,25 +200,15 @@ class HttpPool:
             return b"%bContent-Length: %d\r\n\r\n" % (head, length)
         return head + b"\r\n"
 
-    async def _exchange_anew(self, head: bytes, body: bytes, until: float) -> HttpConnection:
+    async def _exchange_anew(self, head: bytes, body: bytes) -> HttpConnection:
         """Send on a new connection, and receive the head of the response."""
         if self._ending and self._running + len(self._ending) > self.limits.connections:
             self._close_ending()
-        with not_sent_yet(), limit(until):
+        with not_sent_yet():
             wire = await self.route.open()
-            try:
-                self._check_time(until)
-            except TransportClosed:
-                wire.close()
-                raise
         connection = HttpConnection(wire, self.punctuality, self.limits.head_bytes, self.limits.head_fields)
-        await connection.exchange(head, body, until)
+        await connection.exchange(head, body)
         return connection
-
-    def _check_time(self, until: float) -> None:
-        """Raises TransportClosed when nobody would see to it that a request ends in time."""
-        if self._interrupted and until < math.inf:
-            raise TransportClosed("the connection pool is about to be closed")
 
     def _check(self, connection: HttpConnection, proxy: Proxy) -> None:
         try:
@@ -332,31 +300,17 @@ class HttpPool:
 
 
 class SentRequest:
-    """A request that was posted to a pool. Either `take` or `wait` brings its response."""
+    """A request that was posted to a pool. `take_begun`, `wait` or `abandon` must follow."""
 
-    __slots__ = ("_connection", "_idempotent", "_pool", "_request", "_until")
+    __slots__ = ("_connection", "_idempotent", "_pool", "_request")
 
     def __init__(
-        self, connection: HttpConnection, pool: HttpPool, request: bytes, until: float, *, idempotent: bool
+        self, connection: HttpConnection, pool: HttpPool, request: bytes, *, idempotent: bool
     ) -> None:
         self._connection = connection
         self._pool = pool
         self._request = request
-        self._until = until
         self._idempotent = idempotent
-
-    def take(self) -> HttpResponse | None:
-        """The whole response, to be released; None when it is not there."""
-        connection = self._connection
-        if connection.failure is not None or not connection.parser.complete:
-            return None
-        return HttpResponse(connection, self._pool)
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether some of the response has come, and there is more to come."""
-        connection = self._connection
-        return connection.failure is None and not connection.parser.complete
 
     def take_begun(self) -> HttpResponse | None:
         """The response as soon as its head is in, to be finished or left to `wait`; None when it is not."""
@@ -369,14 +323,13 @@ class SentRequest:
         """What was to `take` is not enough: `hear`, which calls this, is called again when there is more."""
         self._connection.hear_more(hear)
 
-    def take_time(self) -> None:
-        """From now on it has no end in time: who waits for it knows when to stop."""
-        self._until = math.inf
-        self._pool.punctuality.forget(self._connection)
-
     def wait(self) -> Awaitable[HttpResponse]:
         """The response, its head being in. Raises as `HttpPool.send` does."""
-        return self._pool.go_on(self._connection, self._request, self._until, idempotent=self._idempotent)
+        return self._pool.go_on(self._connection, self._request, idempotent=self._idempotent)
+
+    def abandon(self) -> None:
+        """Nobody wants the response any more: its connection is closed."""
+        HttpResponse(self._connection, self._pool).release()
 
 
 class HttpExchange:

@@ -63,7 +63,7 @@ class HttpResponse:
         return connection.parser.take_body()
 
     async def read(self) -> bytes:
-        """The rest of the body. Raises MessageTooLarge, TransportClosed, RemoteProtocolError, Overdue."""
+        """The rest of the body. Raises MessageTooLarge, TransportClosed, RemoteProtocolError."""
         return bytes(await self.read_body())
 
     async def read_body(self) -> bytes | bytearray:
@@ -99,15 +99,14 @@ class HttpResponse:
             raise StopAsyncIteration
         return data
 
-    def take_time(self) -> None:
-        """From now on it has no end in time: it is a stream, whose reader knows when to stop."""
-        if self._connection is not None:
-            self._pool.punctuality.forget(self._connection)
-
     def finish(self) -> None:
         """Done with it: all that matters was read, so that its end may come by itself. As `release` else."""
         connection, self._connection = self._connection, None
-        if connection is not None:
+        if connection is None:
+            return
+        if connection.parser.complete:
+            self._pool.put_back(connection)
+        else:
             self._pool.put_back_ending(connection)
 
     def release(self) -> None:

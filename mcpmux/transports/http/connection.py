@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from mcpmux.errors import McpmuxError, Overdue, TransportClosed
+from mcpmux.errors import McpmuxError, TransportClosed
 from mcpmux.transports.http.encoding import JOIN_BYTES
 from mcpmux.transports.http.message import HEAD_FIELDS
 from mcpmux.transports.http.response import ResponseParser
@@ -23,7 +23,7 @@ ROOM_BYTES: Final = 4 * 2**20  # for a body, as soon as its length is known
 class HttpConnection:
     """A wire and the parser of what comes from it.
 
-    `until`: when its exchange is cut off, in trio's time.
+    `until`: when the end of a response is not waited for any longer, in trio's time.
 
     An exchange has a task, or it is `post`ed: then a reception receives what comes, and `hear` is called once
     the response is there, or there is something else to see to: a failure, a stream, a large body; and again
@@ -34,7 +34,6 @@ class HttpConnection:
         "_broke_off",
         "_hear",
         "_over",
-        "_overdue",
         "_punctuality",
         "_reception",
         "failure",
@@ -52,7 +51,6 @@ class HttpConnection:
         self.idle_since = 0.0
         self.until = math.inf
         self._punctuality = punctuality
-        self._overdue = False
         self._over: Over | None = None  # nothing but the end of the response matters, and who is told of it
         self._broke_off = False  # the server has left in the middle of a response that was posted for
         self._reception: Reception | None = None  # that watches the wire
@@ -62,33 +60,26 @@ class HttpConnection:
     def __repr__(self) -> str:
         return f"HttpConnection({self.wire}, {self.parser})"
 
-    async def exchange(self, head: bytes, body: bytes, until: float) -> None:
+    async def exchange(self, head: bytes, body: bytes) -> None:
         """Send a request and receive until the response's head is in. Closes the wire on any error.
 
-        Raises TransportClosed, RemoteProtocolError, Overdue.
+        Raises TransportClosed, RemoteProtocolError.
         """
         wire = self.wire
         if len(body) <= JOIN_BYTES:
             head, body = head + body, b""
-        self._begin(until)
+        self.parser.begin()
         try:
             try:
                 sent = wire.send_nowait(head)
                 if body or sent < len(head):
                     await self._send_rest(head[sent:], body)
             except TransportClosed:
-                self._check_time()  # else a server may refuse before it has read all: go on to its answer
+                pass  # a server may refuse before it has read all: go on to its answer
         except BaseException:
             self.close()
             raise
         await self.receive_head()
-
-    def _begin(self, until: float) -> None:
-        self.parser.begin()
-        self._overdue = False
-        if until < math.inf:
-            self.until = until
-            self._punctuality.watch(self)
 
     async def receive_head(self) -> None:
         """Receive until the response's head is in. Closes the wire on any error, and raises as `exchange`."""
@@ -100,15 +91,11 @@ class HttpConnection:
                     parser.feed(data)
                 else:
                     parser.feed_eof()
-        except TransportClosed:
-            self.close()
-            self._check_time()
-            raise
         except BaseException:
             self.close()
             raise
 
-    def post(self, request: bytes, until: float, reception: Reception, hear: Callable[[], None]) -> bool:
+    def post(self, request: bytes, reception: Reception, hear: Callable[[], None]) -> bool:
         """Send a small request, and have the response received; `take_over` is how a task goes on with it.
 
         False, and the wire is closed, when that cannot be or not all of it went: then nobody can act on it.
@@ -117,7 +104,7 @@ class HttpConnection:
         if not self._be_watched(reception):
             self.close()
             return False
-        self._begin(until)
+        self.parser.begin()
         self.failure = None
         self._broke_off = False
         try:
@@ -189,27 +176,14 @@ class HttpConnection:
             self.take_over()
             raise
 
-    def give_up(self, reason: McpmuxError) -> None:
-        """Whoever waits for the response hears that there is none."""
-        if self._hear is None:
-            self.wire.interrupt()
-            return
-        self.failure = reason
-        hear, self._hear = self._hear, None
-        hear()
-
     async def _send_rest(self, rest: bytes, body: bytes) -> None:
         for part in (rest, body):
             if part:
                 await self.wire.send(part)
 
     async def receive(self) -> None:
-        """Feed the parser once. Raises TransportClosed, RemoteProtocolError, Overdue."""
-        try:
-            data = await self.wire.receive()
-        except TransportClosed:
-            self._check_time()
-            raise
+        """Feed the parser once. Raises TransportClosed, RemoteProtocolError."""
+        data = await self.wire.receive()
         if data:
             self.parser.feed(data)
         else:
@@ -225,18 +199,14 @@ class HttpConnection:
         filled, size = len(begun), len(begun) + parser.missing
         body = bytearray(min(size, max(filled, ROOM_BYTES)))
         body[:filled] = begun
-        try:
-            while filled < size:
-                if filled == len(body):
-                    body += bytes(min(filled, size - filled))
-                with memoryview(body) as room, room[filled:] as rest:
-                    count = await self.wire.receive_into(rest)
-                if not count:
-                    parser.feed_eof()
-                filled += count
-        except TransportClosed:
-            self._check_time()
-            raise
+        while filled < size:
+            if filled == len(body):
+                body += bytes(min(filled, size - filled))
+            with memoryview(body) as room, room[filled:] as rest:
+                count = await self.wire.receive_into(rest)
+            if not count:
+                parser.feed_eof()
+            filled += count
         parser.skip_rest()
         return body
 
@@ -248,13 +218,9 @@ class HttpConnection:
         self.wire.close()
 
     def cut_off(self) -> None:
-        """Its time is over: whoever waits for it, now or later, hears that."""
-        if self._over is not None:
-            if not self.hear_end():
-                self._tell_over()
-            return
-        self._overdue = True
-        self.give_up(Overdue("no answer in time"))
+        """The end of a response has not come in time."""
+        if not self.hear_end():
+            self._tell_over()
 
     def end_by(self, until: float, over: Over, reception: Reception | None) -> None:
         """Wait for nothing but the end of the response: `over` is called when it has come, or does not come.
@@ -293,10 +259,6 @@ class HttpConnection:
         self._punctuality.forget(self)
         if over is not None:
             over(self)
-
-    def _check_time(self) -> None:
-        if self._overdue:
-            raise Overdue("no answer in time") from None
 
 
 def _is_for_a_task(parser: ResponseParser) -> bool:

@@ -5,9 +5,7 @@
     OPEN -- write -->  OPEN
     OPEN -- write_nowait --> OPEN   `flush` comes next when it says that not all of it went
     OPEN -- finish --> FINISHED   the server finishes what a returning handler left open
-    NEW  -- send_nowait --> FINISHED   the same
     NEW  -- pass_on --> PASSED    another process answers, the server hands the connection over
-    NEW  -- put_off --> NEW       the handler returns, and the answer is sent without a task
 
 Anything else is a LocalProtocolError. Sending never fails because of the peer: a peer that is gone
 cancels the handler.
@@ -15,9 +13,9 @@ cancels the handler.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum, auto
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from mcpmux.errors import LocalProtocolError
 from mcpmux.transports.http.encoding import (
@@ -28,7 +26,6 @@ from mcpmux.transports.http.encoding import (
     has_no_body,
 )
 from mcpmux.transports.http.message import Fields
-from mcpmux.transports.http.put_off import OVER, PutOff
 from mcpmux.transports.http.server_request import HttpRequest
 from mcpmux.transports.wire import Part
 
@@ -83,10 +80,6 @@ class AtOnce(Protocol):
         """Cancel the handler, and nothing else."""
         ...
 
-    def put_off(self, answer: PutOff) -> None:
-        """Let the handler return without an answer, which comes later."""
-        ...
-
 
 class HttpReply:
     """The answer to one request. To be used by one task at a time."""
@@ -96,7 +89,7 @@ class HttpReply:
     def __init__(
         self,
         request: HttpRequest,
-        send: Callable[[bytes], Awaitable[None]],
+        send: Callable[[bytes], Coroutine[Any, Any, None]],
         state: ServerState,
         at_once: AtOnce | None = None,
     ) -> None:
@@ -126,7 +119,7 @@ class HttpReply:
     def finished(self) -> bool:
         return self._stage is FINISHED
 
-    def send(self, status: int, fields: Fields, body: bytes = b"") -> Awaitable[None]:
+    def send(self, status: int, fields: Fields, body: bytes = b"") -> Coroutine[Any, Any, None]:
         """Send the whole response. `fields` are without framing: Content-Length and the like are added.
 
         It is sent when what this returns is awaited, which comes next.
@@ -143,16 +136,6 @@ class HttpReply:
         if len(body) <= JOIN_BYTES:
             return self._send(b"%bContent-Length: %d\r\n\r\n%b" % (head, length, body))
         return self._send_parts([b"%bContent-Length: %d\r\n\r\n" % (head, length), body])
-
-    def send_nowait(self, status: int, fields: Fields, body: bytes) -> None:
-        """As `send`, without waiting: the server sends what does not go at once. For a PutOff."""
-        if self._at_once is None or has_no_body(status) or self._request.method == "HEAD":
-            raise LocalProtocolError("this response cannot be sent without waiting")
-        if self._stage is not NEW:
-            self._advance(NEW, FINISHED)
-        self._stage = FINISHED
-        head = self._encode_head(status, fields)
-        self._at_once.send_nowait(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
 
     async def send_parts(self, status: int, fields: Fields, body: Sequence[Part]) -> None:
         """As `send`, of a body in parts, which are not copied together."""
@@ -222,21 +205,6 @@ class HttpReply:
         if self._at_once is None:
             raise LocalProtocolError("this request cannot be called off")
         self._at_once.call_off(reason)
-
-    @property
-    def may_put_off(self) -> bool:
-        """Whether the answer may come when the handler is over; the last one of a connection may not."""
-        return self._at_once is not None and self._request.keep_alive and not self._state.draining
-
-    def put_off(self, answer: PutOff) -> Awaitable[None]:
-        """Have `answer` sent when it comes; the handler returns without one of its own, or this.
-
-        Meanwhile the connection waits for the next request, and for its client to leave.
-        """
-        if self._at_once is None:
-            raise LocalProtocolError("this response cannot be put off")
-        self._at_once.put_off(answer)
-        return OVER
 
     def pass_on(self, worker: int) -> None:
         """Have another worker answer; the handler returns without an answer of its own."""

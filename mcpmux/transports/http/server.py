@@ -16,10 +16,12 @@ from trio.abc import Listener
 
 from mcpmux.transports.handing import Handing, Note
 from mcpmux.transports.http.message import HttpLimits, Refusal, http_date
-from mcpmux.transports.http.reply import ServerState
+from mcpmux.transports.http.reply import HttpReply, ServerState
 from mcpmux.transports.http.room import Room
 from mcpmux.transports.http.server_connection import ServerConnection
+from mcpmux.transports.http.server_request import HttpRequest
 from mcpmux.transports.http.shared import Handler, Refuse, Shared
+from mcpmux.transports.inline import in_task
 from mcpmux.transports.reception import Reception
 from mcpmux.transports.tls.context import CurrentContext
 
@@ -39,17 +41,20 @@ async def serve_http(
     tls: CurrentContext | None = None,
     handing: Handing | None = None,
     reception: Reception | None = None,
+    inline: bool = False,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stopping` is set, then finish what runs and return. Closes the listeners.
 
     `handler` gets each request with its reply; it is cancelled when its client leaves, and a crash of
-    it is logged and answered by 500. `refuse(status, sentence)` gives fields and body of the errors
-    that are answered here. With `tls` it is https that is served. `handing`: to and from other workers.
+    it is logged and answered by 500. It has a task unless it is `inline`:
+    see `transports/inline`. `refuse(status, sentence)` gives fields and body of the errors that are
+    answered here. With `tls` it is https that is served. `handing`: to and from other workers.
     `reception` runs as long as this does, and spares the connections' tasks what they need not see.
     Cancelling is the hard stop: all connections are closed at once.
     """
     state = ServerState(trio.current_time(), _date_field())
+    handler = handler if inline else partial(_handle_in_task, handler)
     server = _Server(Shared(handler, refuse, limits or HttpLimits(), state, tls, handing, reception))
     async with trio.open_nursery() as background:
         background.start_soon(server.sweep_forever, name="http sweeper")
@@ -151,6 +156,11 @@ class _Server:
                 await connection.run()
             finally:
                 self._refused.pop(connection, None)
+
+
+async def _handle_in_task(handler: Handler, request: HttpRequest, reply: HttpReply) -> None:
+    await in_task()
+    await handler(request, reply)
 
 
 def _date_field() -> bytes:

@@ -3,9 +3,8 @@
 There is one task and one cancel scope for it, and neither for a request: a request that arrives in one
 receive and is answered by one send costs those two system calls and one turn of the scheduler. Somebody has
 to `sweep` it, for its deadlines and for noticing that the client left while its request is being handled.
-An answer that is put off needs none: the task waits for the next request, whoever has the answer sends it,
-and only what has to be waited for is left to the task. With a `reception` not even that: a request whose head
-is known is given to the handler where it is received, and the task sleeps on when the answer is put off.
+Handlers run inline: the task waits for the next request while they sleep, and attends to them when they need
+a task. With a `reception` a request whose head is known is given to its handler where it is received.
 What is malformed or too large is refused here; what a request means is the handler's business.
 """
 
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import math
 import ssl
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Final
 
@@ -25,11 +24,11 @@ from mcpmux.transports.handing import Note
 from mcpmux.transports.http.attention import Attention
 from mcpmux.transports.http.hand_over import encode_requests, give_back, hand_over
 from mcpmux.transports.http.message import BODY_RATE, Refusal
-from mcpmux.transports.http.put_off import OVER, PutOff, give_up
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.request import BODY, IDLE, Phase, RequestParser
 from mcpmux.transports.http.server_request import HttpRequest
 from mcpmux.transports.http.shared import Shared, refuse_client
+from mcpmux.transports.inline import Inline, in_task
 from mcpmux.transports.tls.context import holder_of
 from mcpmux.transports.tls.wire import NotTls, accept_tls
 from mcpmux.transports.wall import walled
@@ -70,10 +69,10 @@ class ServerConnection:
         self._unused = False  # we stop, and nothing of a request has come
         self._called_off = False  # the handler was cancelled, and the connection goes on
         self._is_cut = False  # half an answer was sent, so that it cannot
-        self._put_off: PutOff | None = None  # an answer that comes when its handler is over
-        self._wanted = False  # such an answer needs the task, whose wait was cancelled for it
+        self._handling: Inline | None = None  # the handler of the request that is being answered
+        self._wanted = False  # the handler needs the task, whose wait was cancelled for it
         self._attention: Attention | None = None
-        self._begun: tuple[HttpReply, Awaitable[None]] | None = None  # while the task slept
+        self._has_begun = False  # the handler was given a request while the task slept, and needs it
 
     def __repr__(self) -> str:
         return f"ServerConnection({self.peer}, {self._parser.phase.name}, reply={self._reply})"
@@ -84,8 +83,8 @@ class ServerConnection:
         try:
             await walled(self._live(), Exception, self._note_crash)
         finally:
-            if self._put_off is not None and (self._reply is None or not self._reply.finished):
-                await give_up(self._put_off)
+            if self._handling is not None and not self._handling.is_over:
+                await _give_up(self._handling)
         if self.refusal is not None and not self._handshaking:
             self._reply = None
             self.deadline = math.inf
@@ -109,7 +108,7 @@ class ServerConnection:
             self._attention.close()
         self.wire.close()
         self._parser.close()
-        self._reply = self._rest = self._put_off = self._attention = None
+        self._reply = self._rest = self._handling = self._attention = None
 
     async def _secure(self, context: ssl.SSLContext) -> bool:
         """Put TLS on the wire. False when that is the end of the connection."""
@@ -162,63 +161,68 @@ class ServerConnection:
         self._called_off = True
         self._scope.cancel(reason=reason)
 
-    def put_off(self, answer: PutOff) -> None:
-        """The handler is about to return without an answer, which comes later."""
-        self._put_off = answer
-        answer.tell(self._take_answer)
-
-    def _take_answer(self) -> None:
-        """There is something for an answer that was put off. Called by any task."""
-        put_off, reply = self._put_off, self._reply
-        if put_off is None or reply is None:
-            return
-        put_off.tell(None)  # a circle of references would keep the answer until the collector comes
+    def _begin(self, request: HttpRequest) -> bool:
+        """Give the handler a request; whether it sleeps, or is done with it, so that it needs no task."""
+        self.deadline = math.inf
+        self._reply = reply = HttpReply(request, self.send, self._state, self)
+        context = self._context.copy()
         try:
-            taken = self._context.copy().run(put_off.take)
-        except Exception as mistake:  # of ours: nothing more can be said here
-            log.error("an answer could not be sent", peer=self.peer, exc_info=mistake)
-            self._put_off, self._is_cut = None, True
-            self._scope.cancel(reason="an answer could not be sent")
-            return
-        if not taken or self._rest is not None or not reply.request.keep_alive:
-            self._wanted = True
-            self._scope.cancel(reason="an answer has to be waited for")
-            if self._shared.reception is not None:
-                self._shared.reception.give_way()
-        else:
-            self._put_off = self._reply = None
-            self._rest_now()
+            work = context.run(self._shared.handler, request, reply)
+        except Exception as crash:
+            work = _crash(crash)
+        self._handling = handling = Inline(work, context, self._handled)
+        return handling.start() or self._is_done(handling, reply)
 
-    async def _settle(self, put_off: PutOff) -> bool:
-        """Wait for the answer that was put off; whether the connection goes on after it."""
-        reply, self._put_off = self._reply, None
+    def _is_done(self, handling: Inline, reply: HttpReply) -> bool:
+        """Whether nothing is left to do for a request that was given to the handler."""
+        if not handling.is_over or handling.error is not None or not reply.finished:
+            return False
+        if self._rest is not None or self._called_off or not reply.request.keep_alive:
+            return False
+        self._handling = self._reply = None
+        self._rest_now()
+        return True
+
+    def _handled(self) -> None:
+        """The handler has slept, and is over now or needs the task. Called by whoever has woken it."""
+        handling, reply = self._handling, self._reply
+        if handling is None or reply is None or self._is_done(handling, reply):
+            return
+        self._wanted = True
+        self._scope.cancel(reason="the handler needs the task")
+        if self._shared.reception is not None:
+            self._shared.reception.give_way()
+
+    async def _settle(self, handling: Inline) -> bool:
+        """Attend to the handler until it is over; whether the connection goes on after it."""
+        reply = self._reply
         assert reply is not None
-        put_off.tell(None)
-        await put_off.carry_on()
+        await handling.attend()
         if not reply.finished:
             await self._finish(reply)
-        self._reply = None
+        self._handling = self._reply = None
         if not reply.request.keep_alive:
             self._called_off = False
             return False
-        return not self._called_off
+        return not self._called_off  # too late for this one, and not meant for the next
 
     async def _go_on(self) -> None:
-        """With the next request, after the end of one that was called off; or with an answer put off."""
-        called_off, put_off, reply = self._called_off, self._put_off, self._reply
+        """With the next request, after one that was called off; or with a handler that needs the task."""
+        called_off, handling, reply = self._called_off, self._handling, self._reply
         self._called_off = self._wanted = False
-        if put_off is not None and (called_off or (reply is not None and reply.finished)):
-            self._put_off = None
-            if reply is not None and not reply.finished:
+        if called_off and handling is not None:
+            self._handling = None
+            if not handling.is_over:
                 self._scope = scope = trio.CancelScope()  # not entered: it hears of a client that leaves
-                await give_up(put_off)
+                await _give_up(handling)
                 if self._is_cut or (scope.cancel_called and not self._called_off):
                     return
                 self._called_off = self._wanted = False  # called off twice
+            handling = None
         self._scope = trio.CancelScope()
         with self._scope:
-            if put_off is not None and self._put_off is put_off:
-                if not await self._settle(put_off):
+            if handling is not None:
+                if not await self._settle(handling):
                     return
             elif reply is not None:
                 if not reply.started:
@@ -229,7 +233,7 @@ class ServerConnection:
                 self._reply = None
                 if not reply.request.keep_alive:
                     return
-            del reply, put_off
+            del reply, handling
             await self._converse(None)
 
     async def _converse(self, phase: Phase | None) -> None:
@@ -239,27 +243,21 @@ class ServerConnection:
         """
         parser = self._parser
         while True:
-            while (begun := self._next_begun()) is not None:
+            while self._handling is not None or parser.requests:
                 phase = None
-                reply, work = begun
-                await work
-                if not reply.finished:
-                    if self._put_off is None:
-                        await self._finish(reply)
-                    elif parser.requests or parser.refusal is not None or parser.phase is not IDLE:
-                        if not await self._settle(self._put_off):
-                            return
-                    else:
-                        del begun, work, reply
-                        break
-                self._reply = None
-                if not reply.request.keep_alive:
-                    self._called_off = False
+                handling = self._handling
+                if handling is None:
+                    if self._begin(parser.requests.popleft()) and self._handling is None:
+                        continue
+                    handling = self._handling
+                assert handling is not None
+                if handling.is_asleep and not (parser.requests or parser.refusal or parser.phase is not IDLE):
+                    del handling
+                    break  # what comes next is waited for meanwhile
+                if not await self._settle(handling):
                     return
-                if self._called_off:
-                    return  # too late for this one, and not meant for the next
-                del begun, work, reply  # the next may be long in coming
-            if self._put_off is None:
+                del handling  # the next may be long in coming
+            if self._handling is None:
                 if parser.refusal is not None:
                     self.refusal = parser.refusal
                     return
@@ -273,50 +271,29 @@ class ServerConnection:
             phase = parser.phase
             data = await self._receive()
             if self._has_begun:
+                self._has_begun = False
                 continue
             if data:
                 parser.feed(data)
             # What comes behind a request waits for its answer; so does the end, till the client is seen gone.
-            if (late := self._put_off) is not None:
+            if (late := self._handling) is not None:
                 if self._scope.cancel_called or not await self._settle(late):
                     return
                 phase = None
             if not data:
                 return
 
-    def _next_begun(self) -> tuple[HttpReply, Awaitable[None]] | None:
-        """The next request, given to the handler; None when none has come."""
-        begun, self._begun = self._begun, None
-        if begun is None and self._parser.requests:
-            begun = self._begin(self._parser.requests.popleft())
-        return begun
-
-    @property
-    def _has_begun(self) -> bool:
-        """Whether the handler was given a request while the task slept."""
-        return self._begun is not None
-
-    def _begin(self, request: HttpRequest) -> tuple[HttpReply, Awaitable[None]]:
-        """Give the handler a request: its reply, and what is still to be awaited of it."""
-        self.deadline = math.inf
-        self._reply = reply = HttpReply(request, self.send, self._state, self)
-        try:
-            return reply, self._shared.handler(request, reply)
-        except Exception as crash:
-            return reply, _crash(crash)
-
     def _take(self, data: bytes) -> bool:
         """Received while the task sleeps: whether it may sleep on."""
-        if self._put_off is not None or (request := self._parser.read_whole(data)) is None:
+        if self._handling is not None or (request := self._parser.read_whole(data)) is None:
             return False
-        begun = self._context.run(self._begin, request)
-        if begun[1] is OVER:
+        if self._begin(request):
             return True
-        self._begun = begun
+        self._has_begun = True
         return False
 
     async def _receive(self) -> bytes:
-        """What has come that was not taken; b"" is the end, or stands for what has `_begun`."""
+        """What has come that was not taken; b"" is the end, or the handler `_has_begun` meanwhile."""
         if self._attention is None:
             reception, wire = self._shared.reception, self.wire
             if reception is None or not isinstance(wire, PlainWire):
@@ -417,6 +394,9 @@ class ServerConnection:
 
     async def flush(self) -> None:
         """Send what is left of what was sent, as `send` does."""
+        if self._rest is None:
+            return
+        await in_task()
         before = self.deadline
         try:
             while self._rest is not None:
@@ -430,6 +410,7 @@ class ServerConnection:
 
     async def _lose_client(self) -> None:
         self._scope.cancel(reason="the client left")
+        await in_task()
         await trio.lowlevel.checkpoint_if_cancelled()
 
     def _note_crash(self, crashes: Sequence[BaseException]) -> None:
@@ -443,3 +424,10 @@ class ServerConnection:
 
 async def _crash(crash: Exception) -> None:
     raise crash
+
+
+async def _give_up(handling: Inline) -> None:
+    """Nobody wants that answer any more: the handler is cancelled."""
+    with trio.CancelScope() as scope:
+        scope.cancel(reason="the answer is not wanted any more")
+        await handling.attend()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 import trio
@@ -16,7 +17,7 @@ from mcpmux.transports.reception import Reception
 from mcpmux.transports.tls.context import CurrentContext
 from mcpmux.transports.wire import Wire
 
-Handler = Callable[[HttpRequest, HttpReply], Awaitable[None]]
+Handler = Callable[[HttpRequest, HttpReply], Coroutine[Any, Any, None]]
 Refuse = Callable[[int, str], tuple[Fields, bytes]]
 
 LINGER_SECONDS = 2.0  # how long a refused client may go on sending before it is cut off

@@ -1,0 +1,172 @@
+"""What carries exchanges to one peer, and what all such channels have in common.
+
+An exchange opens a ticket, sends its request, and waits until the ticket has the answer; how a request is
+sent, and who reads, is each channel's own: a duplex stream (`link`), or HTTP (`upstreams/http_channel`).
+
+Promises: an answer reaches exactly the exchange that asked; a peer is told once that an exchange is
+cancelled, and its late answer is swallowed; a ticket is closed however its exchange ends. An exchange needs a
+task only where something has to be waited for besides its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final
+
+import trio
+
+from mcpmux.errors import TransportError
+from mcpmux.protocol.call import Call, Notify
+from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.inflight import Ticket
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.runtime.calls import Calls, FindClient, Hear, Send
+from mcpmux.runtime.term import Term
+from mcpmux.transports.inline import in_task
+from mcpmux.transports.punctuality import Punctuality
+
+EXPIRE_SECONDS: Final = 10.0  # how often parked calls are looked after
+
+
+class Channel:
+    """Exchanges with one peer. Its tasks are in `_nursery`, which whoever opens it sets.
+
+    `closed`: the peer will say nothing more. `legacy_only`: no modern server is to be expected there.
+    """
+
+    legacy_only = False
+    _nursery: trio.Nursery
+
+    def __init__(self, send: Send, hear: Hear, closed: trio.Event) -> None:
+        """`send` carries our answers to what the peer asks; `hear` hears what belongs to no exchange."""
+        self.calls = Calls(send, hear)
+        self.deadlines = Punctuality()
+        self.closed = closed
+        self._expiring = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.calls!r}>"
+
+    @property
+    def close_reason(self) -> TransportError:
+        """Why it ended, once `closed` is set."""
+        raise NotImplementedError
+
+    async def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Fields:
+        """Send `call` as it is and wait for its answer, handing its notifications to `notify` on the way.
+
+        The client's progress token is replaced by our own on the wire and put back in what returns. Raises
+        RpcError (the peer's answer), TransportError (there is none), Overdue (not within `term`).
+        """
+        ticket = self._open(call)
+        try:
+            if term is not None:
+                ticket.limit = term
+                self.deadlines.watch(ticket)
+            if not self._send_now(ticket):
+                await self._send(ticket, term)
+            return await self.calls.wait(ticket, notify, term)
+        finally:
+            self._close(ticket)
+
+    def _open(self, call: Call) -> Ticket:
+        """A ticket for a call."""
+        return self.calls.outgoing.open(call)
+
+    def _send_now(self, ticket: Ticket) -> bool:
+        """Send the call of a ticket without waiting; False, and nothing is done, when that cannot be.
+
+        Raises TransportError.
+        """
+        raise NotImplementedError
+
+    async def _send(self, ticket: Ticket, term: Term | None) -> None:
+        """Send the call of a ticket. Raises TransportError, Overdue."""
+        raise NotImplementedError
+
+    def _abandon(self, ticket: Ticket) -> None:
+        """Nobody waits any more for the answer to what was sent: the peer is told. Never waits."""
+        raise NotImplementedError
+
+    def _close(self, ticket: Ticket) -> None:
+        """The wait is over: the ticket is gone, or parked."""
+        self.deadlines.forget(ticket)
+        if ticket.parked_until is not None:
+            if not self._expiring:
+                self._expiring = True
+                self._nursery.start_soon(self._expire_parked, name="parked calls")
+        elif self.calls.outgoing.close(ticket):
+            self._abandon(ticket)
+
+    # Calls that wait for their client's answers
+
+    async def resume(self, call: Call, notify: Notify) -> Fields:
+        """Go on with a parked call. Raises RpcError for a state that is not known (any more)."""
+        await in_task()
+        ticket = await self.calls.resume(call)
+        try:
+            return await self.calls.wait(ticket, notify)
+        finally:
+            self._close(ticket)
+
+    async def reply(self, call: Call) -> None:
+        """Answer what a parked call asked, and wait for it no more. Raises like `resume`."""
+        self._close(await self.calls.resume(call))
+
+    def abandon(self, state: str) -> bool:
+        """The client of a parked call has gone; False when no call was parked with that state."""
+        ticket = self.calls.take_back(state)
+        if ticket is not None and not self.closed.is_set():
+            self._nursery.start_soon(self._give_up, ticket)
+        return ticket is not None
+
+    async def _expire_parked(self) -> None:
+        while self.calls.has_parked:
+            await trio.sleep(EXPIRE_SECONDS)
+            for ticket in self.calls.overdue():
+                await self._give_up(ticket)
+        self._expiring = False
+
+    async def _give_up(self, ticket: Ticket) -> None:
+        """Nobody will go on with a parked call: the server is told, and forgets it."""
+        await self.calls.refuse_questions(ticket)
+        ticket.parked_until = None
+        self._close(ticket)
+
+    def ask_clients_by(self, find: FindClient) -> None:
+        """Who is asked when the server asks something that no call has caused."""
+        self.calls.find_client = find
+
+    # What a server's session needs besides
+
+    def notify(self, method: str, params: Fields | None = None) -> Awaitable[None]:
+        """Send a notification. Raises TransportError."""
+        raise NotImplementedError
+
+    async def listen(self) -> None:
+        """From now on hear what a legacy server says of its own accord."""
+
+    async def older(self) -> Channel | None:
+        """After `initialize` was refused: the same server by the transport of 2024-11-05, if it has that."""
+        return None
+
+    def settle(self, facts: ServerFacts) -> None:
+        """The revision is agreed."""
+        self.calls.revision = facts.revision
+
+    @property
+    def hearing(self) -> bool:
+        """Whether what a legacy server says of its own accord is heard; `HEARING` says when that changes."""
+        return True
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the server has refused something as one of another era would, since `believe`."""
+        return False
+
+    def believe(self) -> None:
+        """Forget the doubts so far."""
+
+    def give_up(self, reason: TransportError) -> None:
+        """What was agreed does not hold any more: sets `closed`."""
+        raise NotImplementedError

@@ -1,0 +1,82 @@
+"""A legacy client's tool call, which outlives its connection.
+
+    started --its answer comes soon and alone-----> over, without a stream
+            --an event comes, or some time passes-> it has a stream, which can be resumed
+    with a stream --its answer comes--------------> over
+
+Promises: it runs inline like any exchange, and in a task of its own once it needs one. Refuses to know what
+is kept of its stream, and who follows that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from contextvars import copy_context
+from typing import Any
+
+import trio
+
+from mcpmux.protocol.envelope import Request
+from mcpmux.transports.inline import Inline, Wake
+
+
+class LastingCall:
+    """One call. `number`: of its stream, None while it has none; `arrival` wakes who waits for events.
+
+    `wake`: of whoever waits for the first thing that happens: an event, its end, or `until`, in trio's time.
+    """
+
+    def __init__(self, request: Request, nursery: trio.Nursery, until: float) -> None:
+        self.request = request
+        self.until = until
+        self.number: int | None = None
+        self.over = False
+        self.only_answer: bytes | None = None  # when it never had a stream; None: it was cancelled
+        self.arrival = trio.lowlevel.ParkingLot()
+        self.wake: Wake | None = None
+        self._nursery = nursery
+        self._scope = trio.CancelScope()
+        self._inline: Inline | None = None
+        self._attended = False
+
+    def __repr__(self) -> str:
+        return f"<LastingCall {self.request.method} {self.request.id!r}>"
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin."""
+        self._inline = inline = Inline(work, copy_context(), self._attend)
+        if not inline.start() and not inline.is_over:
+            self._attend()
+
+    def _attend(self) -> None:
+        if not self._attended and self._inline is not None:
+            self._attended = True
+            try:
+                self._nursery.start_soon(self._go_on, self._inline, name=f"call {self.request.id}")
+            except RuntimeError:  # the endpoint has ended before this connection: nothing goes on any more
+                self._inline.close()
+
+    async def _go_on(self, inline: Inline) -> None:
+        with self._scope:
+            await inline.attend()
+
+    def cancel(self, reason: str) -> None:
+        """Nobody wants its answer any more."""
+        self._scope.cancel(reason=reason)
+        self._attend()
+
+    def tell(self) -> None:
+        """There is something in its stream, or it is time for one."""
+        self.arrival.unpark_all()
+        if self.wake is not None:
+            self.wake()
+
+    def end(self) -> None:
+        """It is answered, or cancelled."""
+        self.over = True
+        self._inline = None
+        self.tell()
+
+    def cut_off(self) -> None:
+        """Nobody waits any longer for an answer that comes alone."""
+        self.tell()

@@ -1,0 +1,207 @@
+"""Runs a coroutine without a task of its own, until it needs one.
+
+    NEW ------ start ---------------> RUNNING
+    RUNNING -- await woken(source) -> ASLEEP     `source.wake` runs it on, wherever that is called
+    RUNNING -- await in_task() -----> WAITING    for `attend`
+    ASLEEP, WAITING -- attend ------> ATTENDED   from now on it is as if the attending task had called it
+    RUNNING, ATTENDED -- it ends ---> OVER
+
+Most exchanges wait for one thing only, the answer of a server, and everything before and after it can be done
+where bytes are read. A task for each would cost more than the work. So an exchange is an ordinary coroutine:
+it is run by whoever has something for it, and gets a task as soon as it waits for anything else.
+
+Rule: a coroutine that may run inline awaits `in_task()` before anything of trio that waits or opens a cancel
+scope. In a task both functions are what they say: `in_task` does nothing, `woken` sleeps until it is woken.
+
+Cancelling is left to tasks: `attend` in a cancelled scope ends the coroutine as any task would end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import Context
+from types import coroutine
+from typing import Any, Final, Protocol
+
+import trio
+from trio.lowlevel import Abort, current_task, reschedule, wait_task_rescheduled
+
+from mcpmux.errors import LocalProtocolError
+
+Wake = Callable[[], None]
+Work = Coroutine[Any, Any, None]
+
+
+class Source(Protocol):
+    """Something that a coroutine sleeps on. It has one sleeper at most, and `wake` is called once."""
+
+    wake: Wake | None
+
+
+class _InTask:
+    """Asks for a task."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield self
+
+
+class _AtOnce:
+    """Waits for nothing."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+class _Woken:
+    """Waits for a source without a task."""
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield self._source
+
+
+_IN_TASK: Final = _InTask()
+AT_ONCE: Final = _AtOnce()
+"""Waits for nothing: it can be awaited, and need not be."""
+
+_running: Inline | None = None  # the coroutine that runs now, if that is not in a task
+
+
+def in_task() -> Awaitable[None]:
+    """Wait for a task to go on in, if there is none: from then on everything of trio can be awaited."""
+    return AT_ONCE if _running is None else _IN_TASK
+
+
+def woken(source: Source) -> Awaitable[None]:
+    """Sleep until `source.wake` is called. Look first whether what is waited for is there already."""
+    return _sleep(source) if _running is None else _Woken(source)
+
+
+async def _sleep(source: Source) -> None:
+    task = current_task()
+
+    def wake() -> None:
+        source.wake = None
+        reschedule(task)
+
+    def abort(_raise_cancel: object) -> Abort:
+        source.wake = None
+        return Abort.SUCCEEDED
+
+    source.wake = wake
+    await wait_task_rescheduled(abort)
+
+
+class Inline:
+    """One coroutine. `start` it, and `attend` to it whenever it is neither asleep nor over.
+
+    `on_change` is called when it needs a task, or is over, after it was woken. `context`: its context
+    variables; nobody else may run in it at the same time. `error`: what it has raised, once it `is_over`.
+    """
+
+    __slots__ = ("_context", "_coroutine", "_on_change", "_source", "error", "is_over")
+
+    def __init__(self, work: Work, context: Context, on_change: Callable[[], None]) -> None:
+        self._coroutine: Work | None = work
+        self._context = context
+        self._on_change: Callable[[], None] | None = on_change
+        self._source: Source | None = None
+        self.is_over = False
+        self.error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        state = "over" if self.is_over else "waiting for a task" if self._source is None else "asleep"
+        return f"<Inline {state}>"
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether it goes on when something wakes it."""
+        return self._source is not None
+
+    def start(self) -> bool:
+        """Run until it sleeps, needs a task or is over; whether it sleeps."""
+        global _running
+        assert self._coroutine is not None
+        outer, _running = _running, self
+        try:
+            source = self._context.run(self._coroutine.send, None)
+        except StopIteration:
+            self._end(None)
+            return False
+        except BaseException as error:
+            self._end(error)
+            return False
+        finally:
+            _running = outer
+        if source is _IN_TASK:
+            return False
+        if not hasattr(source, "wake"):
+            mistake = LocalProtocolError("this waits for trio without a task: await in_task() before")
+            self._end(mistake)
+            return False
+        self._source = source
+        source.wake = self._wake
+        return True
+
+    def _wake(self) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            source.wake = None
+        on_change = self._on_change
+        if not self.start() and on_change is not None:
+            on_change()
+
+    def close(self) -> None:
+        """Give it up where no task can attend to it any more: it ends as a generator does that is closed."""
+        work, self._source = self._coroutine, None
+        self._end(None)
+        if work is not None:
+            self._context.run(work.close)
+
+    def _end(self, error: BaseException | None) -> None:
+        self.is_over = True
+        self.error = error
+        self._coroutine = self._on_change = None  # in circles they would wait for the collector
+
+    async def attend(self) -> None:
+        """Go on in this task until it is over. Raises what it raises.
+
+        Cancelling that cancels the coroutine, at the next thing that it waits for.
+        """
+        if self._coroutine is not None:
+            source, self._source = self._source, None
+            cancelled: BaseException | None = None
+            if source is not None:
+                try:
+                    await _sleep(source)
+                except trio.Cancelled as error:
+                    cancelled = error  # which the coroutine raises on
+            work, self._on_change = self._coroutine, None
+            try:
+                await _drive(work, self._context, cancelled)
+            finally:
+                cancelled = None  # its traceback would keep what the coroutine had
+                self._end(None)
+        elif self.error is not None:
+            raise self.error
+
+
+@coroutine
+def _drive(work: Work, context: Context, thrown: BaseException | None) -> Generator[Any, Any, None]:
+    """Run a coroutine to its end as if it had been awaited here."""
+    value: Any = None
+    while True:
+        try:
+            trap = context.run(work.send, value) if thrown is None else context.run(work.throw, thrown)
+        except StopIteration:
+            return
+        thrown = value = None
+        try:
+            value = yield trap
+        except BaseException as error:
+            thrown = error
