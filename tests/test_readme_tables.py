@@ -1,26 +1,64 @@
-"""The README names tests that show what it promises: each of them has to be there."""
+"""The documentation names tests, settings and files: each is there, with the default that is stated."""
 
 from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 
+from mcpmux.config import Limits, Upstream, read_config
+
 HERE = Path(__file__).parent
-README = (HERE.parent / "README.md").read_text()
-TABLES = ("faults", "attacks")
+ROOT = HERE.parent
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *(path for room in ("benchmarks", "configs", "mcpmux") for path in sorted((ROOT / room).rglob("*.md"))),
+]
+TABLES = {
+    "faults": ROOT / "mcpmux" / "runtime" / "README.md",
+    "attacks": ROOT / "mcpmux" / "auth" / "README.md",
+    "limits": ROOT / "configs" / "README.md",
+}
+UNITS = {"": 1, " KiB": 2**10, " MiB": 2**20, " s": 1, " min": 60}
 
 
 def rows(table: str) -> list[list[str]]:
     """The cells of a table between its markers, without its head."""
-    text = README.partition(f"<!-- {table}: begin -->\n")[2].partition(f"<!-- {table}: end -->")[0]
-    return [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
+    text = TABLES[table].read_text()
+    text = text.partition(f"<!-- {table}: begin -->\n")[2].partition(f"<!-- {table}: end -->")[0]
+    return [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in text.splitlines()[2:]]
 
 
-NAMED = [name for table in TABLES for row in rows(table) for name in re.findall(r"`([\w/]+::\w+)`", row[-1])]
+NAMED = [
+    name
+    for table in ("faults", "attacks")
+    for row in rows(table)
+    for name in re.findall(r"`([\w/]+::\w+)`", row[-1])
+]
+SETTINGS = [
+    found
+    for row in rows("limits")
+    for found in re.findall(r"`(limits|upstreams\.\*)\.(\w+)`, ([\d,]+)( KiB| MiB| min| s|)", row[1])
+]
+LINKS = [
+    (path, link)
+    for path in DOCUMENTS
+    for link in re.findall(r'(?:\]\(|src="|srcset=")([^)"\s]+)', path.read_text())
+    if not link.startswith("https://")
+]
+BLOCKS = [
+    (path, block)
+    for path in DOCUMENTS
+    for block in re.findall(r"^```toml\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+]
+ENVIRON = {"HOME": "/home/me", "SEARCH_TOKEN": "t", "MCPMUX_AUDIT_KEY": "0123456789abcdef"}
 
 
 @cache
@@ -31,7 +69,15 @@ def names_in(path: Path) -> frozenset[str]:
     return frozenset(node.name for node in functions if node.name.startswith("test_"))
 
 
-@pytest.mark.parametrize("table", TABLES)
+@cache
+def anchors_in(path: Path) -> frozenset[str]:
+    """What a link into a document may name: its headings, as GitHub spells them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
+
+
+@pytest.mark.parametrize("table", ["faults", "attacks"])
 def test_every_row_says_what_happens_and_names_a_test(table: str) -> None:
     assert rows(table)
     for row in rows(table):
@@ -43,3 +89,31 @@ def test_every_row_says_what_happens_and_names_a_test(table: str) -> None:
 def test_every_named_test_is_there(name: str) -> None:
     module, _, test = name.partition("::")
     assert test in names_in(HERE / f"{module}.py")
+
+
+@pytest.mark.parametrize(("group", "setting", "number", "unit"), SETTINGS)
+def test_every_limit_has_the_default_that_is_stated(group: str, setting: str, number: str, unit: str) -> None:
+    model = Limits if group == "limits" else Upstream
+    assert attrs.fields_dict(model)[setting].default == int(number.replace(",", "")) * UNITS[unit]
+
+
+def test_every_limit_of_the_configuration_is_in_the_table() -> None:
+    stated = {setting for group, setting, _, _ in SETTINGS if group == "limits"}
+    assert stated == set(attrs.fields_dict(Limits))
+
+
+@pytest.mark.parametrize(("path", "link"), LINKS, ids=lambda value: str(value).removeprefix(f"{ROOT}/"))
+def test_every_link_leads_somewhere(path: Path, link: str) -> None:
+    file, _, anchor = link.partition("#")
+    target = (path.parent / file).resolve() if file else path
+    assert target.exists()
+    assert not anchor or anchor in anchors_in(target)
+
+
+@pytest.mark.parametrize(("path", "block"), BLOCKS, ids=lambda value: str(value)[-24:])
+def test_every_configuration_that_is_shown_is_valid(path: Path, block: str) -> None:
+    whole: dict[str, Any] = tomllib.loads(block)
+    text = block.replace('"5c6a…"', f'"{"5c" * 32}"')
+    if "upstreams" not in whole:
+        text += '\n[upstreams.docs]\ncommand = "npx"\n[upstreams.hr]\ncommand = "npx"\n'
+    assert read_config("-", ENVIRON, lambda: text).upstreams

@@ -10,7 +10,8 @@ from jsonschema import Draft202012Validator
 from mcpmux.config import config_schema, read_config
 from mcpmux.config.source import parse_jsonc
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "configs").glob("*.*"))
+CONFIGS = Path(__file__).parents[2] / "configs"
+EXAMPLES = sorted([*CONFIGS.glob("*.json"), *CONFIGS.glob("*.toml")])
 ENVIRON = {
     "HOME": "/home/me",
     "TZ": "UTC",
@@ -55,7 +56,7 @@ def test_example_is_valid_and_loads(validator, path):
 
 def test_full_example_has_every_setting(validator):
     """A setting that is not in full.toml is undocumented."""
-    document = tomllib.loads((EXAMPLES[0].parent / "full.toml").read_text())
+    document = tomllib.loads((CONFIGS / "full.toml").read_text())
     definitions = validator.schema["$defs"]
     for section in ("Auth", "Listeners", "Merging", "Limits", "Identity", "Audit", "Tracing", "Logging"):
         assert set(document[section.lower()]) == set(definitions[section]["properties"])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 NOTES = {
-    "a": "Elicitation came with 2025-06-18. Where the client is older a server that asks hears an error.",
-    "b": "URL elicitation came with 2025-11-25. Where the client is older a server that asks hears an error.",
-    "c": "Structured output came with 2025-06-18. Where one side is older the result says the same as text.",
+    "a": "Elicitation came with 2025-06-18. With an older client, a server that asks gets an error.",
+    "b": "URL elicitation came with 2025-11-25. With an older client, a server that asks gets an error.",
+    "c": "Structured output came with 2025-06-18. If one side is older, the result says the same as text.",
     "d": "Resource links came with 2025-06-18. An older client gets the title and URI as text.",
     "e": "Audio came with 2025-03-26. An older client gets an embedded resource with the same data.",
 }

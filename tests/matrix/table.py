@@ -1,4 +1,4 @@
-"""The matrix as Markdown, for the README: `python -m tests.matrix.table` runs every cell and prints it.
+"""The matrix as Markdown, for the README of protocol/. `python -m tests.matrix.table` runs and prints it.
 
 A cell tells how many features are there as such, and the notes on those for which something else comes.
 """
@@ -18,7 +18,7 @@ from tests.matrix.cell import REVISIONS, open_cell
 from tests.matrix.features import FEATURES
 from tests.matrix.notes import NOTES
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+README = Path(__file__).resolve().parents[2] / "mcpmux" / "protocol" / "README.md"
 BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 CELLS = list(itertools.product(REVISIONS, REVISIONS))
 """Every (revision of the client, revision of the server)."""
@@ -55,7 +55,7 @@ def parse(markdown: str) -> Result:
 
 
 def in_readme() -> str:
-    """The table that the README has between its markers."""
+    """The table that the README of protocol/ has between its markers."""
     return README.read_text().partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0]
 
 
