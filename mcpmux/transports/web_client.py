@@ -1,0 +1,273 @@
+"""HTTP requests that are no exchanges: to authorization servers, and to a running mcpmux. By httpx.
+
+This is the one module that knows httpx, and it is imported when there is something to ask, as httpx is large.
+
+Promises: no redirect is followed, nothing is decompressed, nothing of the environment counts; each request
+has a connection of its own; a response is bounded in size; errors name no query, no credentials, and nothing
+of what was sent. Where `find` says which addresses may be connected to, no others are: a name is not resolved
+again. The caller owns the deadline.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+
+import httpx
+import trio
+
+from mcpmux.config import ClientTls
+from mcpmux.errors import ConnectFailed, McpmuxError, MessageTooLarge, RemoteProtocolError, TransportClosed
+from mcpmux.printable import printable
+from mcpmux.transports.http.message import HEAD_FIELDS, Fields
+from mcpmux.transports.http.route import AUTHENTICATION_REQUIRED, Proxy
+from mcpmux.transports.tls.context import client_context, explain_server
+from mcpmux.transports.wire import KEEP_ALIVE, reason_of
+
+CONNECT_SECONDS = 15.0  # for TCP, and again for TLS
+MOST_ADDRESSES = 4  # of one name that are tried
+SHOWN_CHARACTERS = 100  # of what a library or a proxy says
+
+# What httpx would send by itself is not what we want to be known by.
+_OWN_FIELDS = {"User-Agent": "mcpmux", "Accept-Encoding": "identity"}
+_KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
+    (socket.IPPROTO_TCP, getattr(socket, name), value)
+    for name, value in KEEP_ALIVE.items()
+    if hasattr(socket, name)
+]
+
+Find = Callable[[str, int], Awaitable[Sequence[str]]]
+"""(host, port) → the addresses to connect to. Raises McpmuxError when there is none that may be."""
+
+
+class WebAnswer(NamedTuple):
+    """A whole response. Header names are lower-case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class WebResponse:
+    """A response whose head is in. Iterating it gives the body as it comes, without a limit."""
+
+    def __init__(self, response: httpx.Response, body_bytes: int) -> None:
+        self.status = response.status_code
+        self.headers = dict(response.headers)
+        self._response = response
+        self._chunks = response.aiter_raw()
+        self._body_bytes = body_bytes
+
+    def __repr__(self) -> str:
+        return f"<WebResponse {self.status}>"
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._chunks
+
+    async def read(self) -> bytes:
+        """The whole body. Raises MessageTooLarge."""
+        body = bytearray()
+        missing = int(self.headers.get("content-length", 0))
+        while missing <= self._body_bytes and len(body) <= self._body_bytes:
+            chunk = await anext(self._chunks, b"")
+            if not chunk:
+                return bytes(body)
+            body += chunk
+        raise MessageTooLarge(f"the response's body is larger than {self._body_bytes} bytes")
+
+    async def close(self) -> None:
+        """Read no more of it.
+
+        httpx has generators inside generators, none of which closes the next: they end by being read on.
+        """
+        await self._response.aclose()
+        with suppress(httpx.HTTPError, httpx.StreamError):
+            async for _ in self._chunks:
+                pass
+
+
+class WebClient(NamedTuple):
+    """How servers are asked. `tls`: towards the server; a proxy is verified with the system's authorities.
+
+    A proxy resolves names itself, so that `find` is asked about addresses in URLs only.
+    """
+
+    tls: ClientTls = ClientTls()
+    proxy: Proxy | None = None
+    find: Find | None = None
+    head_bytes: int = 64 * 1024
+    body_bytes: int = 64 * 1024 * 1024  # of a response that is read whole
+
+    async def ask(self, method: str, url: str, fields: Fields, body: bytes = b"") -> WebAnswer:
+        """The whole response. Raises as `open`, and MessageTooLarge."""
+        async with self.open(method, url, fields, body) as response:
+            return WebAnswer(response.status, response.headers, await response.read())
+
+    @asynccontextmanager
+    async def open(
+        self, method: str, url: str, fields: Fields, body: bytes = b""
+    ) -> AsyncIterator[WebResponse]:
+        """A response whose head is in. Leaving closes the connection.
+
+        Raises ConnectFailed, other TransportErrors, RemoteProtocolError, ConfigError for files of `tls`, and
+        what `find` raises.
+        """
+        transport = await trio.to_thread.run_sync(_Transport, self, _read_url(url))
+        try:
+            async with (
+                httpx.AsyncClient(
+                    transport=transport,
+                    headers=_OWN_FIELDS,
+                    timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
+                    follow_redirects=False,
+                    trust_env=False,
+                ) as client,
+                client.stream(method, url, headers=list(fields), content=body) as answered,
+            ):
+                self._check_head(answered)
+                response = WebResponse(answered, self.body_bytes)
+                try:
+                    yield response
+                finally:
+                    await response.close()
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            raise _trouble(error, transport.authority) from None
+
+    def _check_head(self, response: httpx.Response) -> None:
+        fields = response.headers.raw
+        if len(fields) > HEAD_FIELDS:
+            raise RemoteProtocolError(f"the response has more than {HEAD_FIELDS} header fields")
+        if sum(len(name) + len(value) + len(": \r\n") for name, value in fields) > self.head_bytes:
+            raise RemoteProtocolError(f"the response's head is larger than {self.head_bytes} bytes")
+
+
+class _Transport(httpx.AsyncBaseTransport):
+    """The connection for one request: to addresses that were found, or to a proxy. Making it reads files."""
+
+    def __init__(self, settings: WebClient, url: httpx.URL) -> None:
+        """Raises ConfigError."""
+        self.authority = url.netloc.decode("ascii")
+        self._find = settings.find
+        self._proxy = settings.proxy
+        host = url.raw_host.decode("ascii")
+        self._server_name = (settings.tls.server_name or host).partition("%")[0].rstrip(".")
+        context: ssl.SSLContext | bool = False
+        if url.scheme == "https":
+            context = client_context(settings.tls)
+            if self._proxy is not None:
+                _verify_as(context, self._server_name)
+        self._inner = httpx.AsyncHTTPTransport(
+            verify=context,
+            trust_env=False,
+            proxy=None if self._proxy is None else _proxy_of(self._proxy),
+            socket_options=_KEEP_ALIVE,
+        )
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Raises ConnectFailed, what `find` raises, and httpx.HTTPError."""
+        host = request.url.raw_host.decode("ascii")
+        port = request.url.port or (443 if request.url.scheme == "https" else 80)
+        if self._proxy is not None:
+            return await self._handle_by_proxy(self._proxy, host, port, request)
+        addresses = [host] if self._find is None else await self._find(host, port)
+        failure = ConnectFailed(f"cannot connect to {self.authority}")
+        for address in addresses[:MOST_ADDRESSES]:
+            try:
+                return await self._inner.handle_async_request(self._pinned(request, address))
+            except (httpx.ConnectError, httpx.ConnectTimeout, ValueError) as error:
+                failure = ConnectFailed(f"cannot connect to {self.authority}: {_reason(error)}")
+        raise failure
+
+    def _pinned(self, request: httpx.Request, address: str) -> httpx.Request:
+        """The same request, made of the server at `address`, which has to prove that it is the one meant."""
+        return httpx.Request(
+            request.method,
+            request.url.copy_with(host=address),
+            headers=request.headers,
+            stream=request.stream,
+            extensions={**request.extensions, "sni_hostname": self._server_name},
+        )
+
+    async def _handle_by_proxy(
+        self, proxy: Proxy, host: str, port: int, request: httpx.Request
+    ) -> httpx.Response:
+        if self._find is not None and _is_address(host):
+            await self._find(host, port)
+        try:
+            response = await self._inner.handle_async_request(request)
+        except httpx.ProxyError as error:
+            status, _, phrase = str(error).partition(" ")
+            if status == str(AUTHENTICATION_REQUIRED):
+                raise proxy.wants_credentials() from None
+            words = f"status {status} ({printable(phrase[:SHOWN_CHARACTERS])})"
+            raise ConnectFailed(f"the proxy {proxy} does not connect to {self.authority}: {words}") from None
+        except (httpx.ConnectError, httpx.ConnectTimeout, ValueError) as error:
+            where = f"{self.authority} through the proxy {proxy}"
+            raise ConnectFailed(f"cannot connect to {where}: {_reason(error)}") from None
+        if response.status_code == AUTHENTICATION_REQUIRED and request.url.scheme == "http":
+            await response.aclose()
+            raise proxy.wants_credentials()
+        return response
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _read_url(url: str) -> httpx.URL:
+    try:
+        found = httpx.URL(url)
+    except httpx.InvalidURL:
+        found = httpx.URL()
+    if found.scheme not in ("http", "https") or not found.host or found.userinfo or (found.port or 0) > 65535:
+        raise RemoteProtocolError("what should be the URL of a server is none")
+    return found
+
+
+def _is_address(host: str) -> bool:
+    """Whether it is a number of some kind, which a proxy may take for an address, and no name."""
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        return host.replace(".", "").isdigit()
+    return True
+
+
+def _proxy_of(proxy: Proxy) -> httpx.Proxy:
+    context = client_context(ClientTls()) if proxy.origin.secure else None
+    return httpx.Proxy(proxy.origin.url, headers=list(proxy.fields), ssl_context=context)
+
+
+def _verify_as(context: ssl.SSLContext, server_name: str) -> None:
+    """Have it verify servers by this name. httpx knows no `sni_hostname` for what is behind a proxy."""
+    wrap = context.wrap_bio
+
+    def wrap_bio(*args: Any, **options: Any) -> ssl.SSLObject:
+        return wrap(*args, **{**options, "server_hostname": server_name})
+
+    context.wrap_bio = wrap_bio  # type: ignore[method-assign]  # of this one context
+
+
+def _reason(error: BaseException) -> str:
+    """Why a connection could not be made, in a few words."""
+    if isinstance(error, httpx.ConnectTimeout):
+        return f"no answer within {CONNECT_SECONDS:g} s"
+    # Libraries in between raise their own errors, and not always `from` what the system or TLS said.
+    while not isinstance(error, OSError | trio.BrokenResourceError):
+        cause = error.__cause__ or error.__context__
+        if cause is None:
+            break
+        error = cause
+    tls = error if isinstance(error, ssl.SSLError) else error.__cause__
+    return f"TLS: {explain_server(tls)}" if isinstance(tls, ssl.SSLError) else reason_of(error)
+
+
+def _trouble(error: httpx.HTTPError | httpx.StreamError, authority: str) -> McpmuxError:
+    """What went wrong after the connection was made."""
+    if isinstance(error, httpx.RemoteProtocolError):
+        words = printable(str(error)[:SHOWN_CHARACTERS])
+        return RemoteProtocolError(f"what {authority} answers is no whole HTTP response: {words}")
+    return TransportClosed(f"the connection to {authority} broke off: {_reason(error)}")
