@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
 import click
@@ -21,9 +20,7 @@ from mcpmux.config import Admin, ClientTls
 from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, RemoteProtocolError
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.route import HttpOrigin, Route
-from mcpmux.transports.tls.context import client_context
+from mcpmux.transports.http.route import HttpOrigin
 
 # The admin listener of a running mcpmux, asked one thing at a time.
 
@@ -38,24 +35,15 @@ class NotDone(McpmuxError):
 
 
 class Remote:
-    """One admin listener. A context: leaving it closes the connection."""
+    """One admin listener."""
 
     def __init__(self, origin: HttpOrigin, token: str | None, ca: str | None) -> None:
         self._origin = origin
         self._token = token
-        context = client_context(ClientTls(ca=ca)) if origin.secure else None
-        self._pool = HttpPool(origin, route=Route(origin, context))
+        self._tls = ClientTls(ca=ca)
 
     def __repr__(self) -> str:
         return f"<Remote {self._origin.url}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pool.close()
 
     @staticmethod
     def path(*parts: str) -> str:
@@ -64,6 +52,8 @@ class Remote:
 
     async def ask(self, method: str, path: str) -> dict[str, Any]:
         """The answer, an object; that of a broken configuration has `problems`. Raises McpmuxError."""
+        from mcpmux.transports.web_client import WebClient  # httpx is large
+
         headers = [("Accept", "application/json")]
         if self._token is not None:
             headers.append(("Authorization", f"Bearer {self._token}"))
@@ -73,10 +63,9 @@ class Remote:
             body = b"{}"
         with trio.move_on_after(PATIENCE_SECONDS):
             try:
-                async with self._pool.request(
-                    method, path, headers, body, idempotent=method == "GET"
-                ) as response:
-                    return self._read(response.status, await response.read())
+                url = self._origin.url + path
+                answer = await WebClient(self._tls).ask(method, url, tuple(headers), body)
+                return self._read(answer.status, answer.body)
             except ConnectFailed as error:
                 raise NotDone(f"no mcpmux answers at {self._origin.url}: {error}; is it running?") from None
         raise NotDone(f"{self._origin.url} does not answer within {PATIENCE_SECONDS:g} s")
@@ -214,17 +203,16 @@ def status(remote: Remote, as_json: bool) -> None:
 
 
 async def _status(remote: Remote) -> tuple[list[dict[str, Any]], list[str]]:
-    with remote:
-        upstreams = await remote.ask("GET", "/api/upstreams")
-        control = await remote.ask("GET", "/api/control")
-        return upstreams["upstreams"], control["pending"]
+    upstreams = await remote.ask("GET", "/api/upstreams")
+    control = await remote.ask("GET", "/api/control")
+    return upstreams["upstreams"], control["pending"]
 
 
 @ctl.command()
 @remote_options
 def reload(remote: Remote) -> None:
     """Read the configuration file again; only what changed is restarted."""
-    answer = run(_ask, remote, "/api/reload")
+    answer = run(remote.ask, "POST", "/api/reload")
     if "problems" in answer:
         raise ConfigError(answer["problems"])
     for part, names in answer["changed"].items():
@@ -236,16 +224,11 @@ def reload(remote: Remote) -> None:
         tell(f"takes effect when mcpmux is started again: {', '.join(answer['pending'])}")
 
 
-async def _ask(remote: Remote, path: str) -> dict[str, Any]:
-    with remote:
-        return await remote.ask("POST", path)
-
-
 def add_action(action: str, done: str, about: str) -> None:
     """The command for something that is done to one upstream."""
 
     def act(remote: Remote, upstream: str) -> None:
-        run(_ask, remote, remote.path("api", "upstreams", upstream, action))
+        run(remote.ask, "POST", remote.path("api", "upstreams", upstream, action))
         click.echo(f"{printable(upstream)}: {done}")
 
     with_upstream = click.argument("upstream", metavar="UPSTREAM")(remote_options(act))

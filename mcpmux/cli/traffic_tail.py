@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager
 from itertools import chain
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import click
@@ -37,10 +38,11 @@ from mcpmux.traffic.reading.filters import Filter
 from mcpmux.traffic.reading.following import Follower
 from mcpmux.traffic.reading.summary import Summarizer, Targets
 from mcpmux.traffic.record import BadRecord, Record, decode_record
-from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.sse import SseDecoder, SseEvent
+
+if TYPE_CHECKING:
+    from mcpmux.transports.web_client import WebResponse
 
 # Messages from the admin listener of a running mcpmux, as they pass.
 
@@ -60,17 +62,18 @@ async def open_stream(
     Raises Mistake for the URL, TransportError and RemoteProtocolError for what is there. Leaving closes the
     connection.
     """
+    from mcpmux.transports.web_client import WebClient  # httpx is large
+
     origin, token = read_url(url, token)
     headers = [("Accept", "text/event-stream")]
     if token is not None:
         headers.append(("Authorization", f"Bearer {token}"))
-    with HttpPool(origin) as pool:
-        path = f"{STREAM_PATH}?own=true" if own else STREAM_PATH
-        async with pool.request("GET", path, headers, b"", idempotent=True) as response:
-            if response.status != 200:
-                raise TransportError(await _refusal(origin, response))
-            async with aclosing(_read(origin, response)) as records:
-                yield records
+    path = f"{STREAM_PATH}?own=true" if own else STREAM_PATH
+    async with WebClient().open("GET", origin.url + path, tuple(headers)) as response:
+        if response.status != 200:
+            raise TransportError(await _refusal(origin, response))
+        async with aclosing(_read(origin, response)) as records:
+            yield records
 
 
 def read_url(url: str, token: str | None) -> tuple[HttpOrigin, str | None]:
@@ -85,7 +88,7 @@ def read_url(url: str, token: str | None) -> tuple[HttpOrigin, str | None]:
     return origin, shown
 
 
-async def _refusal(origin: HttpOrigin, response: HttpResponse) -> str:
+async def _refusal(origin: HttpOrigin, response: WebResponse) -> str:
     if response.status in (401, 403):
         hint = "give the token that mcpmux printed when it started: --token, or the whole URL with it"
         return f"{origin.url} does not let us in (HTTP {response.status}); {hint}"
@@ -94,7 +97,7 @@ async def _refusal(origin: HttpOrigin, response: HttpResponse) -> str:
     return f"{origin.url} answers HTTP {response.status}: {printable(said)}; {hint}"
 
 
-async def _read(origin: HttpOrigin, response: HttpResponse) -> AsyncGenerator[list[Record], None]:
+async def _read(origin: HttpOrigin, response: WebResponse) -> AsyncGenerator[list[Record], None]:
     decoder = SseDecoder(EVENT_BYTES)
     async for chunk in response:
         yield [record for event in decoder.feed(chunk) if (record := _record_of(event)) is not None]

@@ -46,6 +46,9 @@ NEVER_SERVED = (  # without TLS, WebSocket, OAuth, an inspector, a capture, seve
     "wsproto",
     "oauthlib",
     "joserfc",
+    "httpx",
+    "httpcore",
+    "anyio",
     "opentelemetry",
     "mcpmux.transports.websocket",
     "mcpmux.auth.upstream_auth",
@@ -63,7 +66,7 @@ FREE_OF = {
     "serve": (["serve", "nowhere.toml"], (*BENCH, *TRAFFIC_TOOLS, "mcpmux.demo", "mcpmux.cli.console")),
     "serve, libraries": (["serve", "nowhere.toml"], NEVER_SERVED),
     "a look at a server": (["ls", "nowhere.toml"], (*BENCH, *TRAFFIC_TOOLS)),
-    "a tail": (["traffic", "tail", "nowhere.jsonl"], (*BENCH, *TRAFFIC_TOOLS[1:4])),
+    "a tail": (["traffic", "tail", "nowhere.jsonl"], (*BENCH, *TRAFFIC_TOOLS[1:4], "httpx")),
 }
 
 

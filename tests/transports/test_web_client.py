@@ -7,6 +7,7 @@ import re
 import ssl
 from base64 import b64encode
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import trio
@@ -21,6 +22,7 @@ from mcpmux.errors import (
     TransportClosed,
     TransportError,
 )
+from mcpmux.transports import web_client
 from mcpmux.transports.http.message import HEAD_FIELDS
 from mcpmux.transports.http.route import parse_proxy
 from mcpmux.transports.web_client import MOST_ADDRESSES, WebClient
@@ -139,6 +141,14 @@ async def test_what_is_no_url_of_a_server_is_not_asked(url):
     with pytest.raises(RemoteProtocolError, match="is none") as caught:
         await WebClient().ask("GET", url, ())
     assert "PLANTED" not in str(caught.value)
+
+
+def test_one_module_knows_the_library():
+    package = Path(web_client.__file__).parents[1]
+    knowing = re.compile(r"^\s*(?:import|from) (?:httpx|httpcore)\b", re.MULTILINE)
+    assert [each.name for each in package.rglob("*.py") if knowing.search(each.read_text())] == [
+        "web_client.py"
+    ]
 
 
 # ── bounds ────────────────────────────────────────────────────────────────────────────────────────
