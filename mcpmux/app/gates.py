@@ -45,8 +45,8 @@ async def make_gate(config: Config) -> Gate | None:
         return None
     if config.auth.asks_tokens:
         _warn_of_plain_text(config)
-    from mcpmux.auth.fetch import fetch_json
     from mcpmux.auth.gate import Gate
+    from mcpmux.auth.http import fetch_json
 
     return Gate(config.auth, _name_of(config), fetch_json, time.time)
 

@@ -12,8 +12,8 @@ from mcpmux.auth.authority import Authority
 from mcpmux.auth.challenge import NO_CHALLENGE, Challenge
 from mcpmux.auth.credential import Credential
 from mcpmux.auth.finder import Finder, Found
+from mcpmux.auth.http import OAuthHttp
 from mcpmux.auth.tokens import Denied, OAuthClient, read_tokens, token_form
-from mcpmux.auth.web import Web
 from mcpmux.config.auth import OAuth
 from mcpmux.errors import TransportError
 
@@ -22,12 +22,12 @@ class ClientCredentials(Credential):
     """Of one upstream."""
 
     def __init__(
-        self, name: str, config: OAuth, finder: Finder, web: Web, clock: Callable[[], float]
+        self, name: str, config: OAuth, finder: Finder, http: OAuthHttp, clock: Callable[[], float]
     ) -> None:
         super().__init__(name, clock)
         self._config = config
         self._finder = finder
-        self._web = web
+        self._http = http
         self._found: Found | None = None
         self._asked: tuple[str, ...] = ()
 
@@ -55,7 +55,7 @@ class ClientCredentials(Credential):
         if scopes:
             members["scope"] = " ".join(scopes)
         fields, body = token_form(client, "client_credentials", members)
-        answer = await self._web.post(found.authority.token_endpoint, fields, body)
+        answer = await self._http.post(found.authority.token_endpoint, fields, body)
         try:
             tokens = read_tokens(answer, found.authority.issuer, scopes, self._clock())
         except Denied as error:

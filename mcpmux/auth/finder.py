@@ -16,9 +16,9 @@ import structlog
 from mcpmux.auth.authority import Authority, assume_authority, is_same_issuer, read_authority
 from mcpmux.auth.challenge import Challenge
 from mcpmux.auth.discovery import metadata_urls
+from mcpmux.auth.http import OAuthHttp
 from mcpmux.auth.resource import Resource, canonical_url, read_resource
 from mcpmux.auth.resource import metadata_urls as resource_urls
-from mcpmux.auth.web import Web
 from mcpmux.config.auth import OAuth
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.transports.http.route import HttpOrigin
@@ -47,10 +47,10 @@ class Found(NamedTuple):
 class Finder:
     """Of one upstream at `url`, with its settings."""
 
-    def __init__(self, url: str, config: OAuth, web: Web) -> None:
+    def __init__(self, url: str, config: OAuth, http: OAuthHttp) -> None:
         self._url = url
         self._config = config
-        self._web = web
+        self._http = http
 
     def __repr__(self) -> str:
         return f"<Finder {canonical_url(self._url)}>"
@@ -95,7 +95,7 @@ class Finder:
             raise RemoteProtocolError("its authorization server has no usable URL") from None
         missing = True
         for url in places:
-            answer = await self._web.get(url)
+            answer = await self._http.get(url)
             if answer.status == 200:
                 return read_authority(answer.body, issuer)
             missing = missing and answer.status == NOT_FOUND
@@ -108,7 +108,7 @@ class Finder:
         if challenge.metadata_url is not None:
             places = (challenge.metadata_url,)
         for url in places:
-            answer = await self._web.get(url)
+            answer = await self._http.get(url)
             if answer.status == 200 and _is_json(answer.headers):
                 return read_resource(answer.body, self._url)
         log.debug("the upstream has no resource metadata", places=len(places))

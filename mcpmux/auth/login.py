@@ -16,6 +16,7 @@ import trio
 from mcpmux.auth.authority import Authority
 from mcpmux.auth.challenge import Challenge, read_challenge
 from mcpmux.auth.finder import Finder, Found
+from mcpmux.auth.http import OAuthHttp
 from mcpmux.auth.loopback import Loopback, open_loopback
 from mcpmux.auth.registration import known_client, register
 from mcpmux.auth.token_store import StoreTrouble, TokenStore
@@ -28,7 +29,6 @@ from mcpmux.auth.tokens import (
     read_tokens,
     token_form,
 )
-from mcpmux.auth.web import Web
 from mcpmux.config.auth import OAuth
 from mcpmux.errors import RemoteProtocolError, TransportError
 
@@ -49,17 +49,17 @@ class LoginFlow:
         name: str,
         url: str,
         config: OAuth,
-        web: Web,
+        http: OAuthHttp,
         store: TokenStore,
         clock: Callable[[], float],
     ) -> None:
         self._name = name
         self._url = url
         self._config = config
-        self._web = web
+        self._http = http
         self._store = store
         self._clock = clock
-        self._finder = Finder(url, config, web)
+        self._finder = Finder(url, config, http)
 
     def __repr__(self) -> str:
         return f"<LoginFlow {self._name}>"
@@ -78,7 +78,7 @@ class LoginFlow:
             scopes = self._scopes(found, kept, more)
             client = known_client(self._config, found.authority, loopback.uri, kept)
             if client is None:
-                client = await register(self._web, found.authority, loopback.uri, scopes)
+                client = await register(self._http, found.authority, loopback.uri, scopes)
             verifier, challenge = new_verifier()
             asked = {
                 "response_type": "code",
@@ -91,7 +91,7 @@ class LoginFlow:
             }
             if scopes:
                 asked["scope"] = " ".join(scopes)
-            self._web.check(endpoint)
+            self._http.check(endpoint)
             await show(authorization_url(endpoint, asked))
             code = read_code(await _wait_for(loopback, seconds), found.authority)
             login = await self._redeem(found, client, code, verifier, loopback.uri, scopes)
@@ -101,7 +101,7 @@ class LoginFlow:
     async def _probe(self) -> Challenge:
         """What the upstream says to whom it does not know."""
         url = f"http{self._url[2:]}" if self._url.startswith("ws") else self._url
-        answer = await self._web.post(url, PROBE_FIELDS, PROBE)
+        answer = await self._http.post(url, PROBE_FIELDS, PROBE)
         return read_challenge(answer.headers.get("www-authenticate", "") if answer.status == 401 else "")
 
     async def _load(self) -> Login | None:
@@ -123,7 +123,7 @@ class LoginFlow:
     ) -> Login:
         members = {"code": code, "redirect_uri": uri, "code_verifier": verifier, "resource": found.resource}
         fields, body = token_form(client, "authorization_code", members)
-        answer = await self._web.post(found.authority.token_endpoint, fields, body)
+        answer = await self._http.post(found.authority.token_endpoint, fields, body)
         issuer = found.authority.issuer
         tokens = read_tokens(answer, issuer, scopes, self._clock())
         return Login(self._name, self._url, issuer, found.resource, client, tokens, scopes)

@@ -11,8 +11,8 @@ import msgspec
 
 from mcpmux.auth.authority import Authority
 from mcpmux.auth.client_credentials import configured_client
+from mcpmux.auth.http import OAuthHttp
 from mcpmux.auth.tokens import Login, OAuthClient
-from mcpmux.auth.web import Web
 from mcpmux.config.auth import OAuth
 from mcpmux.errors import RemoteProtocolError
 from mcpmux.printable import printable
@@ -39,7 +39,9 @@ def known_client(
     return kept.client if kept.client.registered and kept.client.redirect_uri == redirect_uri else None
 
 
-async def register(web: Web, authority: Authority, redirect_uri: str, scopes: tuple[str, ...]) -> OAuthClient:
+async def register(
+    http: OAuthHttp, authority: Authority, redirect_uri: str, scopes: tuple[str, ...]
+) -> OAuthClient:
     """Register with the authorization server. Raises RemoteProtocolError that says what else there is."""
     if authority.registration_endpoint is None:
         raise RemoteProtocolError(
@@ -48,7 +50,7 @@ async def register(web: Web, authority: Authority, redirect_uri: str, scopes: tu
         )
     wish = wish_of(authority, redirect_uri, scopes)
     fields = (("Content-Type", "application/json"),)
-    answer = await web.post(authority.registration_endpoint, fields, msgspec.json.encode(wish))
+    answer = await http.post(authority.registration_endpoint, fields, msgspec.json.encode(wish))
     try:
         members = msgspec.json.decode(answer.body, type=dict[str, Any])
         if answer.status not in (200, 201):

@@ -11,12 +11,14 @@ from urllib.parse import quote_plus
 import msgspec
 
 from mcpmux.auth.challenge import read_scopes
-from mcpmux.auth.web import Answer, Fields
 from mcpmux.errors import ConfigError, RemoteProtocolError, TransportError
 from mcpmux.printable import printable
+from mcpmux.transports.http.message import Fields
 
 if TYPE_CHECKING:
     from oauthlib.oauth2 import WebApplicationClient
+
+    from mcpmux.transports.web_client import WebAnswer
 
 
 # Requests to authorization servers and what they answer: the one place that knows the library, oauthlib.
@@ -77,7 +79,7 @@ def token_form(client: OAuthClient, grant: str, members: dict[str, str]) -> tupl
     return fields, prepare_token_request(grant, **members).encode()
 
 
-def read_tokens(answer: Answer, issuer: str, asked: tuple[str, ...], now: float) -> Tokens:
+def read_tokens(answer: WebAnswer, issuer: str, asked: tuple[str, ...], now: float) -> Tokens:
     """The tokens in an answer to a token request for the scopes `asked`. Raises Denied, RemoteProtocolError.
 
     A server that is overloaded or broken raises TransportError: asking again may help.

@@ -6,14 +6,14 @@ import os
 import time
 from collections.abc import Callable
 
+from mcpmux.auth.address_policy import AddressPolicy
 from mcpmux.auth.client_credentials import ClientCredentials
 from mcpmux.auth.credential import Credential
 from mcpmux.auth.finder import Finder
+from mcpmux.auth.http import OAuthHttp
 from mcpmux.auth.login import LoginFlow
-from mcpmux.auth.reach import Reach
 from mcpmux.auth.token_store import TokenStore, state_folder
 from mcpmux.auth.user_login import UserLogin
-from mcpmux.auth.web import Web
 from mcpmux.config import Http, WebSocket
 from mcpmux.config.auth import CLIENT_CREDENTIALS
 from mcpmux.transports.http.route import HttpOrigin
@@ -32,23 +32,23 @@ def make_credential(
     """What gets the tokens of an upstream; None when it is not configured for any."""
     if target.oauth is None:
         return None
-    web = make_web(target)
-    finder = Finder(target.url, target.oauth, web)
+    http = make_http(target)
+    finder = Finder(target.url, target.oauth, http)
     if target.oauth.grant == CLIENT_CREDENTIALS:
-        return ClientCredentials(name, target.oauth, finder, web, clock)
-    return UserLogin(name, target.url, target.oauth, finder, web, store or default_store(), clock)
+        return ClientCredentials(name, target.oauth, finder, http, clock)
+    return UserLogin(name, target.url, target.oauth, finder, http, store or default_store(), clock)
 
 
 def make_login(name: str, target: Http | WebSocket, store: TokenStore, clock: Clock = time.time) -> LoginFlow:
     """A login for an upstream that is configured for one."""
     assert target.oauth is not None
-    return LoginFlow(name, target.url, target.oauth, make_web(target), store, clock)
+    return LoginFlow(name, target.url, target.oauth, make_http(target), store, clock)
 
 
-def make_web(target: Http | WebSocket) -> Web:
+def make_http(target: Http | WebSocket) -> OAuthHttp:
     """What may be asked for an upstream, and how."""
     assert target.oauth is not None
     own = f"http{target.url[2:]}" if isinstance(target, WebSocket) else target.url
     trusted = [own] if target.oauth.issuer is None else [own, target.oauth.issuer]
     proxy = target.proxy if isinstance(target, Http) else None
-    return Web(Reach(trusted), HttpOrigin.from_url(own), target.tls, target.oauth.ca, proxy)
+    return OAuthHttp(AddressPolicy(trusted), HttpOrigin.from_url(own), target.tls, target.oauth.ca, proxy)

@@ -21,9 +21,9 @@ from mcpmux.auth.authority import is_same_issuer
 from mcpmux.auth.challenge import Challenge
 from mcpmux.auth.credential import Credential, NoToken
 from mcpmux.auth.finder import Finder, IssuerChanged
+from mcpmux.auth.http import OAuthHttp
 from mcpmux.auth.token_store import StoreTrouble, TokenStore
 from mcpmux.auth.tokens import Denied, Login, read_tokens, token_form
-from mcpmux.auth.web import Web
 from mcpmux.config.auth import OAuth
 
 LOCK_SECONDS = 0.1  # between two looks whether another process has renewed a login
@@ -40,7 +40,7 @@ class UserLogin(Credential):
         url: str,
         config: OAuth,
         finder: Finder,
-        web: Web,
+        http: OAuthHttp,
         store: TokenStore,
         clock: Callable[[], float],
     ) -> None:
@@ -48,7 +48,7 @@ class UserLogin(Credential):
         self._url = url
         self._config = config
         self._finder = finder
-        self._web = web
+        self._http = http
         self._store = store
         self._login: Login | None = None
 
@@ -120,7 +120,7 @@ class UserLogin(Credential):
         authority = await self._finder.find_authority(login.issuer)
         members = {"refresh_token": login.tokens.refresh, "resource": login.resource}
         fields, body = token_form(login.client, "refresh_token", members)
-        answer = await self._web.post(authority.token_endpoint, fields, body)
+        answer = await self._http.post(authority.token_endpoint, fields, body)
         tokens = read_tokens(answer, login.issuer, login.tokens.scopes, self._clock())
         if tokens.refresh is None:
             tokens = msgspec.structs.replace(tokens, refresh=login.tokens.refresh)

@@ -7,8 +7,8 @@ Rules
   * Link-local addresses and the well-known ones of cloud metadata are never asked.
   * https only; http on this machine, or to a host that the configuration itself names with http.
 
-A name is resolved once: what was judged is what is connected to. Behind a proxy, which resolves names itself,
-only addresses in URLs are judged. Redirects are not followed anywhere.
+A name is resolved once, for what was judged is what `WebClient` connects to. Behind a proxy, which resolves
+names itself, only addresses in URLs are judged. Redirects are not followed anywhere.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ def kind_of(address: Address) -> Kind:
     return Kind.PUBLIC if address.is_global and not address.is_multicast else Kind.PRIVATE
 
 
-class Reach:
+class AddressPolicy:
     """What may be asked for one upstream. `trusted`: the URLs that the configuration names."""
 
     def __init__(self, trusted: Iterable[str]) -> None:
-        parts = [urlsplit(url) for url in trusted]
-        self._hosts = frozenset(each.hostname or "" for each in parts)
-        self._plain = frozenset(each.hostname or "" for each in parts if each.scheme in ("http", "ws"))
+        origins = [HttpOrigin.from_url(url) for url in trusted]
+        self._hosts = frozenset(origin.host for origin in origins)
+        self._plain = frozenset(origin.host for origin in origins if not origin.secure)
 
     def __repr__(self) -> str:
-        return f"<Reach {sorted(self._hosts)}>"
+        return f"<AddressPolicy {sorted(self._hosts)}>"
 
     def origin_of(self, url: str) -> HttpOrigin:
         """The origin of a URL that an upstream or its authorization server names.
@@ -83,18 +83,18 @@ class Reach:
             raise RemoteProtocolError(f"{origin.authority} is to be asked without TLS: tokens need https://")
         return origin
 
-    async def addresses(self, origin: HttpOrigin) -> list[str]:
-        """Where to connect to for `origin`. Raises ConnectFailed, RemoteProtocolError."""
-        if origin.host in self._hosts:
-            return [origin.host]
-        found = await _resolve(origin.host, origin.port)
+    async def find(self, host: str, port: int) -> list[str]:
+        """Where to connect to for `host`. Raises ConnectFailed, RemoteProtocolError."""
+        if host in self._hosts:
+            return [host]
+        found = await _resolve(host, port)
         kinds = {kind_of(address) for address in found} - {Kind.PUBLIC}
         if kinds:
             kinds -= await self._kinds_of_trusted()
         if kinds:
             words = " and ".join(sorted(kind.value for kind in kinds))
             raise RemoteProtocolError(
-                f"{origin.authority}, which it names for authorization, is at a {words} address: "
+                f"{host}, which it names for authorization, is at a {words} address: "
                 "if that is right, set it as `issuer` in the upstream's `oauth`"
             )
         return [str(address) for address in found]

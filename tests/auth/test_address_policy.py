@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from mcpmux.auth.reach import Kind, Reach, kind_of
+from mcpmux.auth.address_policy import AddressPolicy, Kind, kind_of
 from mcpmux.errors import RemoteProtocolError
 
 KINDS = [
@@ -51,8 +51,9 @@ def test_addresses_are_known_for_what_they_are(address: str, kind: Kind) -> None
     ],
 )
 async def test_what_is_no_worse_than_the_upstream_may_be_asked(trusted: str, asked: str) -> None:
-    reach = Reach([trusted])
-    assert await reach.addresses(reach.origin_of(asked))
+    policy = AddressPolicy([trusted])
+    origin = policy.origin_of(asked)
+    assert await policy.find(origin.host, origin.port)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,8 @@ async def test_what_is_no_worse_than_the_upstream_may_be_asked(trusted: str, ask
     ],
 )
 async def test_what_is_worse_may_not(trusted: str, asked: str, why: str) -> None:
-    reach = Reach([trusted])
+    policy = AddressPolicy([trusted])
     with pytest.raises(RemoteProtocolError, match=why) as caught:
-        await reach.addresses(reach.origin_of(asked))
+        origin = policy.origin_of(asked)
+        await policy.find(origin.host, origin.port)
     assert "secret" not in str(caught.value)
