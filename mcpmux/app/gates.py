@@ -29,10 +29,8 @@ def check_doors(config: Config) -> None:
     if problems:
         raise ConfigError(problems)
     if config.auth.issuers:
-        from mcpmux.auth.claims import require_library
-        from mcpmux.auth.issuer_keys import check_key_file
+        from mcpmux.auth.jwks import check_key_file
 
-        require_library()
         for name, issuer in config.auth.issuers.items():
             check_key_file(name, issuer)
 

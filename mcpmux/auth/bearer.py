@@ -1,18 +1,36 @@
-"""Bearer tokens in HTTP: reading one out of the request's headers, and asking for one. Pure.
+"""Bearer tokens in HTTP: those that clients show, those of the configuration, and asking for one. Pure.
 
-A token is taken from the Authorization header and from nowhere else: in a URL it would end up in logs.
-Source: RFC 6750, sections 2.1 and 3; RFC 9728, section 5.1; "Authorization" of 2025-11-25 and 2026-07-28.
+A token is taken from the Authorization header and from nowhere else: in a URL it would end up in logs. Of
+tokens that are given out by hand only hashes are kept. A plain SHA-256 is enough for 256 random bits: there
+is no list of likely ones to try.
+
+Source: RFC 6750, sections 2.1 and 3; RFC 9110, section 11.6.1; RFC 9728, section 5.1.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
 from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from mcpmux.config.auth import StaticToken
+from mcpmux.protocol.principal import Principal
 
 MOST_CHARACTERS = 32 * 1024  # of a token; those of real servers have a few thousand
+TOKEN_BYTES = 32  # of randomness
+PREFIX = "mcpmux_"  # so that people and scanners recognise one that has leaked
+LEAST_CHARACTERS = 32  # of a token made elsewhere: shorter ones may be words
+
+CHALLENGE_CHARACTERS = 8192  # of WWW-Authenticate that are looked at
+MOST_SCOPES = 64  # in a challenge
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _UNQUOTABLE = re.compile(r'[^\x20-\x7e]|["\\]')
+_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_PART = re.compile(rf'({_NAME})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|({_NAME}))|({_NAME})')
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")
 
 
 class BadToken(Exception):
@@ -35,7 +53,34 @@ def read_bearer(headers: Mapping[str, str]) -> str | None:
     return token
 
 
-def challenge(
+def hash_token(token: str) -> str:
+    """What stands in the configuration for a token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class StaticTokens:
+    """The tokens of a configuration."""
+
+    def __init__(self, tokens: Mapping[str, StaticToken]) -> None:
+        self._known = [
+            (bytes.fromhex(token.sha256), Principal(name, frozenset(token.scopes)))
+            for name, token in tokens.items()
+        ]
+
+    def __repr__(self) -> str:
+        return f"<StaticTokens {len(self._known)}>"
+
+    def find(self, token: str) -> Principal | None:
+        """Whose it is. Takes the same time wherever in the list it is, and when it is not there."""
+        digest = bytes.fromhex(hash_token(token))
+        found = None
+        for known, principal in self._known:
+            if hmac.compare_digest(known, digest):
+                found = principal
+        return found
+
+
+def write_challenge(
     metadata_url: str | None,
     scopes: Collection[str] = (),
     error: str | None = None,
@@ -51,3 +96,36 @@ def challenge(
     )
     said = ", ".join(f'{name}="{_UNQUOTABLE.sub("?", value)}"' for name, value in parts if value is not None)
     return f"Bearer {said}"
+
+
+class Challenge(NamedTuple):
+    """`error`: such as "insufficient_scope"; `scopes`: that are needed; `metadata_url`: of the resource."""
+
+    error: str | None = None
+    scopes: tuple[str, ...] = ()
+    metadata_url: str | None = None
+
+
+def read_challenge(value: str) -> Challenge:
+    """The first Bearer challenge in WWW-Authenticate, which may hold several of several schemes.
+
+    What cannot be read is as if it were not there.
+    """
+    found: dict[str, str] = {}
+    scheme = ""
+    for match in _PART.finditer(value[:CHALLENGE_CHARACTERS]):
+        name, quoted, token, word = match.groups()
+        if word is not None:
+            if scheme == "bearer" and found:
+                break
+            scheme = word.lower()
+        elif scheme == "bearer":
+            text = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else token
+            found.setdefault(name.lower(), text)
+    return Challenge(found.get("error"), read_scopes(found.get("scope", "")), found.get("resource_metadata"))
+
+
+def read_scopes(text: str) -> tuple[str, ...]:
+    """The scopes in a list with spaces between them, each once."""
+    scopes = dict.fromkeys(each for each in text.split(" ") if _SCOPE.fullmatch(each))
+    return tuple(scopes)[:MOST_SCOPES]

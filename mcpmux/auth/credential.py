@@ -15,14 +15,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
 
-from mcpmux.auth.challenge import Challenge, read_challenge
-from mcpmux.auth.tokens import Tokens
+from mcpmux.auth.bearer import Challenge, read_challenge
 from mcpmux.errors import McpmuxError, TransportError
+
+if TYPE_CHECKING:
+    from mcpmux.auth.token_store import Tokens
 
 AHEAD_SECONDS: Final = 60.0
 AHEAD_SHARE: Final = 0.2  # of a token's life, when that is less
@@ -36,10 +38,6 @@ REFUSES_TOKEN: Final = frozenset({401, 403})
 Header = tuple[tuple[str, str], ...]
 
 log = structlog.get_logger()
-
-
-class NoToken(TransportError):
-    """There is no token to show. The text says what a person has to do."""
 
 
 class Credential(ABC):

@@ -18,20 +18,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import trio
 
-from mcpmux.auth import claims as jose
 from mcpmux.auth.admission import CERTIFICATES, Admission, Turned, certified
-from mcpmux.auth.bearer import BadToken, challenge, read_bearer
-from mcpmux.auth.claims import check_type, principal_of
-from mcpmux.auth.issuer_keys import Fetch, IssuerKeys, KeysUnavailable
-from mcpmux.auth.resource import ProtectedResource
-from mcpmux.auth.static_token import StaticTokens
-from mcpmux.config.auth import RESERVED, Auth, Issuer
+from mcpmux.auth.bearer import BadToken, StaticTokens, read_bearer, write_challenge
+from mcpmux.auth.metadata import OwnMetadata
+from mcpmux.config.auth import RESERVED, Auth
 from mcpmux.protocol.principal import Principal
+
+if TYPE_CHECKING:  # joserfc is for those who have issuers
+    from mcpmux.auth.jwks import Fetch
+    from mcpmux.auth.jwt import TrustedIssuer
 
 CACHE_SECONDS = 300.0  # a token is judged anew after this: its issuer may have taken back the key
 CACHE_LIMIT = 10_000  # tokens; about 2 MB
@@ -47,27 +47,36 @@ class Gate:
         """Whether tokens have to be shown, be there any or none."""
         self._fetch = fetch
         self._clock = clock
-        self._issuers: dict[str, tuple[str, Issuer, IssuerKeys]] = {}
+        self._issuers: dict[str, TrustedIssuer] = {}
         self._judged: dict[bytes, tuple[Admission, float]] = {}
         self._stays: dict[trio.CancelScope, Admission] = {}
         self._take(config, name)
 
     def _take(self, config: Auth, name: str) -> None:
         self._config = config
-        self.resource = ProtectedResource(config, name) if config.issuers and self.asks_tokens else None
+        self.resource = OwnMetadata(config, name) if config.issuers and self.asks_tokens else None
         self._tokens = StaticTokens(config.tokens)
         self._required = frozenset(config.required_scopes)
-        known = {found[1]: found[2] for found in self._issuers.values()}
-        self._issuers = {
-            issuer.issuer: (called, issuer, known.get(issuer) or IssuerKeys(called, issuer, self._fetch))
-            for called, issuer in config.issuers.items()
-        }
+        self._issuers = self._trust(config) if config.issuers else {}
         self._grounds: dict[str, Any] = {f"tokens.{called}": token for called, token in config.tokens.items()}
         self._grounds |= {
             f"issuers.{called}": (issuer, config.resource) for called, issuer in config.issuers.items()
         }
         if config.certificates or not self.asks_tokens:
             self._grounds[CERTIFICATES] = True
+
+    def _trust(self, config: Auth) -> dict[str, TrustedIssuer]:
+        """The issuers by identifier. What is known of their keys stays known."""
+        from mcpmux.auth.jwks import IssuerKeys
+        from mcpmux.auth.jwt import TrustedIssuer
+
+        known = {trusted.config: trusted.keys for trusted in self._issuers.values()}
+        return {
+            issuer.issuer: TrustedIssuer(
+                name, issuer, known.get(issuer) or IssuerKeys(name, issuer, self._fetch)
+            )
+            for name, issuer in config.issuers.items()
+        }
 
     def __repr__(self) -> str:
         return f"<Gate {self._tokens!r}, {len(self._issuers)} issuers, {len(self._judged)} judged>"
@@ -99,14 +108,12 @@ class Gate:
         except BadToken as error:
             log.info("a token is refused", reason=str(error))
             raise self._unauthorized("invalid_token", str(error)) from None
-        except KeysUnavailable as error:
-            raise Turned(503, str(error), (("Retry-After", "30"),)) from None
         if self._config.certificates and holder:
             return certified(holder)
         raise self._unauthorized(None, "this needs a bearer token in the Authorization header")
 
     def _unauthorized(self, error: str | None, sentence: str) -> Turned:
-        value = challenge(self._metadata_url, self._required, error, sentence if error else None)
+        value = write_challenge(self._metadata_url, self._required, error, sentence if error else None)
         return Turned(401, sentence, (("WWW-Authenticate", value),))
 
     @property
@@ -114,7 +121,7 @@ class Gate:
         return self.resource.metadata_url if self.resource is not None else None
 
     async def _judge(self, token: str) -> Admission:
-        """Raises BadToken, KeysUnavailable, Turned."""
+        """Raises BadToken, Turned."""
         now = self._clock()
         digest = hashlib.sha256(token.encode()).digest()
         known = self._judged.get(digest)
@@ -142,21 +149,13 @@ class Gate:
             return Admission(principal, ground=(key, self._grounds[key]))
         if not self._issuers:
             raise BadToken("this token is not known here")
-        header = jose.read_header(token)
-        check_type(header)
-        found = self._issuers.get(jose.read_issuer(token) or "")
-        if found is None:
-            raise BadToken("the token's issuer is not one that is trusted here")
-        name, config, keys = found
-        ground = f"issuers.{name}", (config, self._config.resource)
-        kid, algorithm = jose.key_wanted(header, config.algorithms)
+        from mcpmux.auth.jwt import verify_token
+
         resource = self._config.resource
         assert resource is not None
-        claims = jose.verify(token, await keys.find(kid, algorithm), algorithm)
-        audience = config.audience or _spellings(resource)
-        jose.check_claims(claims, config.issuer, audience, config.leeway, now)
-        principal = principal_of(claims, name, config.principal)
-        return Admission(principal, claims["exp"] + config.leeway, ground)
+        verified = await verify_token(token, self._issuers, resource, now)
+        ground = f"issuers.{verified.issuer.name}", (verified.issuer.config, resource)
+        return Admission(verified.principal, verified.expires, ground)
 
     def _is_granted(self, admission: Admission) -> bool:
         """Whether what let somebody in is still there as it was."""
@@ -202,24 +201,14 @@ class Gate:
         """
         if not self._config.method_scopes:
             return None
-        needed = self.scopes_of(method)
+        group = f"{method.rpartition('/')[0]}/*"
+        rules = self._config.method_scopes
+        needed = {scope for pattern in (method, group, "*") for scope in rules.get(pattern, ())}
         if needed <= principal.scopes:
             return None
         return self._insufficient(self._required | needed)
 
-    def scopes_of(self, method: str) -> frozenset[str]:
-        """The scopes that `method_scopes` asks for."""
-        group = f"{method.rpartition('/')[0]}/*"
-        rules = self._config.method_scopes
-        return frozenset(scope for pattern in (method, group, "*") for scope in rules.get(pattern, ()))
-
     def _insufficient(self, scopes: frozenset[str]) -> Turned:
         sentence = "the token does not have the scopes that this needs"
-        value = challenge(self._metadata_url, scopes, "insufficient_scope", sentence)
+        value = write_challenge(self._metadata_url, scopes, "insufficient_scope", sentence)
         return Turned(403, sentence, (("WWW-Authenticate", value),))
-
-
-def _spellings(resource: str) -> tuple[str, ...]:
-    """A resource with and without a slash at its end: clients and servers differ in how they write it."""
-    bare = resource.rstrip("/")
-    return bare, f"{bare}/"

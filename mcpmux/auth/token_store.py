@@ -1,13 +1,14 @@
-"""Where logins are kept: one file for each upstream, for the user alone, written whole or not at all.
+"""Tokens and logins, and where they are kept: one file for each upstream, written whole or not at all.
 
-Promises: the folder is 0700, a file 0600; one that others can read is not used. What is written is on the
-disk before the old one goes. Everything here blocks: call it in a thread.
+Promises: no repr shows a secret; the folder is 0700, a file 0600; one that others can read is not used. A new
+file is on the disk before the old one goes. What touches files blocks: call it in a thread.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -15,12 +16,57 @@ from pathlib import Path
 
 import msgspec
 
-from mcpmux.auth.tokens import Login
 from mcpmux.errors import TransportError
 
 OTHERS = 0o077
 DIGITS = 16  # of the URL's hash: one name may stand for different servers in different configurations
 FILE_BYTES = 1024 * 1024
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """What a token endpoint gave. `expires`: seconds since 1970; None when it did not say."""
+
+    access: str
+    refresh: str | None = None
+    expires: float | None = None
+    scopes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Tokens until {self.expires}, {'with' if self.refresh else 'without'} refresh>"
+
+    @property
+    def until(self) -> float:
+        """Seconds since 1970."""
+        return math.inf if self.expires is None else self.expires
+
+
+class OAuthClient(msgspec.Struct, frozen=True):
+    """mcpmux as an authorization server knows it. `method`: of authenticating at its token endpoint."""
+
+    id: str
+    secret: str | None = None
+    method: str = "none"
+    redirect_uri: str | None = None
+    registered: bool = False
+    """Whether mcpmux registered it itself, so that it may do so again."""
+
+    def __repr__(self) -> str:
+        return f"<OAuthClient {self.method}>"
+
+
+class Login(msgspec.Struct, frozen=True):
+    """A login at one issuer for one upstream. `wanted`: scopes that the upstream asked for since."""
+
+    upstream: str
+    url: str
+    issuer: str
+    resource: str
+    client: OAuthClient
+    tokens: Tokens
+    wanted: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Login {self.upstream} at {self.issuer}>"
 
 
 class StoreTrouble(TransportError):
@@ -32,6 +78,11 @@ def state_folder(environ: Mapping[str, str]) -> Path:
     home = environ.get("XDG_STATE_HOME", "")
     base = Path(home) if home.startswith("/") else Path.home() / ".local" / "state"
     return base / "mcpmux" / "logins"
+
+
+def default_store() -> TokenStore:
+    """Where the environment says that state is kept."""
+    return TokenStore(state_folder(os.environ))
 
 
 class TokenStore:

@@ -14,10 +14,8 @@ from typing import Any
 import click
 import trio
 
-from mcpmux.auth.static_token import LEAST_CHARACTERS, PREFIX, TOKEN_BYTES, hash_token
-from mcpmux.auth.token_store import StoreTrouble, TokenStore
-from mcpmux.auth.tokens import Login
-from mcpmux.auth.upstream_auth import default_store, make_login
+from mcpmux.auth.bearer import LEAST_CHARACTERS, PREFIX, TOKEN_BYTES, hash_token
+from mcpmux.auth.token_store import Login, StoreTrouble, TokenStore, default_store
 from mcpmux.cli.console import make_table, show_json, show_table, tell
 from mcpmux.cli.lazy import Commands
 from mcpmux.cli.options import load_config, quiet_option
@@ -64,6 +62,8 @@ def login(upstream: str, config: str, scopes: tuple[str, ...], no_browser: bool,
     assert target.oauth is not None
     if target.oauth.grant == CLIENT_CREDENTIALS:
         raise ConfigError([f"upstreams.{name}: it uses client credentials, so nobody has to log in"])
+    from mcpmux.auth.upstream_auth import make_login  # oauthlib is large
+
     flow = make_login(name, target, default_store())
 
     async def show(url: str) -> None:

@@ -20,10 +20,9 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import trio
 
 from mcpmux import app
+from mcpmux.auth.authorization_code import LoginFlow
 from mcpmux.auth.credential import Credential
-from mcpmux.auth.login import LoginFlow
-from mcpmux.auth.token_store import TokenStore
-from mcpmux.auth.tokens import Login
+from mcpmux.auth.token_store import Login, TokenStore
 from mcpmux.auth.upstream_auth import make_credential, make_login
 from mcpmux.config import Config, Http, OAuth, Secret, Upstream
 from mcpmux.runtime.downstreams.http_answer import refuse

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.auth.bearer import MOST_CHARACTERS, BadToken, challenge, read_bearer
+from mcpmux.auth.bearer import MOST_CHARACTERS, BadToken, read_bearer, write_challenge
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
@@ -42,13 +42,13 @@ def test_any_header_is_a_token_or_refused(text: str):
 def test_a_challenge_says_what_is_missing():
     """RFC 6750 section 3, RFC 9728 section 5.1."""
     url = "https://mux.example.com/.well-known/oauth-protected-resource/mcp"
-    assert challenge(url, ["b", "a"], "insufficient_scope", "more") == (
+    assert write_challenge(url, ["b", "a"], "insufficient_scope", "more") == (
         f'Bearer error="insufficient_scope", error_description="more", scope="a b", resource_metadata="{url}"'
     )
-    assert challenge(None) == 'Bearer realm="mcpmux"'
+    assert write_challenge(None) == 'Bearer realm="mcpmux"'
 
 
 def test_a_challenge_cannot_be_broken_by_what_stands_in_it():
-    assert challenge(None, (), "x", 'a"b\\c\r\nd\u2028é') == (
+    assert write_challenge(None, (), "x", 'a"b\\c\r\nd\u2028é') == (
         'Bearer realm="mcpmux", error="x", error_description="a?b?c??d??"'
     )

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.auth.bearer import challenge
-from mcpmux.auth.challenge import NO_CHALLENGE, Challenge, read_challenge
+from mcpmux.auth.bearer import Challenge, read_challenge, write_challenge
 
 CASES = [
-    ("", NO_CHALLENGE),
-    ("Basic realm=x", NO_CHALLENGE),
-    ('Bearer realm="mcp"', NO_CHALLENGE),
+    ("", Challenge()),
+    ("Basic realm=x", Challenge()),
+    ('Bearer realm="mcp"', Challenge()),
     ('Bearer resource_metadata="https://x/y"', Challenge(metadata_url="https://x/y")),
     ("bearer scope=a", Challenge(scopes=("a",))),
     ('Bearer error="insufficient_scope", scope="a b a"', Challenge("insufficient_scope", ("a", "b"))),
@@ -20,7 +19,7 @@ CASES = [
     ('Bearer scope="a", Basic scope="b"', Challenge(scopes=("a",))),
     ('Bearer scope="a", Bearer scope="b"', Challenge(scopes=("a",))),
     (r'Bearer error="a\"b\\c"', Challenge(error=r"a\"b\c".replace("\\", "", 1))),
-    ('Bearer scope="unclosed', NO_CHALLENGE),
+    ('Bearer scope="unclosed', Challenge()),
     ('Bearer scope="a\x7f b"', Challenge(scopes=("b",))),
 ]
 
@@ -31,7 +30,7 @@ def test_challenges_are_read(value: str, read: Challenge) -> None:
 
 
 def test_what_mcpmux_says_it_reads() -> None:
-    said = challenge("https://x/y", ["b", "a"], "insufficient_scope", "no")
+    said = write_challenge("https://x/y", ["b", "a"], "insufficient_scope", "no")
     assert read_challenge(said) == Challenge("insufficient_scope", ("a", "b"), "https://x/y")
 
 

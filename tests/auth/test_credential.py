@@ -14,8 +14,8 @@ import trio
 from structlog.testing import capture_logs
 from trio_websocket import WebSocketRequest, serve_websocket
 
+from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.credential import AHEAD_SECONDS, NEW_SECONDS, RETRY_SECONDS, Credential
-from mcpmux.auth.static_token import hash_token
 from mcpmux.config import OAuth, Secret, WebSocket
 from mcpmux.errors import ConnectFailed, RpcError, TransportError
 from mcpmux.runtime.upstreams.sse_channel import HttpPlace, open_sse

@@ -19,10 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcpmux.auth.admission import Turned
-from mcpmux.auth.claims import read_key_set
+from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.gate import CACHE_LIMIT, CACHE_SECONDS, Gate
-from mcpmux.auth.issuer_keys import FRESH_SECONDS, RETRY_SECONDS, STALE_SECONDS
-from mcpmux.auth.static_token import hash_token
+from mcpmux.auth.jwks import FRESH_SECONDS, RETRY_SECONDS, STALE_SECONDS, read_key_set
 from mcpmux.config import StaticToken
 from mcpmux.errors import RemoteProtocolError
 from mcpmux.protocol.principal import Principal
@@ -521,4 +520,4 @@ def test_damaged_keys_beside_a_good_one_do_no_harm(damage: dict[str, Any]):
     keys = read_key_set(
         json.dumps({"keys": [good | damage, good, EC.as_dict(private=False) | damage]}).encode()
     )
-    assert keys.find("rsa-1", "RS256")
+    assert "rsa-1" in [key.kid for key in keys if key.fits("RS256")]

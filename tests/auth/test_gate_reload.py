@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from mcpmux.auth.admission import Admission, Turned
+from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.gate import CACHE_SECONDS, Gate
-from mcpmux.auth.static_token import hash_token
 from mcpmux.config import Auth, Issuer, StaticToken
 from mcpmux.protocol.principal import Principal
 from tests.auth.made import ISSUER, KEYS_URL, RESOURCE, RSA, Clock, Issuing, bearer, claims, make_gate, sign

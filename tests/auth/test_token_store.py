@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpmux.auth.token_store import StoreTrouble, TokenStore, state_folder
-from mcpmux.auth.tokens import Login, OAuthClient, Tokens
+from mcpmux.auth.token_store import Login, OAuthClient, StoreTrouble, Tokens, TokenStore, state_folder
 
 URL = "https://x.example/mcp"
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from mcpmux.auth.static_token import hash_token
+from mcpmux.auth.bearer import hash_token
 from tests.cli.conftest import Invoke
 from tests.cli.running import Running
 

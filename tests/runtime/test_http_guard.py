@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import trio
 
+from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.gate import Gate
-from mcpmux.auth.static_token import hash_token
 from mcpmux.config import Auth, StaticToken
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.origin import OriginPolicy

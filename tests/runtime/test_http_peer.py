@@ -7,7 +7,7 @@ import math
 import pytest
 import trio
 
-from mcpmux.auth.challenge import Challenge
+from mcpmux.auth.bearer import Challenge
 from mcpmux.auth.credential import Credential
 from mcpmux.errors import ConnectFailed, TransportError
 from mcpmux.protocol.call import Call

@@ -14,8 +14,8 @@ from trio_websocket import ConnectionClosed, connect_websocket_url
 
 from mcpmux.app.gates import make_gate
 from mcpmux.app.listeners import Serving, serve_http_listener, serve_stream_listener
+from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.gate import Gate
-from mcpmux.auth.static_token import hash_token
 from mcpmux.config import (
     Auth,
     Config,

@@ -1,0 +1,247 @@
+"""A person's login at the authorization server of one upstream: the authorization code grant with PKCE.
+
+Promises: an answer counts only with our `state` and, where the server sends one, its own `iss`; the code goes
+to the server that the person was sent to. The browser comes back to a page on this machine alone, which shows
+nothing of what was received. Refuses to know how a person is shown a URL.
+
+Source: RFC 6749, section 4.1; RFC 7636; RFC 8252, section 7.3; RFC 9207, section 2.4; "Authorization Flow
+Steps" and "Authorization Response Validation", 2026-07-28.
+"""
+
+from __future__ import annotations
+
+import hmac
+import html
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import NamedTuple
+from urllib.parse import parse_qsl
+
+import trio
+from oauthlib.common import add_params_to_uri
+from oauthlib.oauth2 import WebApplicationClient
+
+from mcpmux.auth.bearer import Challenge, read_challenge
+from mcpmux.auth.discovery import Discovery, Found
+from mcpmux.auth.metadata import AuthorizationServer, as_http
+from mcpmux.auth.registration import known_client, register
+from mcpmux.auth.token_endpoint import Denied, request_tokens
+from mcpmux.auth.token_store import Login, OAuthClient, StoreTrouble, TokenStore
+from mcpmux.errors import McpmuxError, RemoteProtocolError, TransportError
+from mcpmux.transports.http.message import Fields, HttpLimits
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server import serve_http
+from mcpmux.transports.http.server_request import HttpRequest
+
+STATE_BYTES = 32
+VERIFIER_CHARACTERS = 64  # 43 to 128 by RFC 7636, section 4.1
+OFFLINE = "offline_access"
+PROBE = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'  # whatever it asks, it is asked without a token
+PROBE_FIELDS = (("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream"))
+
+HOST = "127.0.0.1"
+PATH = "/callback"
+CONNECTIONS = 16
+MOST_MEMBERS = 32  # of an answer
+
+PAGE: Fields = (
+    ("Content-Type", "text/html; charset=utf-8"),
+    ("Cache-Control", "no-store"),
+    ("Content-Security-Policy", "default-src 'none'"),
+    ("Referrer-Policy", "no-referrer"),
+)
+
+Show = Callable[[str], Awaitable[None]]
+"""Has a person open a URL."""
+
+
+class LoginFlow:
+    """One login. `clock`: seconds since 1970."""
+
+    def __init__(
+        self, name: str, discovery: Discovery, store: TokenStore, clock: Callable[[], float]
+    ) -> None:
+        self._name = name
+        self._discovery = discovery
+        self._url, self._config, self._http = discovery.url, discovery.config, discovery.http
+        self._store = store
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"<LoginFlow {self._name}>"
+
+    async def run(self, show: Show, more: Sequence[str] = (), seconds: float = 300.0) -> Login:
+        """Log in and keep the login. `more`: scopes to ask for besides; `seconds`: for the person.
+
+        Raises TransportError, RemoteProtocolError.
+        """
+        found = await self._discovery.find(await self._probe())
+        endpoint = found.server.check_login()
+        kept = await self._load()
+        scopes = self._scopes(found, kept, more)
+        state = secrets.token_urlsafe(STATE_BYTES)
+        ports = [self._config.redirect_port] if self._config.redirect_port else [_port_of(kept), 0]
+        async with open_loopback(ports, state) as loopback:
+            client = known_client(self._config, found.server, loopback.uri, kept)
+            if client is None:
+                client = await register(self._http, found.server, loopback.uri, scopes)
+            pkce = WebApplicationClient(client.id)
+            verifier: str = pkce.create_code_verifier(VERIFIER_CHARACTERS)
+            asked = {
+                "response_type": "code",
+                "client_id": client.id,
+                "redirect_uri": loopback.uri,
+                "state": state,
+                "code_challenge": pkce.create_code_challenge(verifier, "S256"),
+                "code_challenge_method": "S256",
+                "resource": found.resource,
+            }
+            if scopes:
+                asked["scope"] = " ".join(scopes)
+            self._http.check(endpoint)
+            await show(add_params_to_uri(endpoint, list(asked.items())))
+            code = read_code(await _wait_for(loopback, seconds), found.server)
+            login = await self._redeem(found, client, code, verifier, loopback.uri, scopes)
+        await trio.to_thread.run_sync(self._store.save, login)
+        return login
+
+    async def _probe(self) -> Challenge:
+        """What the upstream says to whom it does not know."""
+        answer = await self._http.post(as_http(self._url), PROBE_FIELDS, PROBE)
+        return read_challenge(answer.headers.get("www-authenticate", "") if answer.status == 401 else "")
+
+    async def _load(self) -> Login | None:
+        try:
+            return await trio.to_thread.run_sync(self._store.load, self._name, self._url)
+        except StoreTrouble:
+            return None  # a new one takes its place
+
+    def _scopes(self, found: Found, kept: Login | None, more: Sequence[str]) -> tuple[str, ...]:
+        wanted = [*(self._config.scopes or found.scopes), *more]
+        if kept is not None and kept.issuer == found.server.issuer:
+            wanted += kept.wanted  # what was refused for want of a scope, "Step-Up Authorization Flow"
+        if OFFLINE in (found.server.scopes_supported or ()):
+            wanted.append(OFFLINE)
+        return tuple(dict.fromkeys(wanted))
+
+    async def _redeem(
+        self, found: Found, client: OAuthClient, code: str, verifier: str, uri: str, scopes: tuple[str, ...]
+    ) -> Login:
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": uri,
+            "code_verifier": verifier,
+            "resource": found.resource,
+        }
+        tokens = await request_tokens(self._http, found.server, client, form, scopes, self._clock())
+        return Login(self._name, self._url, found.server.issuer, found.resource, client, tokens)
+
+
+def read_code(said: dict[str, str], server: AuthorizationServer) -> str:
+    """The code in an answer whose `state` was right. Raises Denied, RemoteProtocolError.
+
+    An answer of another issuer is not looked at any further.
+    """
+    issuer = said.get("iss")
+    if issuer is None and server.authorization_response_iss_parameter_supported:
+        raise RemoteProtocolError(f"the answer does not say that it is of {server.issuer}: it is not used")
+    if issuer is not None and issuer != server.issuer:
+        raise RemoteProtocolError(f"the answer is not of {server.issuer}: it is not used")
+    if "error" in said:
+        raise Denied(server.issuer, said["error"], said.get("error_description", ""))
+    if not said.get("code"):
+        raise RemoteProtocolError(f"{server.issuer} sent no code")
+    return said["code"]
+
+
+async def _wait_for(loopback: Loopback, seconds: float) -> dict[str, str]:
+    with trio.move_on_after(seconds):
+        return await loopback.answers.receive()
+    raise TransportError(f"nobody came back from the browser within {seconds:g} s")
+
+
+def _port_of(kept: Login | None) -> int:
+    """The port of the registration that is kept: the server may know no other."""
+    uri = kept.client.redirect_uri if kept is not None and kept.client.registered else None
+    return int(uri.rpartition(":")[2].partition("/")[0]) if uri is not None else 0
+
+
+class Loopback(NamedTuple):
+    """`uri`: where the browser is to come back to; `answers` gets the members of what it brings."""
+
+    uri: str
+    answers: trio.MemoryReceiveChannel[dict[str, str]]
+
+
+@asynccontextmanager
+async def open_loopback(ports: Sequence[int], state: str) -> AsyncIterator[Loopback]:
+    """Listen on the first of these loopback ports that can be had, 0 for any. Leaving closes it.
+
+    Raises TransportError.
+    """
+    listeners = await _listen(ports)
+    bound = listeners[0].socket.getsockname()[1]
+    send, receive = trio.open_memory_channel[dict[str, str]](1)
+
+    async def handle(request: HttpRequest, reply: HttpReply) -> None:
+        if (
+            request.path != PATH
+            or request.method != "GET"
+            or request.headers.get("host") != f"{HOST}:{bound}"
+        ):
+            await _say(reply, 404, "There is nothing here.")
+            return
+        said = _members(request.query)
+        if not hmac.compare_digest(said.get("state", "").encode(), state.encode()):
+            await _say(reply, 400, "This does not belong to the login that mcpmux waits for.")
+            return
+        await _say(reply, 200, "mcpmux has its answer. You can close this page and go back to the terminal.")
+        try:
+            send.send_nowait(said)
+        except trio.WouldBlock:
+            return  # the same page was loaded again
+
+    failure: McpmuxError | None = None
+    async with trio.open_nursery() as nursery:
+        limits = HttpLimits(connections=CONNECTIONS, body_bytes=1024)
+        serve = partial(serve_http, refuse=_refuse, stopping=trio.Event(), limits=limits)
+        await nursery.start(serve, listeners, handle, name="login callback")
+        try:
+            yield Loopback(f"http://{HOST}:{bound}{PATH}", receive)
+        except McpmuxError as error:
+            failure = error  # raised outside, where no group is made of it
+        nursery.cancel_scope.cancel(reason="the login is over")
+    if failure is not None:
+        raise failure
+
+
+async def _listen(ports: Sequence[int]) -> list[trio.SocketListener]:
+    for port in ports:
+        try:
+            return await trio.open_tcp_listeners(port, host=HOST)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+    raise TransportError(f"cannot listen on {HOST}:{port} for the browser to come back: {reason}")
+
+
+def _members(query: str) -> dict[str, str]:
+    """Each member once; none when one is there twice or there are too many (RFC 6749, section 3.1)."""
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=MOST_MEMBERS, errors="strict")
+    except ValueError:
+        return {}
+    said = dict(pairs)
+    return said if len(said) == len(pairs) else {}
+
+
+async def _say(reply: HttpReply, status: int, sentence: str) -> None:
+    await reply.send(
+        status, PAGE, f"<!doctype html><title>mcpmux</title><p>{html.escape(sentence)}</p>".encode()
+    )
+
+
+def _refuse(_status: int, sentence: str) -> tuple[Fields, bytes]:
+    return PAGE, html.escape(sentence).encode()

@@ -1,0 +1,198 @@
+"""Metadata of authorization servers, of upstreams as protected resources, and of mcpmux as one. Pure.
+
+Source: RFC 8414, sections 2, 3.1 and 3.3; OpenID Connect Discovery 1.0, section 4; RFC 9207, section 3;
+RFC 9728, sections 2, 3.1 and 3.3; "Authorization Server Discovery", 2025-11-25 and 2026-07-28.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from mcpmux.auth.bearer import read_scopes
+from mcpmux.config.auth import Auth, TrustedUrl
+from mcpmux.errors import RemoteProtocolError
+from mcpmux.transports.http.route import HttpOrigin
+
+MOST_SERVERS = 16  # authorization servers of one upstream
+
+_OAUTH = "/.well-known/oauth-authorization-server"
+_OPENID = "/.well-known/openid-configuration"
+_RESOURCE = "/.well-known/oauth-protected-resource"
+
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class AuthorizationServer(msgspec.Struct, frozen=True):
+    """What it says about itself. What it does not say is None."""
+
+    issuer: str
+    token_endpoint: str
+    authorization_endpoint: str | None = None
+    registration_endpoint: str | None = None
+    code_challenge_methods_supported: tuple[str, ...] | None = None
+    token_endpoint_auth_methods_supported: tuple[str, ...] | None = None
+    scopes_supported: tuple[str, ...] | None = None
+    authorization_response_iss_parameter_supported: bool = False
+    client_id_metadata_document_supported: bool = False
+
+    def takes(self, method: str) -> bool:
+        """Whether clients may authenticate so at its token endpoint; by RFC 8414 the default is Basic."""
+        return method in (self.token_endpoint_auth_methods_supported or ("client_secret_basic",))
+
+    def check_login(self) -> str:
+        """The authorization endpoint. Raises RemoteProtocolError when nobody can log in there safely."""
+        if self.authorization_endpoint is None:
+            raise RemoteProtocolError(f"{self.issuer} has no authorization endpoint: nobody can log in there")
+        if "S256" not in (self.code_challenge_methods_supported or ()):
+            raise RemoteProtocolError(
+                f"{self.issuer} does not say that it supports PKCE with S256: codes could be stolen"
+            )
+        return self.authorization_endpoint
+
+
+def server_urls(issuer: str) -> tuple[str, ...]:
+    """Where the metadata of an authorization server may be, in the order to try. Raises ValueError."""
+    parts = urlsplit(issuer)
+    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    if not path:
+        return origin + _OAUTH, origin + _OPENID
+    return origin + _OAUTH + path, origin + _OPENID + path, origin + path + _OPENID
+
+
+def read_server(data: bytes, issuer: str) -> AuthorizationServer:
+    """The metadata of `issuer`. Raises RemoteProtocolError when it is unusable or that of another issuer."""
+    try:
+        server = msgspec.json.decode(data, type=AuthorizationServer)
+    except _UNREADABLE:
+        raise RemoteProtocolError(f"the metadata of {issuer} cannot be used") from None
+    if not is_same_issuer(server.issuer, issuer):
+        raise RemoteProtocolError(f"the metadata of {issuer} is that of another issuer")
+    return server
+
+
+def assume_server(issuer: str) -> AuthorizationServer:
+    """A server of 2025-03-26 that says nothing about itself: with the paths and PKCE that it demands."""
+    return AuthorizationServer(
+        issuer,
+        token_endpoint=f"{issuer}/token",
+        authorization_endpoint=f"{issuer}/authorize",
+        registration_endpoint=f"{issuer}/register",
+        code_challenge_methods_supported=("S256",),
+        token_endpoint_auth_methods_supported=("none", "client_secret_post", "client_secret_basic"),
+    )
+
+
+def read_keys_url(data: bytes, issuer: str) -> str:
+    """The `jwks_uri` in the metadata of `issuer`, to the letter. Raises RemoteProtocolError."""
+    try:
+        document: Any = msgspec.json.decode(data)
+        claimed, url = document["issuer"], document["jwks_uri"]
+    except (*_UNREADABLE, TypeError, KeyError):
+        raise RemoteProtocolError("its metadata has no `issuer` or no `jwks_uri`") from None
+    if claimed != issuer:
+        raise RemoteProtocolError("its metadata is that of another issuer")
+    try:
+        return TrustedUrl().read(url)
+    except ValueError as error:
+        raise RemoteProtocolError(f"its metadata names a bad `jwks_uri`: {error}") from None
+
+
+def is_same_issuer(one: str, other: str) -> bool:
+    """Whether two identifiers are the same, letter by letter.
+
+    One slash behind a bare host is let pass: libraries that parse URLs add it (RFC 3986, section 6.2.3).
+    """
+    return one == other or (_is_bare(one) and _is_bare(other) and one.rstrip("/") == other.rstrip("/"))
+
+
+def _is_bare(issuer: str) -> bool:
+    rest = issuer.partition("://")[2]
+    return rest.count("/") <= 1 and "/" not in rest.rstrip("/") and not rest.endswith("//")
+
+
+class _ResourceDocument(msgspec.Struct):
+    resource: str
+    authorization_servers: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MOST_SERVERS)]
+    scopes_supported: list[str] = []
+
+
+class ProtectedResource(NamedTuple):
+    """What tokens are to be made for, by whom, and with which scopes, as an upstream says."""
+
+    identifier: str
+    issuers: tuple[str, ...]
+    scopes: tuple[str, ...]
+
+
+def canonical_url(url: str) -> str:
+    """The resource identifier of the server at `url` (RFC 8707, section 2): no query, no lone slash."""
+    path = urlsplit(url).path
+    return HttpOrigin.from_url(as_http(url)).url + ("" if path == "/" else path)
+
+
+def resource_urls(url: str) -> tuple[str, ...]:
+    """Where the metadata of the upstream at `url` may be, in the order to try."""
+    root, path = HttpOrigin.from_url(as_http(url)).url + _RESOURCE, urlsplit(url).path.rstrip("/")
+    return (root + path, root) if path else (root,)
+
+
+def read_resource(data: bytes, url: str) -> ProtectedResource:
+    """The metadata of the upstream at `url`. Raises RemoteProtocolError when it is not about that."""
+    try:
+        document = msgspec.json.decode(data, type=_ResourceDocument)
+    except _UNREADABLE:
+        raise RemoteProtocolError(
+            "its resource metadata has no `resource` or no `authorization_servers`"
+        ) from None
+    if not _covers(document.resource, url):
+        raise RemoteProtocolError("its resource metadata is that of another resource")
+    scopes = read_scopes(" ".join(document.scopes_supported))
+    return ProtectedResource(document.resource, tuple(document.authorization_servers), scopes)
+
+
+def _covers(resource: str, url: str) -> bool:
+    """Whether a server that calls itself `resource` may stand at `url`: there or above it, nowhere else."""
+    try:
+        if HttpOrigin.from_url(as_http(resource)) != HttpOrigin.from_url(as_http(url)):
+            return False
+        above, path = urlsplit(resource).path.rstrip("/"), urlsplit(url).path.rstrip("/")
+    except ValueError:
+        return False
+    return path == above or path.startswith(f"{above}/")
+
+
+def as_http(url: str) -> str:
+    """A WebSocket URL as the one of the HTTP server that it is at."""
+    return f"http{url[2:]}" if url.startswith(("ws:", "wss:")) else url
+
+
+class OwnMetadata:
+    """What clients of mcpmux are told about whom to ask for tokens."""
+
+    def __init__(self, config: Auth, name: str) -> None:
+        """`name`: of mcpmux for people. The configuration has issuers."""
+        assert config.resource is not None
+        parts = urlsplit(config.resource)
+        self.path = parts.path.rstrip("/")
+        self.metadata_url = f"{parts.scheme}://{parts.netloc}{_RESOURCE}{self.path}"
+        document: dict[str, Any] = {
+            "resource": config.resource,
+            "authorization_servers": [issuer.issuer for issuer in config.issuers.values()],
+            "bearer_methods_supported": ["header"],
+            "resource_name": name,
+        }
+        if config.required_scopes:
+            document["scopes_supported"] = sorted(config.required_scopes)
+        self.document = msgspec.json.encode(document)
+
+    def __repr__(self) -> str:
+        return f"<OwnMetadata {self.metadata_url}>"
+
+    def is_metadata(self, path: str, endpoint: str) -> bool:
+        """Whether a request's path asks for the metadata of the endpoint at `endpoint` of a listener."""
+        if not path.startswith(_RESOURCE):
+            return False
+        return path[len(_RESOURCE) :].rstrip("/") in ("", self.path, endpoint.rstrip("/"))
