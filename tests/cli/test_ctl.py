@@ -121,6 +121,24 @@ def test_something_else_that_answers_is_told(invoke: Invoke, demo_url: str) -> N
     assert "is it the admin listener of mcpmux?" in done.stderr
 
 
+def test_one_that_hangs_is_given_up(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcpmux.cli.ctl.PATIENCE_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        done = invoke("ctl", "status", "--url", url, "--token", TOKEN)
+    assert done.exit_code == 1
+    assert f"{url} does not answer within 0.3 s" in done.stderr
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "ALL_PROXY"])
+def test_it_is_asked_without_a_proxy(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "http://127.0.0.1:1")
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        url = f"http://127.0.0.2:{gone.getsockname()[1]}"
+    done = invoke("ctl", "status", "--url", url, "--token", TOKEN)
+    assert f"cannot connect to {url.removeprefix('http://')}: connection refused" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("admin", "words"),
     [
