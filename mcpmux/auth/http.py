@@ -48,8 +48,7 @@ class OAuthHttp:
 
     async def post(self, url: str, fields: Fields, body: bytes) -> WebAnswer:
         """Raises TransportError, RemoteProtocolError."""
-        accept = () if any(name == "Accept" for name, _ in fields) else ACCEPT
-        return await self._ask("POST", url, (*accept, *fields), body)
+        return await self._ask("POST", url, fields, body)
 
     async def _ask(self, method: str, url: str, fields: Fields, body: bytes) -> WebAnswer:
         origin = self._policy.origin_of(url)

@@ -178,10 +178,7 @@ class IssuerKeys:
     async def _load(self) -> tuple[SigningKey, ...]:
         """Raises McpmuxError."""
         if self._config.jwks_file is not None:
-            try:
-                return read_key_set(await trio.Path(self._config.jwks_file).read_bytes())
-            except OSError as error:
-                raise TransportError(f"{self._config.jwks_file}: {error.strerror}") from None
+            return await trio.to_thread.run_sync(_read_key_file, self._config.jwks_file)
         url = self._config.jwks_url or await self._discover()
         return read_key_set(await self._fetch(url, self._config.ca))
 
@@ -197,12 +194,17 @@ class IssuerKeys:
 
 def check_key_file(name: str, config: Issuer) -> None:
     """Raises ConfigError when the file of keys cannot be used. Reads it: call it in a thread."""
-    if config.jwks_file is None:
-        return
-    where = f"auth.issuers.{name}.jwks_file: {config.jwks_file}"
+    if config.jwks_file is not None:
+        try:
+            _read_key_file(config.jwks_file)
+        except McpmuxError as error:
+            raise ConfigError([f"auth.issuers.{name}.jwks_file: {error}"]) from None
+
+
+def _read_key_file(path: str) -> tuple[SigningKey, ...]:
     try:
-        read_key_set(Path(config.jwks_file).read_bytes())
+        return read_key_set(Path(path).read_bytes())
     except OSError as error:
-        raise ConfigError([f"{where}: {(error.strerror or 'cannot be read').lower()}"]) from None
+        raise TransportError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from None
     except RemoteProtocolError as error:
-        raise ConfigError([f"{where}: {error}"]) from None
+        raise RemoteProtocolError(f"{path}: {error}") from None

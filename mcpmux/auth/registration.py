@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from mcpmux.auth.http import OAuthHttp
+from mcpmux.auth.http import ACCEPT, OAuthHttp
 from mcpmux.auth.metadata import AuthorizationServer
 from mcpmux.auth.token_store import Login, OAuthClient
 from mcpmux.config.auth import OAuth
@@ -59,7 +59,7 @@ async def register(
             "and set `oauth.client_id` of the upstream"
         )
     wish = client_metadata(server, redirect_uri, scopes)
-    fields = (("Content-Type", "application/json"),)
+    fields = (*ACCEPT, ("Content-Type", "application/json"))
     answer = await http.post(server.registration_endpoint, fields, msgspec.json.encode(wish))
     try:
         members = msgspec.json.decode(answer.body, type=dict[str, Any])

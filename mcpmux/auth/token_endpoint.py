@@ -16,7 +16,7 @@ from oauthlib.oauth2 import OAuth2Error
 from oauthlib.oauth2.rfc6749.parameters import parse_token_response, prepare_token_request
 
 from mcpmux.auth.bearer import read_scopes
-from mcpmux.auth.http import OAuthHttp
+from mcpmux.auth.http import ACCEPT, OAuthHttp
 from mcpmux.auth.metadata import AuthorizationServer
 from mcpmux.auth.token_store import OAuthClient, Tokens
 from mcpmux.errors import RemoteProtocolError, TransportError
@@ -26,7 +26,7 @@ from mcpmux.transports.http.message import Fields
 if TYPE_CHECKING:
     from mcpmux.transports.web_client import WebAnswer
 
-FORM: Fields = (("Content-Type", "application/x-www-form-urlencoded"),)
+FORM: Fields = (*ACCEPT, ("Content-Type", "application/x-www-form-urlencoded"))
 LONGEST_LIFE = 10 * 365 * 24 * 3600.0  # seconds; whatever says more means "for ever"
 SHOWN_CHARACTERS = 200  # of a server's words
 
