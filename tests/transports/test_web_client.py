@@ -330,6 +330,16 @@ async def test_a_server_proves_its_name_though_it_is_reached_by_address(certific
 
 
 @pytest.mark.parametrize(
+    ("host", "found"),
+    [("localhost.", "127.0.0.1"), ("localhost", "::1"), ("[::1]", "::1"), ("127.0.0.1", None)],
+)
+async def test_names_and_addresses_of_every_kind_are_verified(certificates, host, found):
+    async with serving(server_tls(certificates), host=found or host) as port:
+        client = WebClient(trusting(certificates), find=found and finding(found))
+        assert (await client.ask("POST", f"https://{host}:{port}/", (), b"hi")).body == b"hi"
+
+
+@pytest.mark.parametrize(
     ("server", "tls", "why"),
     [
         ("expired", {}, "the server's certificate has expired"),
