@@ -20,17 +20,13 @@ from mcpmux.protocol.raw_json import Fields, Raw
 LONGEST_TTL_MS = 24 * 3600 * 1000  # whatever a server promises, it is asked again after a day
 SHORT_BYTES = 1024  # of what a client says of itself, whose digest is kept ready
 _COMPLETE = raw("complete")
+_PRIVATE = b'"private"'  # as it is mostly said
 
-_HEARD = frozenset({LOG_LEVEL, PROGRESS_TOKEN})
+HEARD = frozenset({LOG_LEVEL, PROGRESS_TOKEN})
 """What a client wants to hear while it waits: nobody else hears that, and an answer from here is silent."""
 
-_PLAIN = _HEARD | {VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, "traceparent", "tracestate"}
+PLAIN = HEARD | {VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, "traceparent", "tracestate"}
 """Members of `_meta` that an answer does not depend on, but for who asks."""
-
-
-def hears(call: Call) -> bool:
-    """Whether a client wants to hear of the work on a call."""
-    return not _HEARD.isdisjoint(call.meta)
 
 
 def like(call: Call) -> Hashable:
@@ -49,7 +45,7 @@ _digest_again = lru_cache(maxsize=128)(_digest)
 
 def is_plain(call: Call) -> bool:
     """Whether an answer depends on nothing in `_meta` but who asks."""
-    return _PLAIN.issuperset(call.meta)
+    return PLAIN.issuperset(call.meta)
 
 
 def ttl_of(result: Fields) -> int:
@@ -62,7 +58,8 @@ def ttl_of(result: Fields) -> int:
 
 def is_public(result: Fields) -> bool:
     """Whether a result is complete, and the same for everybody."""
-    if text_of(result.get("cacheScope")) != "public" or "inputRequests" in result:
+    scope = result.get("cacheScope")
+    if scope is None or bytes(scope) == _PRIVATE or text_of(scope) != "public" or "inputRequests" in result:
         return False
     return text_of(result.get("resultType", _COMPLETE)) == "complete"
 

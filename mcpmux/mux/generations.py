@@ -43,16 +43,16 @@ class Generations:
 
     def act(self, name: str) -> None:
         """Something was done at an upstream, or is being done."""
-        self._count(self._row, name)
+        counts, begin = self._counts, self._row
+        counts[begin + _slot(name)] += 1
+        counts[begin] += 1
 
     def hear(self, name: str) -> None:
         """An upstream has said that something has changed, and this process has forgotten that."""
         if self.processes > 1:
-            self._count(self._row + SLOTS, name)
-
-    def _count(self, begin: int, name: str) -> None:
-        self._counts[begin + _slot(name)] += 1
-        self._counts[begin] += 1
+            counts, begin = self._counts, self._row + SLOTS
+            counts[begin + _slot(name)] += 1
+            counts[begin] += 1
 
     def of(self, name: str) -> int:
         """The generation of an upstream, or of ALL, for this process."""

@@ -28,7 +28,7 @@ from mcpmux.mux import task_ids
 from mcpmux.mux.namespace import Namespace, Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_fields, decode_items, decode_list, first_byte, raw, text_of
-from mcpmux.protocol.large import is_large, raw_list, read_objects
+from mcpmux.protocol.large import LARGE_BYTES, is_large, raw_list, read_objects
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import made_task
 
@@ -43,6 +43,9 @@ NAMED_BY: Final = {
     m.PROMPTS_LIST: "name",
 }
 """Which member of an item is its name, in each list."""
+
+_PLAIN_BLOCKS: Final = frozenset({b'"text"', b'"image"', b'"audio"'})
+"""Types of content blocks, as they are mostly written, in which nothing is exposed."""
 
 DEPTH_LIMIT: Final = 64  # nesting of content blocks and arguments that is followed; deeper is left as it is
 
@@ -79,7 +82,7 @@ def expose_result(method: str, result: Fields, space: Space) -> Fields:
 def _expose_contents(result: Fields, space: Space) -> None:
     """Of what was read. As `_change_each` does it, in fewer steps: this is the hot path."""
     contents = result.get("contents")
-    if contents is None or is_large(contents):
+    if contents is None or len(contents) > LARGE_BYTES:
         _change_each(result, "contents", lambda content: _change(content, "uri", space.expose_uri))
         return
     try:
@@ -96,11 +99,31 @@ def _expose_contents(result: Fields, space: Space) -> None:
 def _expose_outcome(method: str, result: Fields, space: Space) -> None:
     """What a tool call came to: its content, a task, or a task with content inside."""
     if method in (m.TOOLS_CALL, m.TASKS_RESULT):
-        _change_each(result, "content", lambda block: _expose_block(block, space))
+        _expose_blocks(result, space)
     else:
         _change_within(result, "result", lambda inner: _expose_outcome(m.TOOLS_CALL, inner, space))
     if method != m.TOOLS_CALL or made_task(result) is not None:
         task_ids.expose_made(result, space)
+
+
+def _expose_blocks(result: Fields, space: Space) -> None:
+    """Of a tool's result, most of whose blocks name no resource. As `_change_each` has it, in fewer steps."""
+    content = result.get("content")
+    if content is None or len(content) > LARGE_BYTES:
+        _change_each(result, "content", lambda block: _expose_block(block, space))
+        return
+    try:
+        blocks = decode_list(content)
+    except ValueError:
+        return
+    changed = False
+    for block in blocks:
+        kind = block.get("type")
+        if kind is None or bytes(kind) not in _PLAIN_BLOCKS:
+            changed = True
+            _expose_block(block, space)
+    if changed:
+        result["content"] = raw(blocks)
 
 
 def expose_error(error: RpcError, space: Space) -> RpcError:
@@ -141,6 +164,9 @@ def resolve_arguments(arguments: Raw, upstream: str, namespace: Namespace) -> Ra
     exposed URI (`docs+tutorials`): what remains without the prefix must have a scheme.
     """
     marker = (namespace.spaces[upstream].prefix or upstream).encode()
+    data = bytes(arguments)
+    if data.find(marker) < 0 and data.find(b"\\") < 0:  # as `_may_hold` has it
+        return arguments
 
     def resolve(text: str) -> str:
         owner, own = namespace.resolve_uri(text) or ("", text)

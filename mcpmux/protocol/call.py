@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, Final
 
-from mcpmux.protocol.envelope import decode_fields, id_of, text_of
+from mcpmux.protocol.envelope import UNREADABLE, decode_fields, id_of, text_decoder
 from mcpmux.protocol.meta import META, MODERN_KEYS, PROGRESS_TOKEN, Meta
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
@@ -69,9 +69,13 @@ class Call(Value):
         principal: Principal = ANYONE,
     ) -> Call:
         """Split params, raw or not. Raises ValueError when `_meta` is no object."""
-        fields = decode_fields(params)
+        fields = params.copy() if isinstance(params, dict) else decode_fields(params)
         meta = fields.pop(META, None)
-        members = {} if meta is None else _read_meta(bytes(meta))
+        members: Fields = {}
+        if meta is not None:
+            data = bytes(meta)
+            known = _kept.get(data)
+            members = known if known is not None else _read_meta(data)
         return Call(method, fields, members, client, None, legacy, principal)
 
     def with_params(self, params: Fields) -> Call:
@@ -100,7 +104,11 @@ class Call(Value):
 
     def text(self, key: str) -> str | None:
         """The parameter `key` when it is a string, else None."""
-        return text_of(self.params.get(key))
+        value = self.params.get(key)
+        try:
+            return None if value is None else text_decoder.decode(value)
+        except UNREADABLE:
+            return None
 
     @property
     def wants_progress(self) -> bool:
@@ -141,10 +149,7 @@ _kept: dict[bytes, Meta] = {}  # the oldest first
 
 
 def _read_meta(meta: bytes) -> Fields:
-    """Its members. Raises ValueError when it is no object."""
-    known = _kept.get(meta)
-    if known is not None:
-        return known
+    """Its members, kept when others may say the same. Raises ValueError when it is no object."""
     members = _members_of(meta)
     if len(meta) > KEPT_BYTES or not MODERN_KEYS.issuperset(members):  # a token, say, is for one call
         return members

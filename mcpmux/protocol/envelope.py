@@ -31,10 +31,10 @@ _encoder: Final = msgspec.json.Encoder()
 _fields_decoder: Final = msgspec.json.Decoder(Fields)
 _list_decoder: Final = msgspec.json.Decoder(list[Fields])
 _any_decoder: Final = msgspec.json.Decoder()
-_text_decoder: Final = msgspec.json.Decoder(str)
+text_decoder: Final = msgspec.json.Decoder(str)
 _items_decoder: Final = msgspec.json.Decoder(list[Raw])
 
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding a stranger's bytes can raise: malformed, not UTF-8, nested deeper than we go."""
 
 EMPTY_OBJECT: Final = Raw(b"{}")
@@ -152,7 +152,7 @@ def decode_message(data: bytes) -> Message:
     except msgspec.ValidationError as error:
         reason = NO_BATCH if is_batch(data) else f"Invalid request: {_lower_first(str(error))}"
         raise BadMessage(INVALID_REQUEST, reason, _salvage_id(data)) from None
-    except _UNREADABLE as unreadable:
+    except UNREADABLE as unreadable:
         raise _parse_error(unreadable) from None
     return _classify(wire)
 
@@ -163,7 +163,7 @@ def decode_request(data: bytes) -> Request | None:
         if not data.isascii():
             data.decode()
         wire = _wire_request_decoder.decode(data)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     if wire.jsonrpc != "2.0":
         return None
@@ -176,7 +176,7 @@ def decode_reply(data: bytes) -> Reply | None:
         if not data.isascii():
             data.decode()
         wire = _wire_reply_decoder.decode(data)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     if wire.jsonrpc != "2.0" or wire.method is not UNSET or wire.error is not UNSET:
         return None
@@ -255,7 +255,7 @@ def split_batch(data: bytes) -> list[bytes]:
     """The members of a JSON-RPC batch, as `is_batch` knows it. Raises BadMessage: malformed or empty."""
     try:
         members = _items_decoder.decode(data)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise _parse_error(error) from None
     if not members:
         raise BadMessage(INVALID_REQUEST, "Invalid request: an empty batch")
@@ -273,13 +273,16 @@ def decode_fields(raw: Raw | bytes | Fields | None) -> Fields:
         return raw.copy()
     try:
         return _fields_decoder.decode(raw)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise ValueError(str(error)) from None
 
 
 def decode_list(raw: Raw | bytes) -> list[Fields]:
     """The members of each object in a raw JSON array of objects. Raises ValueError for anything else."""
-    return _decode(_list_decoder, raw)
+    try:
+        return _list_decoder.decode(raw)
+    except UNREADABLE as error:
+        raise ValueError(str(error)) from None
 
 
 def decode_items(raw: Raw | bytes) -> list[Raw]:
@@ -298,7 +301,7 @@ def decode_any(raw: Raw | bytes) -> Any:
 def _decode(decoder: msgspec.json.Decoder[T], raw: Raw | bytes) -> T:
     try:
         return decoder.decode(raw)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise ValueError(str(error)) from None
 
 
@@ -307,8 +310,8 @@ def text_of(raw: Raw | None) -> str | None:
     if raw is None:
         return None
     try:
-        return _text_decoder.decode(raw)
-    except _UNREADABLE:
+        return text_decoder.decode(raw)
+    except UNREADABLE:
         return None
 
 

@@ -101,7 +101,11 @@ def name_headers(method: str, params: Fields) -> Headers:
     """The standard header that says what a modern request is about, if its method has one."""
     key = _NAMING.get(method)
     name = text_of(params.get(key)) if key is not None else None
-    return (("Mcp-Name", encode_value(name)),) if name is not None else ()
+    if name is None:
+        return ()
+    if name.isascii() and name.isprintable() and " " not in name and not name.startswith(_PACKED):
+        return (("Mcp-Name", name),)  # as most are
+    return (("Mcp-Name", encode_value(name)),)
 
 
 def request_headers(method: str, params: Fields, revision: str) -> Headers:
@@ -127,7 +131,10 @@ def check_headers(headers: dict[str, str], call: Call) -> None:
         _expect(headers, METHOD_HEADER, call.method, encoded=False)
     key = _NAMED_BY.get(call.method)
     if key is not None:
-        _expect(headers, NAME_HEADER, call.text(key), encoded=True)
+        said, name = headers.get(NAME_HEADER), call.text(key)
+        plain = said is not None and said.isascii() and said.isprintable() and not said.startswith(_PACKED)
+        if name is None or said != name or not plain or " " in name:
+            _expect(headers, NAME_HEADER, name, encoded=True)
     elif call.method in _NAMED_TASKS and NAME_HEADER in headers:
         _expect(headers, NAME_HEADER, call.text("taskId"), encoded=True)
 

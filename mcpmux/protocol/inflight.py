@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Protocol, TypeVar
 
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, with_meta
+from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.envelope import ErrorReply, Reply, Request, encode_request, raw
-from mcpmux.protocol.meta import LOG_LEVEL, PROGRESS_TOKEN, VERSION
+from mcpmux.protocol.meta import LOG_LEVEL, META, PROGRESS_TOKEN, VERSION, Meta
 from mcpmux.protocol.shapes import Id
+
+T = TypeVar("T", bound="Ticket")
 
 EVENT_LIMIT: Final = 64  # events that wait for one exchange; a reader that keeps up never sees the bound
 
@@ -113,7 +115,8 @@ class Ticket:
     def settle(self, answer: Reply | ErrorReply | McpmuxError) -> None:
         """The answer has come."""
         self.answer = answer
-        self.notify()
+        if self.wake is not None:
+            self.wake()
 
     def notify(self) -> None:
         """There is something to take, or something else to do."""
@@ -137,20 +140,16 @@ class Outgoing:
     def __iter__(self) -> Iterator[Ticket]:
         return iter(list(self._tickets.values()))
 
-    def next_id(self) -> int:
-        """An id that was never used on this stream."""
-        self._next += 1
-        return self._next
-
     def open(self, call: Call) -> Ticket:
-        """A ticket for a call, under an id of its own."""
-        ticket = Ticket(self.next_id(), call)
-        self.adopt(ticket)
-        return ticket
+        """A ticket for a call."""
+        return self.adopt(Ticket(0, call))
 
-    def adopt(self, ticket: Ticket) -> None:
-        """A ticket that was made elsewhere, with an id from here."""
-        self._tickets[ticket.id] = ticket
+    def adopt(self, ticket: T) -> T:
+        """A ticket that was made elsewhere, under an id that was never used on this stream."""
+        self._next += 1
+        ticket.id = self._next
+        self._tickets[self._next] = ticket
+        return ticket
 
     def take_answer(self, answer: Reply | ErrorReply) -> bool:
         """Hand an answer to whoever waits; False when nobody does (cancelled, or never asked)."""
@@ -210,7 +209,12 @@ def _may_hear_logs(call: Call) -> bool:
 
 def encode_call(request_id: int, call: Call) -> bytes:
     """A call as it is sent, with its id as its progress token if it has one."""
+    params: Mapping[str, Any] = call.params
     meta = call.meta
-    if PROGRESS_TOKEN in meta:
-        meta = {**meta, PROGRESS_TOKEN: raw(request_id)}
-    return encode_request(request_id, call.method, with_meta(call.params, meta) or None)
+    if isinstance(meta, Meta):
+        params = {**params, META: meta.encoded}
+    elif PROGRESS_TOKEN in meta:
+        params = {**params, META: {**meta, PROGRESS_TOKEN: raw(request_id)}}
+    elif meta:
+        params = {**params, META: meta}
+    return encode_request(request_id, call.method, params or None)

@@ -83,7 +83,10 @@ def check_utf8(data: Body) -> None:
 
 def encode_large_reply(id: Id, result: Mapping[str, Raw]) -> list[Part] | None:  # noqa: A002 - the field's name
     """One successful answer in parts; None when nothing in it is large."""
-    if not any(len(value) > LARGE_BYTES for value in result.values()):
+    for value in result.values():
+        if len(value) > LARGE_BYTES:
+            break
+    else:
         return None
     return [b'{"jsonrpc":"2.0","id":%b,"result":' % _encode(id), *_object(result), b"}"]
 

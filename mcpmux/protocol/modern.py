@@ -20,6 +20,7 @@ from mcpmux.protocol.codes import (
     UNSUPPORTED_VERSION,
 )
 from mcpmux.protocol.envelope import first_byte, text_of
+from mcpmux.protocol.headers import VERSION_HEADER, check_headers, check_version
 from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION, Meta
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.revisions import SUPPORTED, is_modern
@@ -66,6 +67,17 @@ def check_call(call: Call) -> None:
         raise MalformedRequest(f'"{LOG_LEVEL}" must be one of {", ".join(LOG_LEVELS)}')
     if isinstance(meta, Meta):
         meta.sound = True
+
+
+def check_request(headers: dict[str, str], call: Call) -> None:
+    """`_meta` is complete, and the HTTP headers say what the body says. Raises RpcError."""
+    meta = call.meta
+    if not (isinstance(meta, Meta) and meta.sound and headers.get(VERSION_HEADER) == meta.version):
+        version = stated_version(call)
+        if version is not None:
+            check_version(headers, version)
+        check_call(call)
+    check_headers(headers, call)
 
 
 def stated_version(call: Call) -> str | None:

@@ -32,6 +32,7 @@ from mcpmux.protocol.revisions import V_2025_11_25, is_modern
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
 TASK: Final = "task"
+_COMPLETE: Final = b'"complete"'  # as most results say it
 TASK_ID: Final = "taskId"
 TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
 
@@ -112,7 +113,8 @@ def task_support(tools: Iterable[Fields]) -> dict[str, str]:
 
 def made_task(result: Fields) -> Fields | None:
     """The task in a result that says that one was made, in its own form; None for any other result."""
-    if text_of(result.get("resultType")) == "task":
+    kind = result.get("resultType")
+    if kind is not None and bytes(kind) != _COMPLETE and text_of(kind) == "task":
         return result
     if TASK not in result or "content" in result:
         return None

@@ -35,17 +35,20 @@ class Rejected(NamedTuple):
 
 
 class ToolHeaders:
-    """The annotated tools of one server. Learns from its lists, one page after the other."""
+    """The annotated tools of one server. Learns from its lists, one page after the other.
+
+    `params`: by tool, the path of the argument for each header.
+    """
 
     def __init__(self) -> None:
-        self._params: dict[str, dict[str, Path]] = {}
+        self.params: dict[str, dict[str, Path]] = {}
 
     def __repr__(self) -> str:
-        return f"<ToolHeaders of {len(self._params)} tools>"
+        return f"<ToolHeaders of {len(self.params)} tools>"
 
     def learn(self, result: Fields) -> list[Rejected]:
         """Take in a page of `tools/list` and cut the invalid tools out of it (in place)."""
-        if "tools" not in result or (not self._params and MARK not in bytes(result["tools"])):
+        if "tools" not in result or (not self.params and MARK not in bytes(result["tools"])):
             return []
         try:
             tools = decode_list(result["tools"])
@@ -59,7 +62,7 @@ class ToolHeaders:
 
     def _take(self, tool: Fields, rejected: list[Rejected]) -> bool:
         name = text_of(tool.get("name")) or ""
-        self._params.pop(name, None)
+        self.params.pop(name, None)
         schema = tool.get("inputSchema")
         if schema is None or MARK not in bytes(schema):
             return True
@@ -68,17 +71,17 @@ class ToolHeaders:
         except InvalidHeaderSchema as error:
             rejected.append(Rejected(name, str(error)))
             return False
-        if params and len(self._params) < TOOL_LIMIT:
-            self._params[name] = params
+        if params and len(self.params) < TOOL_LIMIT:
+            self.params[name] = params
         return True
 
     def headers_of(self, call: Call) -> tuple[tuple[str, str], ...]:
         """The `Mcp-Param-*` headers of a tool call; none for a tool that is not known to have any."""
-        params = self._params.get(call.text("name") or "")
+        params = self.params.get(call.text("name") or "")
         return tuple(param_headers(params, value_of(call.params.get("arguments")))) if params else ()
 
     def check(self, headers: Mapping[str, str], call: Call) -> None:
         """The headers of a tool call say the same as its arguments. Raises HeaderMismatch."""
-        params = self._params.get(call.text("name") or "") if call.method == TOOLS_CALL else None
+        params = self.params.get(call.text("name") or "") if call.method == TOOLS_CALL else None
         if params:
             check_param_headers(headers, params, value_of(call.params.get("arguments")))

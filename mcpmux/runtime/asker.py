@@ -93,7 +93,9 @@ class Asker:
             await notify(Event(event.method, rewrite.expose_event(event.method, event.params, space)))
 
         try:
-            if call.method in m.ABOUT_TASKS:
+            if call.method in m.ABOUT_TASKS and not (
+                call.method == m.TOOLS_CALL and self._tasks.makes_none(upstream, call)
+            ):
                 result = await self._tasks.exchange(upstream, call, expose)
             else:
                 result = await upstream.exchange(call, expose)
@@ -102,7 +104,9 @@ class Asker:
                 result = await self.after_error(upstream, call, expose, error)
             except RpcError as final:
                 raise rewrite.expose_error(final, space) from None
-        return rewrite.expose_result(call.method, self.noted(upstream, call, result), space)
+        if call.legacy and "inputRequests" in result:
+            result = self.noted(upstream, call, result)
+        return rewrite.expose_result(call.method, result, space)
 
     async def after_error(self, upstream: Upstream, call: Call, notify: Notify, error: RpcError) -> Fields:
         """What follows an upstream's `error`, which is raised unless it wants a URL visited."""

@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from mcpmux.errors import TransportError
+from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.inflight import Ticket
@@ -66,8 +66,19 @@ class Channel:
             if not self._send_now(ticket):
                 await self._send(ticket, term)
             return await self.calls.wait(ticket, notify, term)
+        except RpcError as error:
+            again = self._after_error(call, notify, term, error)
+            if again is None:
+                raise
         finally:
             self._close(ticket)
+        return await again
+
+    def _after_error(
+        self, call: Call, notify: Notify, term: Term | None, error: RpcError
+    ) -> Awaitable[Fields] | None:
+        """How the call is done once more after the peer's error; None when that is its answer."""
+        return None
 
     def _open(self, call: Call) -> Ticket:
         """A ticket for a call."""

@@ -6,35 +6,16 @@ from typing import Final
 
 import trio
 
-from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Notify
-from mcpmux.protocol.codes import UPSTREAM_TIMEOUT
 from mcpmux.protocol.envelope import text_of
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.tap import EXCHANGE
-from mcpmux.runtime.upstreams.memory import Ask, Memory, Page
+from mcpmux.runtime.upstreams.memory import Memory, Page
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.inline import in_task
 
 REMEMBERED: Final = frozenset({*m.LISTS, m.RESOURCES_READ})
 """What `ask_or_remember` may answer without asking."""
-
-
-async def read_or_remember(
-    upstream: Upstream, memory: Memory, call: Call, ask: Ask, notify: Notify
-) -> Fields:
-    """A resource of `upstream`, whose memory `memory` is; `ask` asks it. Raises RpcError.
-
-    Whoever waits for another's exchange does so for as long as one of its own may take.
-    """
-    if upstream.watch is not None:
-        upstream.watch.tap.routed(EXCHANGE.get(), upstream.name)
-    seconds = _seconds(upstream, call)
-    result = await memory.read(call, ask, notify, seconds)
-    if result is None:
-        raise _too_late(upstream, call, seconds)
-    return result
 
 
 async def ask_or_remember(upstream: Upstream, call: Call, notify: Notify) -> Fields:
@@ -47,7 +28,9 @@ async def ask_or_remember(upstream: Upstream, call: Call, notify: Notify) -> Fie
         async def ask(pass_on: Notify) -> Fields:
             return await upstream.exchange(call, pass_on)
 
-        return await read_or_remember(upstream, memory, call, ask, notify)
+        if upstream.watch is not None:
+            upstream.watch.routed(upstream.name)
+        return await memory.read(call, ask, notify, upstream)
     return await _list_or_remember(upstream, memory, call, notify)
 
 
@@ -56,23 +39,14 @@ async def _list_or_remember(upstream: Upstream, memory: Memory, call: Call, noti
     if len(call.params) > 1 or (call.params and cursor is None) or call.wants_progress:
         return await upstream.exchange(call, notify)
     if upstream.watch is not None:
-        upstream.watch.tap.routed(EXCHANGE.get(), upstream.name)
+        upstream.watch.routed(upstream.name)
 
     async def fetch() -> Page:
         return Page([], [], None, await upstream.exchange(call, notify))
 
-    seconds = _seconds(upstream, call)
+    seconds = upstream.patience(call.method)
     await in_task()
     with trio.move_on_after(seconds):
         found = await memory.page(call, cursor, fetch)
         return dict(found.page.result)
-    raise _too_late(upstream, call, seconds)
-
-
-def _seconds(upstream: Upstream, call: Call) -> float:
-    """How long one exchange may take."""
-    return upstream.config.timeouts.get(call.method, upstream.config.request_timeout)
-
-
-def _too_late(upstream: Upstream, call: Call, seconds: float) -> RpcError:
-    return upstream.error(UPSTREAM_TIMEOUT, f"did not answer {call.method} within {seconds:g} s")
+    raise upstream.late(call.method, seconds)

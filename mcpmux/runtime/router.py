@@ -15,7 +15,7 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite, task_ids
 from mcpmux.mux.merge import merge_capabilities, merge_instructions
-from mcpmux.mux.namespace import Namespace, Space
+from mcpmux.mux.namespace import NAME_LIMIT, Namespace, Space
 from mcpmux.mux.policy import NO_RULE, Policy
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Notify
@@ -36,7 +36,7 @@ from mcpmux.runtime.guard import Guard, as_refused, confined, no_item, no_method
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.merger import Merger, Reasons, incomplete, mention
 from mcpmux.runtime.relay import Relay
-from mcpmux.runtime.remembering import REMEMBERED, ask_or_remember, read_or_remember
+from mcpmux.runtime.remembering import REMEMBERED, ask_or_remember
 from mcpmux.runtime.signature import Signature
 from mcpmux.runtime.tasks.tasks import Tasks
 from mcpmux.runtime.upstreams.fleet import Fleet
@@ -81,8 +81,8 @@ class Router:
         self._routes: dict[str, Callable[[Call, Notify], Awaitable[Fields]]] = {
             m.DISCOVER: self._discover,
             m.RESOURCES_READ: self._read,
-            m.TOOLS_CALL: self._call_tool,
-            m.PROMPTS_GET: self._get_prompt,
+            m.TOOLS_CALL: self._use,
+            m.PROMPTS_GET: self._use,
             m.COMPLETE: self._complete,
             **dict.fromkeys(m.PAGED, merger.page),
             **dict.fromkeys(m.ABOUT_ONE_TASK, self._about_task),
@@ -93,7 +93,8 @@ class Router:
 
     async def exchange(self, call: Call, notify: Notify) -> Fields:
         """Answer one call. Raises RpcError."""
-        self.guard.check_spelling(call)
+        if self.guard.policy is not None:
+            self.guard.check_spelling(call)
         only = self.namespace.transparent
         if only is not None and call.method != m.DISCOVER:
             if self.guard.policy is not None and (answer := self._judge(only, call)) is not None:
@@ -236,7 +237,9 @@ class Router:
         return result
 
     def _read(self, call: Call, notify: Notify) -> Awaitable[Fields]:
-        uri = _required_text(call, "uri")
+        uri = call.text("uri")
+        if uri is None:
+            raise _missing("uri")
         found = self.namespace.resolve_uri(uri) if self.guard.policy is None else None
         if found is None:
             return self._find_and_read(uri, call, notify)
@@ -247,27 +250,35 @@ class Router:
         upstream = self._fleet.for_call(owner, call)
         if upstream.memory is None or upstream.memory.passes():
             return self._ask(upstream, call, notify)
-        return read_or_remember(upstream, upstream.memory, call, partial(self._ask, upstream, call), notify)
+        if upstream.watch is not None:
+            upstream.watch.routed(upstream.name)
+        return upstream.memory.read(call, partial(self._ask, upstream, call), notify, upstream)
 
     async def _find_and_read(self, uri: str, call: Call, notify: Notify) -> Fields:
         owner, own, missing = await self._resolve_uri(uri, call, m.RESOURCES_READ)
         result = self._mentioned(await self._read_from(owner, own, call, notify), missing)
         return result if self.guard.policy is None else confined(result)
 
-    async def _call_tool(self, call: Call, notify: Notify) -> Fields:
-        namespace = self.namespace
-        name = _required_text(call, "name")
-        owner, own, missing = await self._resolve_name(m.TOOLS_LIST, name, call, m.TOOLS_CALL)
-        params = {**call.params, "name": raw(own)}
-        if "arguments" in params:
-            params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, namespace)
-        return self._mentioned(await self._routed(call, owner, params, notify), missing)
+    def _use(self, call: Call, notify: Notify) -> Awaitable[Fields]:
+        """A tool call, or a prompt."""
+        name = call.text("name")
+        if name is None:
+            raise _missing("name")
+        found = self.namespace.resolve_name(name) if self.guard.policy is None else None
+        if found is None or (len(name) == NAME_LIMIT and self.namespace.is_shortened(name)):
+            return self._find_and_use(name, call, notify)
+        return self._use_from(*found, call, notify)
 
-    async def _get_prompt(self, call: Call, notify: Notify) -> Fields:
-        name = _required_text(call, "name")
-        owner, own, missing = await self._resolve_name(m.PROMPTS_LIST, name, call, m.PROMPTS_GET)
-        result = await self._routed(call, owner, {**call.params, "name": raw(own)}, notify)
-        return self._mentioned(result, missing)
+    def _use_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
+        params = {**call.params, "name": raw(own)}
+        if call.method == m.TOOLS_CALL and "arguments" in params:
+            params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, self.namespace)
+        return self._ask(self._fleet.for_call(owner, call), call.with_params(params), notify)
+
+    async def _find_and_use(self, name: str, call: Call, notify: Notify) -> Fields:
+        listed = m.TOOLS_LIST if call.method == m.TOOLS_CALL else m.PROMPTS_LIST
+        owner, own, missing = await self._resolve_name(listed, name, call, call.method)
+        return self._mentioned(await self._use_from(owner, own, call, notify), missing)
 
     async def _complete(self, call: Call, notify: Notify) -> Fields:
         try:
@@ -384,5 +395,9 @@ class Router:
 def _required_text(call: Call, key: str) -> str:
     text = call.text(key)
     if text is None:
-        raise RpcError(INVALID_PARAMS, f'Invalid params: "{key}" must be a string')
+        raise _missing(key)
     return text
+
+
+def _missing(key: str) -> RpcError:
+    return RpcError(INVALID_PARAMS, f'Invalid params: "{key}" must be a string')

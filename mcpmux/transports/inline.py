@@ -53,18 +53,6 @@ class _AtOnce:
         yield
 
 
-class _Woken:
-    """Waits for a source without a task."""
-
-    __slots__ = ("_source",)
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-
-    def __await__(self) -> Generator[Any, None, None]:
-        yield self._source
-
-
 _IN_TASK: Final = _InTask()
 AT_ONCE: Final = _AtOnce()
 """Waits for nothing: it can be awaited, and need not be."""
@@ -77,9 +65,13 @@ def in_task() -> Awaitable[None]:
     return AT_ONCE if _running is None else _IN_TASK
 
 
-def woken(source: Source) -> Awaitable[None]:
+@coroutine
+def woken(source: Source) -> Generator[Any, Any, None]:
     """Sleep until `source.wake` is called. Look first whether what is waited for is there already."""
-    return _sleep(source) if _running is None else _Woken(source)
+    if _running is None:
+        yield from _sleep(source)
+    else:
+        yield source
 
 
 async def _sleep(source: Source) -> None:
@@ -131,7 +123,8 @@ class Inline:
         try:
             source = self._context.run(self._coroutine.send, None)
         except StopIteration:
-            self._end(None)
+            self.is_over = True
+            self._coroutine = self._on_change = None  # in circles they would wait for the collector
             return False
         except BaseException as error:
             self._end(error)

@@ -32,10 +32,11 @@ class Timed(Protocol):
 class Punctuality:
     """What has an end in time at the moment. `run` has to run while there is any."""
 
-    __slots__ = ("_rest", "_resting", "_watched")
+    __slots__ = ("_rest", "_resting", "_watched", "forget")
 
     def __init__(self) -> None:
         self._watched: set[Timed] = set()
+        self.forget = self._watched.discard  # what is over, or takes as long as it takes
         self._rest = trio.lowlevel.ParkingLot()
         self._resting = False
 
@@ -52,10 +53,6 @@ class Punctuality:
         self._watched.add(timed)
         if self._resting:
             self._rest.unpark()
-
-    def forget(self, timed: Timed) -> None:
-        """It is over, or takes as long as it takes."""
-        self._watched.discard(timed)
 
     async def run(self) -> None:
         """Until cancelled."""

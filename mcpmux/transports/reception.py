@@ -85,17 +85,14 @@ class Reception:
             told += len(ready)
             for descriptor, _ in ready:
                 self._busy.add(descriptor)
-                self._tell(descriptor)
+                tell = self._told.get(descriptor)  # none when an earlier call has forgotten it
+                try:
+                    if tell is not None:
+                        tell()
+                except Exception:  # the wall between those who are told: a mistake of ours
+                    log.exception("what was received could not be taken")
+                    self.forget(descriptor)
         return told
-
-    def _tell(self, descriptor: int) -> None:
-        tell = self._told.get(descriptor)  # none when an earlier call has forgotten it
-        try:
-            if tell is not None:
-                tell()
-        except Exception:  # the wall between those who are told: a mistake of ours
-            log.exception("what was received could not be taken")
-            self.forget(descriptor)
 
     def _linger(self) -> bool:
         """Whether something has come within a moment. Others who want the processor have it meanwhile."""

@@ -39,11 +39,14 @@ class InFlight(RuleBasedStateMachine):
         self.answers: dict[int, object] = {}
         self.used: set[int] = set()
 
-    @rule()
-    def use_an_id_for_something_else(self) -> None:
-        number = self.outgoing.next_id()
-        assert number not in self.used
-        self.used.add(number)
+    @rule(target=tickets)
+    def adopt(self) -> Ticket:
+        ticket = Ticket(0, CALL)
+        assert self.outgoing.adopt(ticket) is ticket
+        assert ticket.id not in self.used
+        self.used.add(ticket.id)
+        self.open_tickets[ticket.id] = ticket
+        return ticket
 
     @rule(target=tickets)
     def open(self) -> Ticket:

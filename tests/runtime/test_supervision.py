@@ -267,6 +267,7 @@ async def test_methods_have_deadlines_of_their_own_and_the_server_hears_of_their
             await world.client().request("resources/read", {"uri": "x+a:1"})
         assert failure.value.error["code"] == -31002
         assert trio.current_time() - began == pytest.approx(20, abs=0.5)
+        await trio.testing.wait_all_tasks_blocked()
         assert server.asked("notifications/cancelled") == 2
 
 

@@ -59,7 +59,7 @@ class Front:
         """Answer one modern call. Raises RpcError, at once or when it is awaited."""
         if self.tap is not None:
             identify(call)
-            if self.tap.keeps:
+            if self.tap.keeps and not self.tap.passes:
                 return watched(self.tap, call, partial(self._answer, request_id, call, notify))
         return self._answer(request_id, call, notify)
 
@@ -69,7 +69,7 @@ class Front:
         if call.method in m.REMOVED_IN_MODERN:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method} is not in this revision")
 
-        wanted = _wanted(call, notify)
+        wanted = _wanted(call, notify) if LOG_LEVEL in call.meta else notify
         if not call.principal.name and not self._mark:
             return self._router.exchange(call, wanted)
         return self._exchange_sealed(call, wanted)
@@ -147,13 +147,14 @@ def read_call(request: Request, client: object = None, principal: Principal = AN
     Raises RpcError when `_meta` is no object.
     """
     try:
-        return Call.of(request.method, request.payload, client, principal=principal)
+        params = request.params if request.members is None else request.members
+        return Call.of(request.method, params, client, principal=principal)
     except ValueError:
         raise MalformedRequest('"_meta" must be an object') from None
 
 
 def _wanted(call: Call, notify: Notify) -> Notify:
-    """`notify` for what the call has asked to hear."""
+    """`notify` for what the call has asked to hear, which has asked for log messages."""
 
     async def pass_on(event: Event) -> None:
         if event.method != m.LOG_MESSAGE or _wants(call, event):
@@ -163,7 +164,7 @@ def _wanted(call: Call, notify: Notify) -> Notify:
 
 
 def _wants(call: Call, event: Event) -> bool:
-    """Whether a log message is severe enough; one for a call that asked for none has passed for a reason."""
+    """Whether a log message is severe enough."""
     level = text_of(call.meta.get(LOG_LEVEL))
     return level is None or severity(text_of(event.params.get("level"))) >= severity(level)
 

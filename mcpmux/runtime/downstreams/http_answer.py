@@ -139,7 +139,7 @@ async def respond(
         await reply.finish(encode_event(data))
     else:
         status = 200 if legacy else status
-        await reply.send(status, headers_of(status), data)
+        await reply.send(status, JSON if status == 200 else headers_of(status), data)
 
 
 async def refuse_with(reply: HttpReply, status: int, sentence: str, headers: Headers = ()) -> None:

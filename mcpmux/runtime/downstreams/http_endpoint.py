@@ -42,17 +42,16 @@ from mcpmux.protocol.headers import (
     LAST_EVENT_ID,
     SESSION_HEADER,
     VERSION_HEADER,
-    check_headers,
-    check_version,
 )
-from mcpmux.protocol.modern import check_call, stated_version, unsupported_version
+from mcpmux.protocol.meta import VERSION
+from mcpmux.protocol.modern import check_request, unsupported_version
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
 from mcpmux.protocol.shapes import Id
 from mcpmux.protocol.tool_headers import ToolHeaders
-from mcpmux.runtime.downstreams.front import read_call, says_modern
+from mcpmux.runtime.downstreams.front import read_call
 from mcpmux.runtime.downstreams.http_answer import (
     JSON,
     NoSession,
@@ -289,9 +288,9 @@ class HttpEndpoint:
         try:
             call = read_call(message, None, request.principal)
             version = request.headers.get(VERSION_HEADER)
-            if not says_modern(call) and (version is None or not is_modern(version)):
+            if VERSION not in call.meta and (version is None or not is_modern(version)):
                 return self._take_legacy(message, request, reply, version, streams=streams)
-            _check_modern(call, request)
+            check_request(request.headers, call)
             if (tools := self._tools.get(call.principal.name)) is not None:
                 tools.check(request.headers, call)
             if message.method == m.LISTEN and not streams:
@@ -395,12 +394,3 @@ class HttpEndpoint:
 def _fail(message: Request, reply: HttpReply, error: Exception) -> Handling:
     status, data = failure(message, error)
     return reply.send(status, headers_of(status), data)
-
-
-def _check_modern(call: Call, request: HttpRequest) -> None:
-    """The body is complete, and the headers say the same. Raises RpcError."""
-    version = stated_version(call)
-    if version is not None:
-        check_version(request.headers, version)
-    check_call(call)
-    check_headers(request.headers, call)

@@ -306,6 +306,9 @@ async def _tell_progress(wait: Wait, task: Fields, notify: Notify) -> None:
     await notify(Event(m.PROGRESS, said))
 
 
+_ABOUT_TASKS = frozenset({tasks.TASK, STATE})
+"""Members of a tool call that may be about a task, or go on with one."""
+
 FindClient = Callable[[object], Client | None]
 """The client that calls itself so in its calls."""
 
@@ -323,6 +326,11 @@ class Tasks:
 
     def __repr__(self) -> str:
         return f"<Tasks {self._personal.tasks!r}, {self.waits!r}>"
+
+    def makes_none(self, upstream: Upstream, call: Call) -> bool:
+        """Whether a tool call is no matter of tasks: its server makes none, and none is asked for."""
+        connection = upstream.connection
+        return connection is not None and not connection.makes_tasks and _ABOUT_TASKS.isdisjoint(call.params)
 
     async def exchange(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
         """Answer one call. Raises RpcError."""

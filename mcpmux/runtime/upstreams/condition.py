@@ -44,12 +44,14 @@ OnChange = Callable[[str, Collection[str]], None]
 class Condition:
     """One upstream's.
 
-    `connection` is set while it is ready or failing; `trouble` says in words why it is not, and `last_error`
-    what went wrong last. `connects` counts connections. `history` has the latest changes of its state.
+    `name` is the configured one. `connection` is set while it is ready or failing; `trouble` says in words
+    why it is not, and `last_error` what went wrong last. `connects` counts connections. `history` has
+    the latest changes of its state.
     """
 
     def __init__(self, config: UpstreamConfig, on_change: OnChange) -> None:
         self.config = config
+        self.name = config.name
         self._on_change = on_change
         self.connection: Connection | None = None
         self.trouble = "it is still starting"
@@ -73,11 +75,6 @@ class Condition:
         self._comeback = Comeback()
         self._retry_at: float | None = None
         self._settled = trio.Event()
-
-    @property
-    def name(self) -> str:
-        """The configured name."""
-        return self.config.name
 
     @property
     def state(self) -> str:
@@ -122,14 +119,6 @@ class Condition:
             await self._idle.wait()
             await trio.sleep(BREATH_SECONDS)
         self._idle = None
-
-    def leave(self, *, entered: bool) -> None:
-        """An exchange is over; `entered`: it had a slot."""
-        if entered:
-            self.turnstile.leave()
-        self.in_flight -= 1
-        if not self.in_flight and self._idle is not None:
-            self._idle.set()
 
     def hold(self, reason: str) -> None:
         """Take no more exchanges; `reason` goes on from its name. Those in flight are not touched."""

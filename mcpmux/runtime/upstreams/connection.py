@@ -27,7 +27,7 @@ from mcpmux.protocol.meta import CLIENT_CAPABILITIES, LOG_LEVEL
 from mcpmux.protocol.modern import LOG_LEVELS, severity
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST_LEGACY
-from mcpmux.protocol.tasks import without_task_support
+from mcpmux.protocol.tasks import offers_tasks, without_task_support
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.term import Term, limited
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
@@ -48,6 +48,7 @@ class Connection:
         self._channel = channel
         self._client_info = client_info
         self.facts = facts
+        self.makes_tasks = offers_tasks(facts)
         self.task_support: dict[str, str] = {}  # what its tools said about tasks when they were last listed
         self.closed = channel.closed
         self._sure_until = -math.inf
@@ -120,16 +121,13 @@ class ModernConnection(Connection):
     """A server of 2026-07-28: every request states its version and its client."""
 
     def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Awaitable[Fields]:
-        error = first_error(call)
-        if error is not None:
+        if RESPONSES in call.params and (error := first_error(call)) is not None:
             raise error
-        leg = self._leg(call)
+        meta = modern_meta(call, self._client_info)
+        leg = call if meta is call.meta else call.with_meta(meta)
         if call.legacy and call.method == m.TOOLS_LIST:
             return self._tools_without_tasks(leg, notify, term)
         return self._channel.exchange(leg, notify, term)
-
-    def _leg(self, call: Call) -> Call:
-        return call.with_meta(modern_meta(call, self._client_info))
 
     async def _tools_without_tasks(self, leg: Call, notify: Notify, term: Term | None) -> Fields:
         return without_task_support(await self._channel.exchange(leg, notify, term))

@@ -13,6 +13,8 @@ from typing import Generic, TypeVar
 import trio
 
 from mcpmux.errors import RpcError
+from mcpmux.mux.caching_hints import is_own_answer
+from mcpmux.protocol.call import Call
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -23,7 +25,7 @@ class Flight(Generic[T]):
 
     __slots__ = ("done", "leader", "outcome")
 
-    def __init__(self, leader: Hashable) -> None:
+    def __init__(self, leader: Call) -> None:
         self.leader = leader
         self.done = trio.Event()
         self.outcome: T | RpcError | None = None
@@ -36,40 +38,43 @@ Flights = dict[K, Flight[T]]
 """By what is asked. Taking one out keeps newcomers from joining it; who waits already is not touched."""
 
 
-async def share(
-    flights: Flights[K, T],
-    key: K,
-    who: Hashable,
-    lead: Callable[[], Awaitable[T]],
-    accepts: Callable[[T | RpcError, bool], bool],
-    is_answer: Callable[[RpcError], bool],
-    alone: Callable[[], Awaitable[T]] | None = None,
-) -> tuple[T, bool]:
-    """What `lead` brings, ours or somebody else's, and whether it is somebody else's.
-
-    `who`: for whom we ask. `accepts`: whether what somebody else's has brought, for the same or for
-    others, is for us, too; when not, we ask by ourselves: `alone`, which is `lead` when it is not given.
-    `is_answer`: whether an error is the server's own. Raises RpcError.
-    """
-    while (flight := flights.get(key)) is not None:
-        await flight.done.wait()
-        outcome = flight.outcome
-        if outcome is None:
-            continue  # the first of us to wake leads the next
-        if not accepts(outcome, flight.leader == who):
-            return await (alone or lead)(), False
-        if isinstance(outcome, RpcError):
-            raise RpcError(outcome.code, outcome.message, outcome.data)
-        return outcome, True
-    flight = flights[key] = Flight(who)
+async def lead(flights: Flights[K, T], key: K, call: Call, work: Awaitable[T]) -> T:
+    """What `work` brings, which whoever joins meanwhile gets, too. Raises what it raises."""
+    flight = flights[key] = Flight(call)
     try:
-        outcome = flight.outcome = await lead()
-        return outcome, False
+        outcome = flight.outcome = await work
+        return outcome
     except RpcError as error:
-        if is_answer(error):
+        if is_own_answer(error):
             flight.outcome = error
         raise
     finally:
         if flights.get(key) is flight:
             del flights[key]
         flight.done.set()
+
+
+async def share(
+    flights: Flights[K, T],
+    key: K,
+    call: Call,
+    work: Callable[[], Awaitable[T]],
+    accepts: Callable[[T | RpcError, Call], bool],
+    alone: Callable[[], Awaitable[T]] | None = None,
+) -> tuple[T, bool]:
+    """What `work` brings, for us or for somebody else, and whether it was for somebody else.
+
+    `accepts`: whether what was brought for another call is for us, too; when not, we ask by ourselves:
+    `alone`, which is `work` when it is not given. Raises RpcError.
+    """
+    while (flight := flights.get(key)) is not None:
+        await flight.done.wait()
+        outcome = flight.outcome
+        if outcome is None:
+            continue  # the first of us to wake leads the next
+        if not accepts(outcome, flight.leader):
+            return await (alone or work)(), False
+        if isinstance(outcome, RpcError):
+            raise RpcError(outcome.code, outcome.message, outcome.data)
+        return outcome, True
+    return await lead(flights, key, call, work()), False

@@ -39,12 +39,13 @@ from mcpmux.runtime.incoming import Answer
 from mcpmux.runtime.link import Link
 from mcpmux.runtime.term import Term
 from mcpmux.runtime.upstreams.http_answers import AnswerReader
-from mcpmux.runtime.upstreams.http_events import is_event_stream, message_in, retry_seconds
+from mcpmux.runtime.upstreams.http_events import JSON_TYPE, is_event_stream, message_in, retry_seconds
 from mcpmux.runtime.upstreams.http_intake import Intake, unheard
 from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream, stream_of
 from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer
 from mcpmux.runtime.upstreams.http_refusal import SessionExpired
 from mcpmux.runtime.upstreams.http_ticket import BegunStream, HttpTicket, as_answer
+from mcpmux.transports.http.client import SentRequest
 from mcpmux.transports.http.unsent import was_unsent
 from mcpmux.transports.sse import SseDecoder
 
@@ -63,9 +64,6 @@ _NOT_STREAMABLE: Final = (400, 404, 405)
 _MAY_ASK: Final = m.ASKED_DURING - {m.RESOURCES_READ}
 """Reading a resource is not among them: no legacy server asks for input there, and it is the hot path."""
 
-_TEACH: Final = frozenset({m.TOOLS_LIST, m.TOOLS_CALL})
-"""What tells which headers a tool's arguments need."""
-
 
 class HttpChannel(Channel):
     """One upstream over HTTP. Made by `open_http_channel`."""
@@ -80,6 +78,7 @@ class HttpChannel(Channel):
         self._hear = hear
         self._nursery = nursery
         self._over: TransportError | None = None
+        self._learning: list[Call] = []  # calls that are repeated with other headers
         self._intake = Intake(peer, self.calls, answer, hear, nursery)
         self._reader = AnswerReader(peer, self._intake)
 
@@ -132,21 +131,27 @@ class HttpChannel(Channel):
 
     def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Coroutine[Any, Any, Fields]:
         """See Channel. Raises SessionExpired and HttpStatusError besides."""
-        if call.method in _TEACH:
-            return self._exchange_or_learn(call, notify, term)
+        if call.method == m.TOOLS_LIST and VERSION in call.meta:
+            return self._list_tools(call, notify, term)
         return super().exchange(call, notify, term)
 
-    async def _exchange_or_learn(self, call: Call, notify: Notify, term: Term | None) -> Fields:
-        if call.method == m.TOOLS_LIST:
-            result = await super().exchange(call, notify, term)
-            return self._without_invalid(result) if VERSION in call.meta else result
+    async def _list_tools(self, call: Call, notify: Notify, term: Term | None) -> Fields:
+        return self._without_invalid(await super().exchange(call, notify, term))
+
+    def _after_error(
+        self, call: Call, notify: Notify, term: Term | None, error: RpcError
+    ) -> Awaitable[Fields] | None:
+        missed = error.code == HEADER_MISMATCH and call.method == m.TOOLS_CALL and call not in self._learning
+        return self._learn_and_repeat(call, notify, term) if missed else None
+
+    async def _learn_and_repeat(self, call: Call, notify: Notify, term: Term | None) -> Fields:
+        """The server misses headers for an argument: list its tools anew to see which."""
+        self._learning.append(call)
         try:
+            await self._learn_tools(call, term)
             return await super().exchange(call, notify, term)
-        except RpcError as error:
-            if error.code != HEADER_MISMATCH:
-                raise
-        await self._learn_tools(call, term)
-        return await super().exchange(call, notify, term)
+        finally:
+            self._learning.remove(call)
 
     def _without_invalid(self, result: Fields) -> Fields:
         for tool, reason in self._peer.tools.learn(result):
@@ -154,7 +159,6 @@ class HttpChannel(Channel):
         return result
 
     async def _learn_tools(self, call: Call, term: Term | None) -> None:
-        """The server misses headers for an argument: list its tools anew to see which."""
         cursor: Raw | None = None
         for _ in range(TOOL_PAGES):
             params = {} if cursor is None else {"cursor": cursor}
@@ -167,9 +171,7 @@ class HttpChannel(Channel):
     # One request
 
     def _open(self, call: Call) -> HttpTicket:
-        outgoing = self.calls.outgoing
-        ticket = HttpTicket(outgoing.next_id(), call, self._take)
-        outgoing.adopt(ticket)
+        ticket = self.calls.outgoing.adopt(HttpTicket(0, call))
         if self._peer.watched:
             ticket.context = copy_context()  # which says for what exchange it is
         return ticket
@@ -180,8 +182,8 @@ class HttpChannel(Channel):
             raise self._over
         peer = self._peer
         # The answer to `initialize` says more than its body.
-        if peer.may_post and not self.closed.is_set() and ticket.call.method != m.INITIALIZE:
-            ticket.sent = peer.post(ticket.call, encode_call(ticket.id, ticket.call), ticket.hear)
+        if not self.closed.is_set() and ticket.call.method != m.INITIALIZE:
+            ticket.sent = peer.post(ticket.call, ticket.id, partial(self._take, ticket))
         if ticket.sent is None:
             self._carry(ticket)
         return True
@@ -189,42 +191,45 @@ class HttpChannel(Channel):
     def _take(self, ticket: HttpTicket) -> None:
         """Something has come for a call that was POSTed, or the end of its connection. Never waits."""
         sent, peer = ticket.sent, self._peer
-        response = sent.take_begun() if sent is not None else None
-        if sent is None or response is None or response.status != 200 or peer.batches:
-            self._carry(ticket)
+        if sent is None:
             return
+        answer: Reply | ErrorReply | None = None
         try:
-            answer: Reply | ErrorReply | None = None
-            if not is_event_stream(response):
-                ticket.whole = whole = response.read_nowait()
-                if whole:
+            whole = None if peer.batches else sent.whole_body(JSON_TYPE)
+            if whole:
+                ticket.whole = whole  # for a task that reads on, if it is no answer
+                if peer.watched:
                     peer.note(whole, 200)
-                    answer = as_answer(message_in(whole), ticket)
-            else:
-                stream = ticket.stream = ticket.stream or BegunStream(peer.message_limit)
-                if stream.read(response) and len(stream.data) <= 1:
-                    if not stream.data and not response.is_whole:
-                        sent.hear_more(ticket.hear)
-                        return
-                    answer = self._answer_alone(ticket, stream)
+                answer = as_answer(message_in(whole), ticket)
+                if answer is not None:
+                    sent.release()
+            elif not peer.batches:
+                answer = self._take_event(ticket, sent)
         except BaseException:
-            response.release()
             ticket.sent = None
+            sent.abandon()
             raise
-        if answer is None:
+        if answer is not None:
+            ticket.sent = None
+            ticket.settle(answer)
+        elif ticket.stream is None or not ticket.stream.is_silent:
             self._carry(ticket)
-            return
-        ticket.sent = None
-        response.finish()
-        ticket.settle(answer)
 
-    def _answer_alone(self, ticket: HttpTicket, stream: BegunStream) -> Reply | ErrorReply | None:
-        """The answer, when it is the only event so far."""
-        if not stream.data:
+    def _take_event(self, ticket: HttpTicket, sent: SentRequest) -> Reply | ErrorReply | None:
+        """The answer, when it is the only event of a stream so far; a stream without any is heard on."""
+        response = sent.take_begun()
+        if response is None or not is_event_stream(response):
+            return None
+        stream = ticket.stream = ticket.stream or BegunStream(self._peer.message_limit)
+        stream.is_silent = stream.read(response) and not stream.data and not response.is_whole
+        if stream.is_silent:
+            sent.hear_more(partial(self._take, ticket))
+        if len(stream.data) != 1:
             return None
         answer = as_answer(message_in(stream.data[0]), ticket)
         if answer is not None:
             self._peer.note_event(stream.data[0], 200)
+            response.finish()
         return answer
 
     def _carry(self, ticket: HttpTicket) -> None:

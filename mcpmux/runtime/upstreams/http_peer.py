@@ -28,6 +28,7 @@ from mcpmux.protocol.codes import (
 from mcpmux.protocol.envelope import ErrorReply, Message
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import SESSION_HEADER, Headers, method_headers, name_headers
+from mcpmux.protocol.inflight import encode_call
 from mcpmux.protocol.meta import VERSION
 from mcpmux.protocol.retry_after import read_retry_after
 from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, allows_batch, is_modern
@@ -75,6 +76,7 @@ class HttpPeer:
         credential: Credential | None = None,
     ) -> None:
         self._watch = watch
+        self.watched = watch is not None  # somebody sees what is said
         self._credential = credential
         self.shows_token = credential is not None
         self._pool = pool
@@ -119,23 +121,23 @@ class HttpPeer:
             if len(self._of_method) < METHODS_KEPT:
                 self._of_method[call.method] = common
         more = name_headers(call.method, call.params)
-        return common, (*more, *self.tools.headers_of(call)) if call.method == m.TOOLS_CALL else more
+        if call.method == m.TOOLS_CALL and self.tools.params:
+            more += self.tools.headers_of(call)
+        return common, more
 
     def head_of(self, call: Call) -> tuple[str, Headers]:
         """Where a call is POSTed to, and with which headers, for who sends it without us."""
         common, more = self._headers(call)
         return self._target, common + more
 
-    @property
-    def may_post(self) -> bool:
-        """Whether `post` is worth a try: it has no token to wait for, and a connection."""
-        return self._credential is None and self._pool.may_post
+    def post(self, call: Call, request_id: int, hear: Callable[[], None]) -> SentRequest | None:
+        """POST a call without waiting; None, and nothing is done, when that cannot be. See `HttpPool.post`.
 
-    def post(self, call: Call, body: bytes, hear: Callable[[], None]) -> SentRequest | None:
-        """POST a call as `ask` does, without waiting, if it `may_post`; None when that cannot be.
-
-        See `HttpPool.post`.
+        It cannot where a token has to be waited for.
         """
+        if self._credential is not None or not self._pool.may_post:
+            return None
+        body = encode_call(request_id, call)
         headers, more = self._headers(call)
         idempotent = call.method in m.IDEMPOTENT
         if self._watch is not None:
@@ -279,11 +281,6 @@ class HttpPeer:
         """Raises HttpStatusError when the server has too much to do, whatever else it says with that."""
         if response.status in (TOO_MANY, UNAVAILABLE):
             raise self.status_error(response, body)
-
-    @property
-    def watched(self) -> bool:
-        """Whether somebody sees what is said."""
-        return self._watch is not None
 
     def note(self, body: bytes, status: int) -> None:
         """A whole response has been read: whoever watches may see it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import Context
 from typing import Final
 
@@ -26,6 +25,7 @@ class BegunStream:
     def __init__(self, message_limit: int) -> None:
         self.decoder = SseDecoder(message_limit)
         self.data: list[bytes] = []  # events without any only carry an id
+        self.is_silent = False  # it has said nothing so far, and goes on
 
     def __repr__(self) -> str:
         return f"<BegunStream {len(self.data)} events, {self.decoder!r}>"
@@ -48,12 +48,10 @@ class HttpTicket(Ticket):
     reads.
     """
 
-    __slots__ = ("_take", "carrier", "context", "decoder", "sent", "stream", "unsent", "whole")
+    __slots__ = ("carrier", "context", "decoder", "sent", "stream", "unsent", "whole")
 
-    def __init__(self, request_id: int, call: Call, take: Callable[[HttpTicket], None]) -> None:
-        """`take` is called whenever there is something to read without a task."""
+    def __init__(self, request_id: int, call: Call) -> None:
         super().__init__(request_id, call)
-        self._take = take
         self.sent: SentRequest | None = None
         self.carrier: trio.CancelScope | None = None
         self.context: Context | None = None
@@ -61,10 +59,6 @@ class HttpTicket(Ticket):
         self.whole: bytes | None = None
         self.stream: BegunStream | None = None
         self.decoder: SseDecoder | None = None
-
-    def hear(self) -> None:
-        """Something has come."""
-        self._take(self)
 
 
 def as_answer(message: Message | None, ticket: HttpTicket) -> Reply | ErrorReply | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 import trio
@@ -26,7 +26,7 @@ from mcpmux.config import Caching
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError
 from mcpmux.mux.cache import CHANGES, Audience, Cache, Entry, Key
-from mcpmux.mux.caching_hints import hears, is_own_answer, is_plain, is_public, like, related, size_of, ttl_of
+from mcpmux.mux.caching_hints import HEARD, PLAIN, is_plain, is_public, like, related, size_of, ttl_of
 from mcpmux.mux.generations import Generations
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
@@ -34,7 +34,7 @@ from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
-from mcpmux.runtime.upstreams.flight import Flights, share
+from mcpmux.runtime.upstreams.flight import Flights, lead, share
 from mcpmux.transports.inline import in_task
 
 # Reads in a row that nobody else may have, until a server's reads are not looked at for a while.
@@ -47,6 +47,18 @@ HINTS: Final = ("ttlMs", "cacheScope")
 
 Ask = Callable[[Notify], Awaitable[Fields]]
 """Does the exchange; its notifications are handed on."""
+
+
+class Asked(Protocol):
+    """The upstream that is asked."""
+
+    def patience(self, method: str) -> float:
+        """Seconds for one exchange."""
+        ...
+
+    def late(self, method: str, seconds: float) -> RpcError:
+        """What is said when it was not answered in time."""
+        ...
 
 
 class Counts(msgspec.Struct):
@@ -207,13 +219,14 @@ class Memory:
             self._passing = PASSED
         return not self.modern  # no older revision has a word for it
 
-    async def read(self, call: Call, ask: Ask, notify: Notify, seconds: float) -> Fields | None:
-        """A resource, kept or shared where that may be; None when another's exchange took `seconds`.
+    async def read(self, call: Call, ask: Ask, notify: Notify, asked: Asked) -> Fields:
+        """A resource, kept or shared where that may be.
 
-        The result may be changed. Raises RpcError.
+        Whoever waits for another's exchange does so for as long as one of its own may take. The result may
+        be changed. Raises RpcError.
         """
-        uri = call.text("uri")
-        if uri is None or len(call.params) != 1 or not is_plain(call):
+        uri, meta = call.text("uri"), call.meta
+        if uri is None or len(call.params) != 1 or not PLAIN.issuperset(meta):
             return await ask(notify)
         key = Key(self.key, m.RESOURCES_READ, uri)
         generation = self._generations.of(self._name)
@@ -223,35 +236,43 @@ class Memory:
             self._doubt(public=True)
             return aged(entry)
         self.counts.misses += 1
-        if hears(call):
+        if not HEARD.isdisjoint(meta):
             return await ask(notify)
-
-        async def lead() -> _Brought:
-            return await self._lead_read(key, ask, notify)
-
         flight = (key, generation)
+        if flight not in self._reads:
+            brought = await lead(self._reads, flight, call, self._lead_read(key, generation, ask, notify))
+            return dict(brought.result)
+        await in_task()
+        return await self._join_read(flight, call, ask, notify, asked)
+
+    async def _join_read(
+        self, flight: tuple[Key, int], call: Call, ask: Ask, notify: Notify, asked: Asked
+    ) -> Fields:
+        """What another's exchange brings, or our own when that is not for us."""
+
+        async def work() -> _Brought:
+            return await self._lead_read(flight[0], self._generations.of(self._name), ask, notify)
 
         async def alone() -> _Brought:
             patience.deadline = math.inf  # the server answers: its own time for this begins now
-            return await lead()
+            return await work()
 
-        who = self._audience(call)
-        if flight not in self._reads:  # somebody else's is not waited for
-            brought, _ = await share(self._reads, flight, who, lead, _is_for_others, is_own_answer)
-            return dict(brought.result)
-        await in_task()
+        def accepts(outcome: _Brought | RpcError, leader: Call) -> bool:
+            if isinstance(outcome, RpcError):
+                return self._audience(leader) == self._audience(call)
+            return outcome.public
+
+        seconds = asked.patience(call.method)
         with trio.move_on_after(seconds) as patience:
-            brought, shared = await share(
-                self._reads, flight, who, lead, _is_for_others, is_own_answer, alone
-            )
+            brought, shared = await share(self._reads, flight, call, work, accepts, alone)
             if shared:
                 self.counts.misses -= 1
                 self.counts.shared += 1
                 self._doubt(public=brought.public)
             return dict(brought.result)
-        return None
+        raise asked.late(call.method, seconds)
 
-    async def _lead_read(self, key: Key, ask: Ask, notify: Notify) -> _Brought:
+    async def _lead_read(self, key: Key, generation: int, ask: Ask, notify: Notify) -> _Brought:
         silent = True
 
         async def pass_on(event: Event) -> None:
@@ -259,7 +280,7 @@ class Memory:
             silent = False
             await notify(event)
 
-        fetch = self._cache.begin(key, self._generations.of(self._name))
+        fetch = self._cache.begin(key, generation)
         try:
             result = await ask(pass_on)
             public = silent and is_public(result)
@@ -296,11 +317,16 @@ class Memory:
         if who is not None and (entry := self._cache.find(key, who, now, generation)) is not None:
             return self._again(entry, personal=True)
 
-        async def lead() -> Found:
+        async def work() -> Found:
             return await self._lead_page(key, who, ask)
 
+        def accepts(outcome: Found | RpcError, leader: Call) -> bool:
+            if isinstance(outcome, Found) and not outcome.personal:
+                return True
+            return self._audience(leader) == who
+
         flight = (key, generation, None if method in self._public else who)
-        found, shared = await share(self._pages, flight, who, lead, _is_for_like, is_own_answer)
+        found, shared = await share(self._pages, flight, call, work, accepts)
         if shared:
             self.counts.shared += 1
         else:
@@ -360,11 +386,3 @@ def aged(entry: Entry, result: Fields | None = None) -> Fields:
         left = int((entry.fresh_until - trio.current_time()) * 1000)
         result["ttlMs"] = raw(max(0, left))
     return result
-
-
-def _is_for_others(outcome: _Brought | RpcError, same: bool) -> bool:
-    return same if isinstance(outcome, RpcError) else outcome.public
-
-
-def _is_for_like(outcome: Found | RpcError, same: bool) -> bool:
-    return same or (isinstance(outcome, Found) and not outcome.personal)

@@ -140,8 +140,10 @@ class Upstream(Condition):
             if self._passes(event, call):
                 await notify(event)
 
-        entered = False
-        self.begin(call)
+        entered, acts = False, call.method not in m.READ_ONLY
+        self.in_flight += 1
+        if acts:  # what is remembered is older than what it may do
+            self._generations.act(self.name)
         try:
             if seconds < math.inf:  # what has no end would keep its slot from everybody
                 entered = self.turnstile.enter()
@@ -157,7 +159,13 @@ class Upstream(Condition):
         except Overdue:
             pass  # what that means depends on what was waited for
         finally:
-            self.finish(call, entered=entered)
+            if acts:
+                self._generations.act(self.name)
+            if entered:
+                self.turnstile.leave()
+            self.in_flight -= 1
+            if self._idle is not None and not self.in_flight:
+                self._idle.set()
         if not entered:
             raise self.turnstile.busy()
         self.failed()
@@ -178,18 +186,6 @@ class Upstream(Condition):
             return False  # a session's log messages are nothing that this call has asked for
         self.unasked_logs += 1
         return self.space.transparent
-
-    def begin(self, call: Call) -> None:
-        """An exchange is on its way: what is remembered is older than what it may do."""
-        self.in_flight += 1
-        if call.method not in m.READ_ONLY:
-            self._generations.act(self.name)
-
-    def finish(self, call: Call, *, entered: bool) -> None:
-        """An exchange is over, however it ended; `entered`: it had a slot."""
-        if call.method not in m.READ_ONLY:
-            self._generations.act(self.name)
-        self.leave(entered=entered)
 
     def retire(self) -> None:
         """Another session takes over, or none: this one tells nobody any more that lists may have changed."""

@@ -65,16 +65,10 @@ class HttpPool:
         self._ending: dict[HttpConnection, None] = {}  # idle as soon as their streams have ended
         self._fresh_seconds = min(FRESH_SECONDS, self.limits.idle_seconds)
         self._closed = False
-        self._clock: Callable[[], float] | None = None
+        self._clock = _find_clock  # what every request looks at, without a detour once it is known
 
     def __repr__(self) -> str:
         return f"HttpPool({self.origin.authority}, running={self._running}, idle={len(self._idle)})"
-
-    def _now(self) -> float:
-        """What `trio.current_time` says: every request wants to know, so it goes without that detour."""
-        if self._clock is None:
-            self._clock = trio.lowlevel.current_clock().current_time
-        return self._clock()
 
     def __enter__(self) -> Self:
         return self
@@ -243,7 +237,9 @@ class HttpPool:
                 connection.hear_end()
         if not idle:
             return None
-        now = self._now()
+        if self._clock is _find_clock:
+            self._clock = trio.lowlevel.current_clock().current_time
+        now = self._clock()
         while idle:
             connection = idle.pop()
             seconds = now - connection.idle_since
@@ -257,8 +253,8 @@ class HttpPool:
 
     def put_back(self, connection: HttpConnection) -> None:
         """Keep the connection for reuse, or close it; the next one that waits has its turn."""
-        self._end_turn()
-        self.punctuality.forget(connection)
+        if self._running < self.limits.connections or not self._waiting.unpark():  # as `_end_turn` has it
+            self._running -= 1
         self._keep(connection)
 
     def _keep(self, connection: HttpConnection) -> None:
@@ -266,7 +262,7 @@ class HttpPool:
         if self._closed or not parser.complete or not parser.keep_alive:
             connection.close()
             return
-        connection.idle_since = self._now()
+        connection.idle_since = self._clock()
         self._idle.append(connection)
         if len(self._idle) > self.limits.idle:
             self._idle.pop(0).close()
@@ -278,7 +274,7 @@ class HttpPool:
             return
         self._end_turn()
         self._ending[connection] = None
-        connection.end_by(self._now() + ENDING_SECONDS, self._take_ended, self._reception)
+        connection.end_by(self._clock() + ENDING_SECONDS, self._take_ended, self._reception)
         if len(self._ending) > self.limits.idle:
             self._close_ending()
 
@@ -297,6 +293,11 @@ class HttpPool:
     ) -> HttpExchange:
         """The same as a context: its value is the response, which is released when it is left."""
         return HttpExchange(partial(self.send, method, target, tuple(headers), body, idempotent=idempotent))
+
+
+def _find_clock() -> float:
+    """Of a pool that has not asked yet which clock there is."""
+    return trio.current_time()
 
 
 class SentRequest:
@@ -319,6 +320,18 @@ class SentRequest:
             return None
         return HttpResponse(connection, self._pool)
 
+    def whole_body(self, kind: str) -> bytes | None:
+        """The body of a whole response of status 200 and that Content-Type; None for any other."""
+        connection = self._connection
+        parser = connection.parser
+        if connection.failure is not None or not parser.complete or parser.status != 200:
+            return None
+        return parser.take_body() if parser.headers.get("content-type") == kind else None
+
+    def release(self) -> None:
+        """Done with the response."""
+        self._pool.put_back(self._connection)
+
     def hear_more(self, hear: Callable[[], None]) -> None:
         """What was to `take` is not enough: `hear`, which calls this, is called again when there is more."""
         self._connection.hear_more(hear)
@@ -328,8 +341,8 @@ class SentRequest:
         return self._pool.go_on(self._connection, self._request, idempotent=self._idempotent)
 
     def abandon(self) -> None:
-        """Nobody wants the response any more: its connection is closed."""
-        HttpResponse(self._connection, self._pool).release()
+        """Nobody wants the response any more: its connection is closed, unless it is there."""
+        self._pool.put_back(self._connection)
 
 
 class HttpExchange:

@@ -101,7 +101,7 @@ class HttpConnection:
         False, and the wire is closed, when that cannot be or not all of it went: then nobody can act on it.
         """
         wire = self.wire
-        if not self._be_watched(reception):
+        if self._reception is None and not self._be_watched(reception):
             self.close()
             return False
         self.parser.begin()
@@ -119,12 +119,11 @@ class HttpConnection:
     def _be_watched(self, reception: Reception) -> bool:
         """False when the system watches too much already."""
         assert isinstance(self.wire, PlainWire)
-        if self._reception is None:
-            try:
-                reception.watch(self.wire.descriptor, self._receive)
-            except OSError:
-                return False
-            self._reception = reception
+        try:
+            reception.watch(self.wire.descriptor, self._receive)
+        except OSError:
+            return False
+        self._reception = reception
         return True
 
     async def wait_for_head(self) -> None:
@@ -167,8 +166,12 @@ class HttpConnection:
         except McpmuxError as error:
             self.failure = error
             self._broke_off = parser.status != 0 and isinstance(error, TransportClosed)
-        if self.failure is None and not parser.complete and not _is_for_a_task(parser):
-            return
+        if (
+            self.failure is None
+            and not parser.complete
+            and (not parser.status or 0 < parser.missing <= RECEIVE_BYTES)
+        ):
+            return  # else it is a stream, or a large body
         hear, self._hear = self._hear, None
         try:
             hear()
@@ -231,7 +234,7 @@ class HttpConnection:
         self._over = over
         self.until = until
         self._punctuality.watch(self)
-        if reception is not None:
+        if reception is not None and self._reception is None:
             self._be_watched(reception)
 
     def hear_end(self) -> bool:
@@ -259,8 +262,3 @@ class HttpConnection:
         self._punctuality.forget(self)
         if over is not None:
             over(self)
-
-
-def _is_for_a_task(parser: ResponseParser) -> bool:
-    """Whether a response whose head is in is better read by a task: a stream, or a large body."""
-    return parser.status != 0 and (not parser.missing or parser.missing > RECEIVE_BYTES)

@@ -84,7 +84,7 @@ class AtOnce(Protocol):
 class HttpReply:
     """The answer to one request. To be used by one task at a time."""
 
-    __slots__ = ("_at_once", "_chunked", "_request", "_send", "_stage", "_state", "passed_to")
+    __slots__ = ("_at_once", "_chunked", "_send", "_stage", "_state", "passed_to", "request")
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class HttpReply:
         at_once: AtOnce | None = None,
     ) -> None:
         """`at_once`: for `write_nowait`, which is not to be used without."""
-        self._request = request
+        self.request = request
         self._send = send
         self._at_once = at_once
         self._state = state
@@ -103,12 +103,7 @@ class HttpReply:
         self.passed_to: int | None = None
 
     def __repr__(self) -> str:
-        return f"HttpReply({self._stage.name}, to={self._request.method} {self._request.path})"
-
-    @property
-    def request(self) -> HttpRequest:
-        """What is answered."""
-        return self._request
+        return f"HttpReply({self._stage.name}, to={self.request.method} {self.request.path})"
 
     @property
     def started(self) -> bool:
@@ -131,7 +126,7 @@ class HttpReply:
         if status != 200 and has_no_body(status):
             return self._send(head + b"\r\n")
         length = len(body)
-        if self._request.method == "HEAD":
+        if self.request.method == "HEAD":
             body = b""
         if len(body) <= JOIN_BYTES:
             return self._send(b"%bContent-Length: %d\r\n\r\n%b" % (head, length, body))
@@ -139,7 +134,7 @@ class HttpReply:
 
     async def send_parts(self, status: int, fields: Fields, body: Sequence[Part]) -> None:
         """As `send`, of a body in parts, which are not copied together."""
-        if has_no_body(status) or self._request.method == "HEAD":
+        if has_no_body(status) or self.request.method == "HEAD":
             raise LocalProtocolError("a response without a body has no parts")
         self._advance(NEW, FINISHED)
         size = sum(map(len, body))
@@ -154,12 +149,12 @@ class HttpReply:
 
     async def open(self, status: int, fields: Fields, data: bytes = b"") -> None:
         """Start a streamed response; the head and the first `data` travel together."""
-        if self._request.method == "HEAD":
+        if self.request.method == "HEAD":
             raise LocalProtocolError("a response to HEAD cannot be streamed")
         self._advance(NEW, OPEN)
-        self._chunked = not self._request.http_1_0
+        self._chunked = not self.request.http_1_0
         if not self._chunked:
-            self._request.keep_alive = False
+            self.request.keep_alive = False
         head = self._encode_head(status, fields)
         if self._chunked:
             head += b"Transfer-Encoding: chunked\r\n"
@@ -217,7 +212,7 @@ class HttpReply:
         self._stage = after
 
     def _encode_head(self, status: int, fields: Fields) -> bytes:
-        request = self._request
+        request = self.request
         if self._state.draining:
             request.keep_alive = False
         head = encode_response_head(status, fields)

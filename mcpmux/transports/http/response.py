@@ -65,7 +65,8 @@ class ResponseParser:
                 raise RemoteProtocolError(f"malformed HTTP response: {_reason(error)}") from error
             self.keep_alive = False  # bytes that nobody asked for: never read another response from here
         if not self.complete:
-            self._check_growth()
+            if not self.status or self.wire_bytes > 2 * self._head_limit:
+                self._check_growth()
         elif first and self._lessons and self.keep_alive:
             self._learn(data)
 
@@ -160,20 +161,24 @@ class ResponseParser:
         if status < 200:
             return
         headers = self.headers
-        self._check_fields()
+        if len(headers) + self._repeats > self._field_limit:
+            self._check_fields()
         if self.wire_bytes > self._head_limit:
             self._check_head_size()
         if "transfer-encoding" in headers:
             if headers["transfer-encoding"].lower() != "chunked":
                 raise RemoteProtocolError("its transfer coding is not chunked")
-        elif not has_no_body(status):
+        elif status == 200 or not has_no_body(status):
             self._length = int(headers.get("content-length", 0))
             self._ends_with_stream = "content-length" not in headers
         self.status = status
 
     def on_body(self, part: bytes) -> None:
         self._body_bytes += len(part)
-        add_part(self._body, part)
+        if self._body:
+            add_part(self._body, part)
+        else:
+            self._body.append(part)
 
     def on_message_complete(self) -> None:
         if self.status:

@@ -180,7 +180,8 @@ class ServerConnection:
         if self._rest is not None or self._called_off or not reply.request.keep_alive:
             return False
         self._handling = self._reply = None
-        self._rest_now()
+        self._rested = now = self._state.now
+        self.deadline = now + self._limits.idle_seconds
         return True
 
     def _handled(self) -> None:
