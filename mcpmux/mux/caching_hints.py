@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable, Iterable
 from functools import lru_cache
+from typing import Final
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.mux.subscriptions import at_or_above
@@ -17,15 +18,15 @@ from mcpmux.protocol.envelope import raw, text_of, value_of
 from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, VERSION
 from mcpmux.protocol.raw_json import Fields, Raw
 
-LONGEST_TTL_MS = 24 * 3600 * 1000  # whatever a server promises, it is asked again after a day
-SHORT_BYTES = 1024  # of what a client says of itself, whose digest is kept ready
-_COMPLETE = raw("complete")
-_PRIVATE = b'"private"'  # as it is mostly said
+LONGEST_TTL_MS: Final = 24 * 3600 * 1000  # whatever a server promises, it is asked again after a day
+SHORT_BYTES: Final = 1024  # of what a client says of itself, whose digest is kept ready
+_COMPLETE: Final = raw("complete")
+_PRIVATE: Final = b'"private"'  # as it is mostly said
 
-HEARD = frozenset({LOG_LEVEL, PROGRESS_TOKEN})
+HEARD: Final = frozenset({LOG_LEVEL, PROGRESS_TOKEN})
 """What a client wants to hear while it waits: nobody else hears that, and an answer from here is silent."""
 
-PLAIN = HEARD | {VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, "traceparent", "tracestate"}
+PLAIN: Final = HEARD | {VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, "traceparent", "tracestate"}
 """Members of `_meta` that an answer does not depend on, but for who asks."""
 
 

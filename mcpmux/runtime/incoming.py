@@ -33,31 +33,31 @@ Answer = Callable[[Request, Notify], Awaitable[Fields]]
 class _Exchange:
     """One request that is being answered: inline, and in a task once it needs one."""
 
-    __slots__ = ("_attended", "_inline", "_nursery", "_scope")
+    __slots__ = ("_attended", "_running", "_nursery", "_scope")
 
     def __init__(self, nursery: trio.Nursery, work: Coroutine[Any, Any, None], context: Context) -> None:
         self._nursery = nursery
-        self._inline = Inline(work, context, self.attend)
+        self._running = Inline(work, context, self.attend)
         self._scope: trio.CancelScope | None = None
         self._attended = False
 
     def __repr__(self) -> str:
-        return f"<_Exchange {self._inline!r}>"
+        return f"<_Exchange {self._running!r}>"
 
     def start(self) -> None:
-        if not self._inline.start():
+        if not self._running.start():
             self.attend()
 
     def attend(self) -> None:
         """From now on it has a task, unless it is over."""
-        if not self._attended and not self._inline.is_over:
+        if not self._attended and not self._running.is_over:
             self._attended = True
             self._scope = trio.CancelScope()
             self._nursery.start_soon(self._go_on, self._scope, name="exchange")
 
     async def _go_on(self, scope: trio.CancelScope) -> None:
         with scope:
-            await self._inline.attend()
+            await self._running.attend()
 
     def cancel(self, reason: str) -> None:
         """It is not to be answered any more."""

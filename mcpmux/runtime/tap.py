@@ -224,7 +224,7 @@ def name_in(info: Raw | None) -> str | None:
 async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -> Fields:
     """Do the work of the exchange that this task works for, and tell how it went. Raises like `work`."""
     origin, exchange = ORIGIN.get(), EXCHANGE.get()
-    if origin is None or not tap.keeps or tap.passes:
+    if origin is None or not tap.keeps:
         return await work()
     admitted = tap.admit(origin.leg, exchange, call, origin.headers)
     if admitted is not AT_ONCE:

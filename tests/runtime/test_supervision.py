@@ -241,7 +241,8 @@ async def test_errors_of_the_server_itself_are_answers(up, autojump_clock):
 
 async def test_lists_that_come_too_late_count_as_failures(autojump_clock):
     server = Moody(MODERN)
-    async with open_world({"x": server, "docs": other()}) as world:
+    settings = {"x": {"list_timeout": 9.0}}  # so that no list ends when the server has been silent for 30 s
+    async with open_world({"x": server, "docs": other()}, settings=settings) as world:
         await world.mux.upstreams["x"].settled()
         server.dumb = None
         for _ in range(FAILURES):
@@ -291,6 +292,7 @@ async def test_progress_renews_a_deadline_up_to_the_maximum(up, autojump_clock):
         assert message["error"]["code"] == -31002
         assert "did not finish tools/call within 100 s" in message["error"]["message"]
         assert trio.current_time() - began == pytest.approx(100, abs=0.5)
+        await trio.testing.wait_all_tasks_blocked()
         assert [m["method"] for m in server.seen].count("notifications/cancelled") == 1
 
 

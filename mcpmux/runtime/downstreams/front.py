@@ -59,7 +59,7 @@ class Front:
         """Answer one modern call. Raises RpcError, at once or when it is awaited."""
         if self.tap is not None:
             identify(call)
-            if self.tap.keeps and not self.tap.passes:
+            if not self.tap.passes:
                 return watched(self.tap, call, partial(self._answer, request_id, call, notify))
         return self._answer(request_id, call, notify)
 

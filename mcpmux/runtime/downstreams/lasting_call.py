@@ -36,7 +36,7 @@ class LastingCall:
         self.wake: Wake | None = None
         self._nursery = nursery
         self._scope = trio.CancelScope()
-        self._inline: Inline | None = None
+        self._running: Inline | None = None
         self._attended = False
 
     def __repr__(self) -> str:
@@ -44,17 +44,17 @@ class LastingCall:
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Begin."""
-        self._inline = inline = Inline(work, copy_context(), self._attend)
+        self._running = inline = Inline(work, copy_context(), self._attend)
         if not inline.start() and not inline.is_over:
             self._attend()
 
     def _attend(self) -> None:
-        if not self._attended and self._inline is not None:
+        if not self._attended and self._running is not None:
             self._attended = True
             try:
-                self._nursery.start_soon(self._go_on, self._inline, name=f"call {self.request.id}")
+                self._nursery.start_soon(self._go_on, self._running, name=f"call {self.request.id}")
             except RuntimeError:  # the endpoint has ended before this connection: nothing goes on any more
-                self._inline.close()
+                self._running.close()
 
     async def _go_on(self, inline: Inline) -> None:
         with self._scope:
@@ -74,7 +74,7 @@ class LastingCall:
     def end(self) -> None:
         """It is answered, or cancelled."""
         self.over = True
-        self._inline = None
+        self._running = None
         self.tell()
 
     def cut_off(self) -> None:
