@@ -33,7 +33,7 @@ Answer = Callable[[Request, Notify], Awaitable[Fields]]
 class _Exchange:
     """One request that is being answered: inline, and in a task once it needs one."""
 
-    __slots__ = ("_attended", "_running", "_nursery", "_scope")
+    __slots__ = ("_attended", "_nursery", "_running", "_scope")
 
     def __init__(self, nursery: trio.Nursery, work: Coroutine[Any, Any, None], context: Context) -> None:
         self._nursery = nursery

@@ -39,7 +39,7 @@ from mcpmux.runtime.incoming import Answer
 from mcpmux.runtime.link import Link
 from mcpmux.runtime.term import Term
 from mcpmux.runtime.upstreams.http_answers import AnswerReader
-from mcpmux.runtime.upstreams.http_events import JSON_TYPE, is_event_stream, message_in, retry_seconds
+from mcpmux.runtime.upstreams.http_events import is_event_stream, message_in, retry_seconds
 from mcpmux.runtime.upstreams.http_intake import Intake, unheard
 from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream, stream_of
 from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer
@@ -195,7 +195,7 @@ class HttpChannel(Channel):
             return
         answer: Reply | ErrorReply | None = None
         try:
-            whole = None if peer.batches else sent.whole_body(JSON_TYPE)
+            whole = None if peer.batches else sent.whole_body()
             if whole:
                 ticket.whole = whole  # for a task that reads on, if it is no answer
                 if peer.watched:

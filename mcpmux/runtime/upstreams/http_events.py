@@ -18,11 +18,10 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.framing import read_batch
 from mcpmux.protocol.large import LARGE_BYTES, read_large_reply
+from mcpmux.transports.http.client import EVENT_STREAM, JSON_TYPE
 from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.sse import SseDecoder
 
-JSON_TYPE: Final = "application/json"
-EVENT_STREAM: Final = "text/event-stream"
 RETRY_SECONDS = 1.0  # before a broken event stream is opened again, when the server did not say `retry`
 LEAST_RETRY_SECONDS: Final = 0.05  # a server that says 0 and closes at once must not keep us spinning
 

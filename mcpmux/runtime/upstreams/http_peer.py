@@ -34,9 +34,9 @@ from mcpmux.protocol.retry_after import read_retry_after
 from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, allows_batch, is_modern
 from mcpmux.protocol.tool_headers import ToolHeaders
 from mcpmux.runtime.tap import TRACE_HEADERS, Watch
-from mcpmux.runtime.upstreams.http_events import EVENT_STREAM, messages_of
+from mcpmux.runtime.upstreams.http_events import messages_of
 from mcpmux.runtime.upstreams.http_refusal import REFUSALS, TOO_MANY, UNAVAILABLE, HttpStatusError
-from mcpmux.transports.http.client import HttpPool, SentRequest
+from mcpmux.transports.http.client import EVENT_STREAM, JSON_TYPE, HttpPool, SentRequest
 from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.http.route import MOVES, describe_move, target_after
 from mcpmux.transports.http.unsent import not_sent_yet
@@ -44,7 +44,6 @@ from mcpmux.transports.sse import SseDecoder
 
 log = structlog.get_logger()
 
-JSON_TYPE: Final = "application/json"
 METHODS_KEPT: Final = 64  # whose headers are kept ready
 REDIRECTS: Final = 3  # followed for one request; more are a circle
 _HOPS: Final = range(REDIRECTS + 1)

@@ -26,6 +26,8 @@ from mcpmux.transports.punctuality import Punctuality
 from mcpmux.transports.reception import Reception
 
 FRESH_SECONDS: Final = 0.2  # no server closes a connection so soon after it was used
+JSON_TYPE: Final = "application/json"
+EVENT_STREAM: Final = "text/event-stream"
 ENDING_SECONDS: Final = 3.0  # for the end of a stream to come, after everything else was read
 LENGTHLESS_METHODS: Final = frozenset({"GET", "DELETE", "OPTIONS"})  # say no Content-Length without a body
 
@@ -320,13 +322,16 @@ class SentRequest:
             return None
         return HttpResponse(connection, self._pool)
 
-    def whole_body(self, kind: str) -> bytes | None:
-        """The body of a whole response of status 200 and that Content-Type; None for any other."""
+    def whole_body(self) -> bytes | None:
+        """The body of a whole response of status 200 that is no event stream; None for any other."""
         connection = self._connection
         parser = connection.parser
         if connection.failure is not None or not parser.complete or parser.status != 200:
             return None
-        return parser.take_body() if parser.headers.get("content-type") == kind else None
+        kind = parser.headers.get("content-type", JSON_TYPE)
+        if kind != JSON_TYPE and kind.partition(";")[0].strip().lower() == EVENT_STREAM:
+            return None
+        return parser.take_body()
 
     def release(self) -> None:
         """Done with the response."""
