@@ -188,13 +188,16 @@ class Inline:
 def _drive(work: Work, context: Context, thrown: BaseException | None) -> Generator[Any, Any, None]:
     """Run a coroutine to its end as if it had been awaited here."""
     value: Any = None
-    while True:
-        try:
-            trap = context.run(work.send, value) if thrown is None else context.run(work.throw, thrown)
-        except StopIteration:
-            return
-        thrown = value = None
-        try:
-            value = yield trap
-        except BaseException as error:
-            thrown = error
+    try:
+        while True:
+            try:
+                trap = context.run(work.send, value) if thrown is None else context.run(work.throw, thrown)
+            except StopIteration:
+                return
+            thrown = value = None
+            try:
+                value = yield trap
+            except BaseException as error:
+                thrown = error
+    finally:
+        thrown = value = None  # what leaves here has this frame in its traceback: a circle would keep both
