@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import errno
-import math
 import os
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from functools import partial
 
 import pytest
 import trio
 import trio.testing
 
-from mcpmux.errors import Overdue, RemoteProtocolError, TransportClosed
+from mcpmux.errors import RemoteProtocolError, TransportClosed
 from mcpmux.transports.http.attention import Attention
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
-from mcpmux.transports.punctuality import SWEEP_SECONDS
+from mcpmux.transports.inline import in_task
 from mcpmux.transports.receiving import open_reception
 from mcpmux.transports.reception import Reception, available
 from tests.transports.test_http_client import CHUNKED, OK, SHORT, Connection
-from tests.transports.test_http_put_off import Answer
-from tests.transports.test_http_server import TEXT, receive_all, receive_until, serving
+from tests.transports.test_http_inline import Answer, serving_inline
+from tests.transports.test_http_server import TEXT, receive_all, receive_until
 
 pytestmark = pytest.mark.skipif(not available, reason="Linux only")
 PATIENCE = 30
@@ -42,7 +40,7 @@ def post(path="/a", body=b"x", more=b""):
 
 
 class Clerk:
-    """Puts answers off when it may; `awoken` counts what a connection's task was woken for."""
+    """Answers inline, a moment later in a task, or when it is told; counts what connections woke for."""
 
     def __init__(self, monkeypatch):
         self.answers = []
@@ -57,21 +55,17 @@ class Clerk:
 
         monkeypatch.setattr(Attention, "receive", count)
 
-    def handle(self, request, reply):
+    async def handle(self, request, reply):
         if request.body == b"crash":
             raise ValueError("a mistake of ours")
         if request.body == b"later":
-            return self._answer_later(reply)
-        answer = Answer(reply)
-        over = reply.put_off(answer)
-        self.answers.append(answer)
-        if not self.waiting:
-            answer.come(b"<%b>" % request.body)
-        return over
-
-    async def _answer_later(self, reply):
-        await trio.lowlevel.checkpoint()
-        await reply.send(200, TEXT, b"<later>")
+            await in_task()
+            await trio.lowlevel.checkpoint()
+        if self.waiting and request.body != b"later":
+            self.answers.append(Answer(reply))
+            await self.answers[-1].give()
+        else:
+            await reply.send(200, TEXT, b"<%b>" % request.body)
 
 
 @pytest.fixture
@@ -87,8 +81,17 @@ async def learn(stream, clerk):
     return clerk.awoken
 
 
+async def wait_behind(stream, clerk):
+    """Have a request be given to a handler that sleeps: its answer."""
+    clerk.waiting = True
+    await stream.send_all(post(body=b"first"))
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    [answer] = clerk.answers
+    return answer
+
+
 async def test_a_request_with_a_known_head_is_answered_while_the_task_sleeps(clerk):
-    async with serving(clerk.handle) as server, await server.connect() as stream:
+    async with serving_inline(clerk.handle) as server, await server.connect() as stream:
         awoken = await learn(stream, clerk)
         for number in range(5):
             await stream.send_all(post(body=b"%d" % number))
@@ -98,7 +101,7 @@ async def test_a_request_with_a_known_head_is_answered_while_the_task_sleeps(cle
 
 
 async def test_what_the_handler_has_to_wait_for_is_left_to_the_task(clerk):
-    async with serving(clerk.handle) as server, await server.connect() as stream:
+    async with serving_inline(clerk.handle) as server, await server.connect() as stream:
         await learn(stream, clerk)
         for body in (b"later", b"1", b"later", b"later", b"2"):
             await stream.send_all(post(body=body))
@@ -106,7 +109,7 @@ async def test_what_the_handler_has_to_wait_for_is_left_to_the_task(clerk):
 
 
 async def test_a_handler_that_fails_at_once_is_answered_for(clerk):
-    async with serving(clerk.handle) as server, await server.connect() as stream:
+    async with serving_inline(clerk.handle) as server, await server.connect() as stream:
         await learn(stream, clerk)
         await stream.send_all(post(body=b"crash"))
         data = await receive_all(stream)
@@ -115,7 +118,7 @@ async def test_a_handler_that_fails_at_once_is_answered_for(clerk):
 
 @pytest.mark.parametrize("cut", [1, 20, 60])
 async def test_a_request_that_comes_in_parts_is_a_request(clerk, cut):
-    async with serving(clerk.handle) as server, await server.connect() as stream:
+    async with serving_inline(clerk.handle) as server, await server.connect() as stream:
         await learn(stream, clerk)
         for _ in range(3):
             whole = post(body=b"parts")
@@ -126,7 +129,7 @@ async def test_a_request_that_comes_in_parts_is_a_request(clerk, cut):
 
 
 async def test_several_at_once_are_answered_in_order(clerk):
-    async with serving(clerk.handle) as server, await server.connect() as stream:
+    async with serving_inline(clerk.handle) as server, await server.connect() as stream:
         await learn(stream, clerk)
         await stream.send_all(b"".join(post(body=body) for body in (b"1", b"later", b"2", b"3")))
         data = await receive_until(stream, b"<3>")
@@ -134,43 +137,37 @@ async def test_several_at_once_are_answered_in_order(clerk):
         assert places == sorted(places)
 
 
-async def test_what_comes_behind_an_answer_that_is_put_off_waits_for_it(clerk):
-    async with serving(clerk.handle) as server, await server.connect() as stream:
+@pytest.mark.parametrize("text", [b"<first>", None], ids=["asleep", "in task"])
+async def test_what_comes_behind_a_handler_that_sleeps_waits_for_it(clerk, text):
+    async with serving_inline(clerk.handle) as server, await server.connect() as stream:
         await learn(stream, clerk)
-        clerk.waiting = True
-        await stream.send_all(post(body=b"first"))
-        await trio.testing.wait_all_tasks_blocked(0.01)
-        [answer] = clerk.answers[LEARNED:]
+        answer = await wait_behind(stream, clerk)
         await stream.send_all(post(body=b"later"))
-        with trio.fail_after(PATIENCE):
-            await answer.begun.wait()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        answer.come(text)
         answer.go.set()
         data = await receive_until(stream, b"<later>")
-        assert data.index(b"carried on") < data.index(b"<later>")
+        assert data.index(text or b"went on") < data.index(b"<later>")
 
 
-async def test_a_client_that_leaves_ends_what_was_put_off_for_it(clerk):
-    async with serving(clerk.handle) as server:
+async def test_a_client_that_leaves_ends_the_handler_that_sleeps(clerk):
+    async with serving_inline(clerk.handle) as server:
         async with await server.connect() as stream:
             await learn(stream, clerk)
-            clerk.waiting = True
-            await stream.send_all(post(body=b"first"))
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            answer = await wait_behind(stream, clerk)
         with trio.fail_after(PATIENCE):
-            await clerk.answers[-1].over.wait()
-        assert clerk.answers[-1].carried == "cut off"
+            await answer.over.wait()
+        assert answer.ended == "cut off"
 
 
-async def test_a_stop_lets_what_was_put_off_come_to_its_end(clerk):
-    async with serving(clerk.handle) as server, await server.connect() as stream:
+async def test_a_stop_lets_a_handler_that_sleeps_come_to_its_end(clerk):
+    async with serving_inline(clerk.handle) as server, await server.connect() as stream:
         await learn(stream, clerk)
-        clerk.waiting = True
-        await stream.send_all(post(body=b"first"))
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        answer = await wait_behind(stream, clerk)
         server.stopping.set()
         await trio.testing.wait_all_tasks_blocked(0.01)
         assert not server.stopped.is_set()
-        clerk.answers[-1].come(b"<first>")
+        answer.come(b"<first>")
         await receive_until(stream, b"<first>")
         with trio.fail_after(PATIENCE):
             await server.stopped.wait()
@@ -182,7 +179,7 @@ async def test_clients_are_served_when_the_system_watches_too_much_already(clerk
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Reception, "watch", watch)
-    async with serving(clerk.handle) as server:
+    async with serving_inline(clerk.handle) as server:
         for _ in range(2):
             async with await server.connect() as stream:
                 await learn(stream, clerk)
@@ -195,7 +192,7 @@ async def test_a_request_is_not_posted_when_the_system_watches_too_much_already(
 
     async with pooled(is_gone, is_gone) as pool:
         monkeypatch.setattr(Reception, "watch", watch)
-        assert pool.post("POST", "/", (), b"", idempotent=True, until=math.inf, hear=list) is None
+        assert pool.post("POST", "/", (), b"", idempotent=True, hear=list) is None
         async with pool.request("POST", "/", (), b"", idempotent=True) as response:
             assert await response.read() == b"ok"
 
@@ -211,30 +208,9 @@ async def test_a_stop_between_receiving_a_request_and_its_task_loses_nothing(cle
         connection.sweep()
 
     monkeypatch.setattr(Attention, "_hear", hear_and_stop)
-    async with serving(clerk.handle) as server, await server.connect() as stream:
+    async with serving_inline(clerk.handle) as server, await server.connect() as stream:
         await stream.send_all(post(body=b"later"))
         assert (await receive_all(stream)).endswith(b"<later>")
-
-
-async def test_a_handler_finds_what_its_connection_has_set():
-    """Whether the task runs it or not, and whoever has the answer."""
-    mine = ContextVar("mine", default=0)
-    told = []
-
-    def handle(request, reply):
-        told.append((request.path, mine.get()))
-        mine.set(mine.get() + 1)
-        answer = Answer(reply)
-        over = reply.put_off(answer)
-        answer.come(b"<%d>" % mine.get())
-        return over
-
-    async with serving(handle) as server, await server.connect() as one, await server.connect() as other:
-        for number in range(1, 6):
-            for path, stream in (("/one", one), ("/other", other)):
-                await stream.send_all(post(path))
-                await receive_until(stream, b"<%d>" % number)
-    assert told == [(path, number) for number in range(5) for path in ("/one", "/other")]
 
 
 async def test_many_connections_at_once_get_their_own_answers(clerk):
@@ -246,7 +222,7 @@ async def test_many_connections_at_once_get_their_own_answers(clerk):
                 data = await receive_until(stream, b"<%b>" % body)
                 assert data.count(b"HTTP/1.1 200 OK") == 1
 
-    async with serving(clerk.handle) as server, trio.open_nursery() as nursery:
+    async with serving_inline(clerk.handle) as server, trio.open_nursery() as nursery:
         for name in range(40):
             nursery.start_soon(ask, server, name)
 
@@ -257,12 +233,12 @@ async def test_many_connections_at_once_get_their_own_answers(clerk):
 class Ear:
     """Hears of one request; `sent` is it. With `enough` until its response's `body` so far is enough."""
 
-    def __init__(self, pool, *, idempotent=True, until=math.inf, body=b"{}", enough=None):
+    def __init__(self, pool, *, idempotent=True, body=b"{}", enough=None):
         self.arrival = trio.Event()
         self.calls = 0
         self.body = b""
         self._enough = enough
-        self.sent = pool.post("POST", "/", (), body, idempotent=idempotent, until=until, hear=self._hear)
+        self.sent = pool.post("POST", "/", (), body, idempotent=idempotent, hear=self._hear)
         assert self.sent is not None
 
     def _hear(self):
@@ -288,7 +264,7 @@ class Ear:
     async def outcome(self):
         """The body, whichever way it comes."""
         await self.wait()
-        response = self.sent.take() or await self.sent.wait()
+        response = await self.sent.wait()
         try:
             return await response.read()
         finally:
@@ -355,7 +331,7 @@ async def test_a_response_is_there_when_all_of_it_is(cut):
         for _ in range(3):
             ear = Ear(pool)
             await ear.wait()
-            response = ear.sent.take()
+            response = ear.sent.take_begun()
             assert response is not None
             assert (response.status, response.read_nowait()) == (200, b"0123456789")
             response.release()
@@ -395,8 +371,7 @@ async def test_a_stream_is_read_on_by_whoever_waits():
     async with pooled(sends(CHUNKED, b"1\r\na\r\n", b"1\r\nb\r\n", b"0\r\n\r\n")) as pool:
         ear = Ear(pool)
         await ear.wait()
-        response = ear.sent.take()
-        assert response is None
+        assert not ear.sent.take_begun().is_whole
         response = await ear.sent.wait()
         assert b"".join([part async for part in response]) == b"ab"
         response.release()
@@ -412,27 +387,6 @@ async def test_a_stream_that_has_said_too_little_is_heard_of_again():
             assert (pool._running, len(pool._ending)) == (0, 1)
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert pool.punctuality.watched == []  # its end has come
-
-
-async def says_little(connection):
-    await connection.receive_request()
-    await connection.send(CHUNKED)
-    await trio.testing.wait_all_tasks_blocked(0.01)
-    await connection.send(b"1\r\na\r\n")
-    await trio.sleep_forever()
-
-
-async def test_who_waits_for_more_of_a_stream_hears_of_an_interrupted_pool():
-    async with pooled(says_little) as pool:
-        ear = Ear(pool, until=trio.current_time() + PATIENCE, enough=lambda _body: False)
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert (ear.body, ear.calls) == (b"a", 0)
-        pool.interrupt()
-        await ear.wait()
-        ear.sent.take_time()  # who goes on with it knows when to stop, but is told all the same
-        assert ear.sent.take_begun() is None
-        with pytest.raises(TransportClosed, match="interrupted"):
-            await ear.sent.wait()
 
 
 async def test_a_stream_that_breaks_off_is_read_up_to_there():
@@ -467,7 +421,7 @@ async def test_one_that_must_not_be_sent_twice_is_not():
 async def test_a_connection_that_has_ended_is_not_posted_on():
     async with pooled(is_gone) as pool:
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert pool.post("POST", "/", (), b"", idempotent=False, until=math.inf, hear=list) is None
+        assert pool.post("POST", "/", (), b"", idempotent=False, hear=list) is None
 
 
 async def test_half_an_answer_is_none():
@@ -484,18 +438,6 @@ def sends_and_closes(data):
     return script
 
 
-async def test_it_ends_with_its_time(autojump_clock):
-    async with pooled(hangs) as pool:
-        began = trio.current_time()
-        ear = Ear(pool, until=began + 5)
-        await ear.arrival.wait()
-        assert 5 <= trio.current_time() - began <= 5 + SWEEP_SECONDS + 1e-6
-        assert ear.sent.take() is None
-        with pytest.raises(Overdue):
-            await ear.sent.wait()
-        assert (pool._idle, pool.punctuality.watched) == ([], [])
-
-
 async def test_who_gives_up_waiting_closes_the_connection():
     async with pooled(hangs) as pool:
         ear = Ear(pool)
@@ -505,23 +447,22 @@ async def test_who_gives_up_waiting_closes_the_connection():
         assert pool._idle == []
 
 
-async def test_an_interrupted_pool_tells_who_has_posted():
-    async with pooled(hangs) as pool:
-        ear = Ear(pool, until=trio.current_time() + 100)
-        pool.interrupt()
-        await ear.wait()
-        with pytest.raises(TransportClosed):
-            await ear.sent.wait()
-        assert not pool.may_post
+async def test_a_request_that_is_abandoned_closes_its_connection_and_is_not_heard_of_again():
+    left = trio.Event()
 
+    async def hears_of_it(connection):
+        await connection.receive_request()
+        assert await connection.receive_request() is None
+        left.set()
 
-async def test_the_rest_of_a_large_response_is_not_waited_for_by_an_interrupted_pool():
-    async with pooled(sends(OK + b"Content-Length: 300000\r\n\r\n")) as pool:
-        ear = Ear(pool, until=trio.current_time() + 100)
-        await ear.wait()
-        pool.interrupt()
-        with pytest.raises(TransportClosed):
-            await ear.sent.wait()
+    async with pooled(hears_of_it) as pool:
+        ear = Ear(pool)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        ear.sent.abandon()
+        with trio.fail_after(PATIENCE):
+            await left.wait()
+        assert ear.calls == 0
+        assert (pool._idle, pool._running, pool.punctuality.watched) == ([], 0, [])
 
 
 async def test_without_an_idle_connection_or_a_turn_nothing_is_posted():

@@ -43,7 +43,7 @@ class Running:
 
 
 @asynccontextmanager
-async def serving(handler, **limits):
+async def serving(handler, *, inline=False, **limits):
     def refuse(status, sentence):
         return TEXT, f"{status} {sentence}".encode()
 
@@ -55,6 +55,7 @@ async def serving(handler, **limits):
             stopping=running.stopping,
             limits=HttpLimits(**limits),
             reception=reception if ways.received == ways.TOGETHER else None,
+            inline=inline,
             task_status=task_status,
         )
         running.stopped.set()
