@@ -151,12 +151,16 @@ class Inline:
 
     def close(self) -> None:
         """Give it up where no task can attend to it any more: it ends as a generator does that is closed."""
-        work, self._source = self._coroutine, None
+        work, source, self._source = self._coroutine, self._source, None
+        if source is not None:
+            source.wake = None
         self._end(None)
         if work is not None:
             self._context.run(work.close)
 
     def _end(self, error: BaseException | None) -> None:
+        if error is not None and error.__traceback__ is not None:
+            error.__traceback__ = error.__traceback__.tb_next  # without `start`, whose frame has this
         self.is_over = True
         self.error = error
         self._coroutine = self._on_change = None  # in circles they would wait for the collector
@@ -181,7 +185,10 @@ class Inline:
                 cancelled = None  # its traceback would keep what the coroutine had
                 self._end(None)
         elif self.error is not None:
-            raise self.error
+            try:
+                raise self.error
+            finally:
+                self.error = None
 
 
 @coroutine
