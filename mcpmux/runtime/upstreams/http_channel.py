@@ -309,7 +309,11 @@ class HttpChannel(Channel):
         """The channel is over: whoever still waits hears it."""
         self._over = self.close_reason
         for ticket in self.calls.outgoing:
-            if isinstance(ticket, HttpTicket) and ticket.sent is not None:
+            if not isinstance(ticket, HttpTicket):
+                continue
+            if ticket.carrier is not None:
+                ticket.carrier.cancel(reason="the channel is over")  # before it sends anything, if it has not
+            elif ticket.sent is not None:
                 ticket.sent.abandon()
                 ticket.sent = None
         self.calls.outgoing.fail_all(self._over)
