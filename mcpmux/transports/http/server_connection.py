@@ -84,7 +84,7 @@ class ServerConnection:
             await walled(self._live(), Exception, self._note_crash)
         finally:
             if self._handling is not None and not self._handling.is_over:
-                await _give_up(self._handling)
+                await walled(_give_up(self._handling), Exception, self._note_crash)
         if self.refusal is not None and not self._handshaking:
             self._reply = None
             self.deadline = math.inf
