@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import struct
 from contextlib import suppress
 from contextvars import ContextVar
 
@@ -27,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("received")
 NEXT = b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = b"GET /next HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 PATIENCE = 20  # seconds, on a busy machine
+RESET = struct.pack("ii", 1, 0)
 LARGE = 8 * 2**20  # more than two sockets hold
 
 
@@ -464,6 +467,48 @@ async def test_a_crash_is_answered_by_500_and_no_other_connection_is_harmed(when
         data = await receive_all(stream)
         assert data.startswith(b"HTTP/1.1 500 ")
         assert data.endswith(b"internal error")
+        await other.send_all(NEXT)
+        await receive_until(other, b"/next")
+
+
+class CrashesOnLeaving(Answer):
+    async def leave(self):
+        self.over.set()
+        raise ValueError("a mistake of ours")
+
+
+@pytest.mark.parametrize("needs_task", [True, False], ids=["in task", "asleep"])
+@pytest.mark.parametrize("why", ["the client leaves", "called off"])
+async def test_a_crash_of_a_handler_that_is_cancelled_harms_no_other_connection(needs_task, why):
+    desk = Desk(CrashesOnLeaving)
+    async with serving_inline(desk.handle) as server, await server.connect() as other:
+        async with await server.connect() as stream:
+            answer = await ask(stream, desk)
+            if needs_task:
+                answer.come(None)
+                await settled(answer.begun)
+            if why == "called off":
+                answer.reply.call_off("taken back")
+                assert (await receive_all(stream)).startswith(b"HTTP/1.1 500 ")
+        await settled(answer.over)
+        await other.send_all(NEXT)
+        await receive_until(other, b"/next")
+
+
+async def test_a_handler_that_crashes_when_somebody_else_finds_its_client_gone_harms_no_other_connection():
+    class Streaming(CrashesOnLeaving):
+        async def give(self):
+            await self.reply.open(200, TEXT, b"one")
+            await super().give()
+
+    desk = Desk(Streaming)
+    async with serving_inline(desk.handle) as server, await server.connect() as other:
+        stream = await server.connect()
+        answer = await ask(stream, desk)
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        await stream.aclose()
+        answer.reply.write_nowait(b"two")
+        await settled(answer.over)
         await other.send_all(NEXT)
         await receive_until(other, b"/next")
 
