@@ -144,6 +144,7 @@ async def converse(deeds, knows):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @example([["sleep"], "turn", [], "wake"])
 @example([["sleep", "task"], "turn", "wake", "call off", []])
+@example([["sleep"], ["sleep"], "turn", "wake", "call off"])
 @example([["sleep", "gate"], "turn", "wake", "turn", "call off", "call off", ["sleep"]])
 @given(st.lists(st.one_of(PLANS, st.sampled_from(DEEDS)), max_size=12))
 def test_each_request_has_its_own_answer_whatever_comes_when(received, knows, deeds):
