@@ -98,7 +98,7 @@ async def test_an_answer_in_time_is_the_answer_and_nothing_is_watched_after_it(a
 
         nursery.start_soon(answer)
         assert await link.exchange(CALL, unheard, Term(10, 0, 60)) == {"ok": raw(True)}
-        assert repr(link.punctuality) == "<Punctuality of 0>"
+        assert repr(link.deadlines) == "<Punctuality of 0>"
 
 
 async def test_each_exchange_has_its_own_deadline(autojump_clock, kind):
