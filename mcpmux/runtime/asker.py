@@ -87,10 +87,11 @@ class Asker:
 
         Raises RpcError.
         """
-        space = upstream.space
 
         async def expose(event: Event) -> None:
-            await notify(Event(event.method, rewrite.expose_event(event.method, event.params, space)))
+            await notify(
+                Event(event.method, rewrite.expose_event(event.method, event.params, upstream.space))
+            )
 
         try:
             if call.method in m.ABOUT_TASKS and not (
@@ -103,10 +104,10 @@ class Asker:
             try:
                 result = await self.after_error(upstream, call, expose, error)
             except RpcError as final:
-                raise rewrite.expose_error(final, space) from None
+                raise rewrite.expose_error(final, upstream.space) from None
         if call.legacy and "inputRequests" in result:
             result = self.noted(upstream, call, result)
-        return rewrite.expose_result(call.method, result, space)
+        return rewrite.expose_result(call.method, result, upstream.space)
 
     async def after_error(self, upstream: Upstream, call: Call, notify: Notify, error: RpcError) -> Fields:
         """What follows an upstream's `error`, which is raised unless it wants a URL visited."""
