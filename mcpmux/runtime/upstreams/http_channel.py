@@ -205,10 +205,11 @@ class HttpChannel(Channel):
                     sent.release()
             elif not peer.batches:
                 answer = self._take_event(ticket, sent)
-        except BaseException:
+        except Exception as error:
             ticket.sent = None
             sent.abandon()
-            raise
+            ticket.settle(_failure_of(error))
+            return
         if answer is not None:
             ticket.sent = None
             ticket.settle(answer)
@@ -338,3 +339,11 @@ class HttpChannel(Channel):
     async def notify(self, method: str, params: Fields | None = None) -> None:
         """Send a notification. Raises TransportError."""
         await self._peer.tell(encode_notification(method, params))
+
+
+def _failure_of(error: Exception) -> McpmuxError:
+    """What becomes of an exchange whose answer could not be taken."""
+    if isinstance(error, McpmuxError):
+        return error
+    log.error("an answer could not be taken", exc_info=error)
+    return LocalProtocolError("the answer could not be taken")
