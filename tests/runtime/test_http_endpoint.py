@@ -137,6 +137,7 @@ async def open_endpoint(
         limits = HttpLimits(body_bytes=body_bytes)
         serve = partial(
             serve_http,
+            inline=True,
             refuse=refuse,
             stopping=trio.Event(),
             limits=limits,

@@ -1,4 +1,4 @@
-"""Plain calls over HTTP, which are sent on and answered without a task that waits for them."""
+"""Exchanges of a client over HTTP: plain calls are sent on and answered without a task of their own."""
 
 from __future__ import annotations
 
@@ -9,19 +9,31 @@ from typing import Any
 
 import pytest
 import trio
-from mcpmux.runtime.downstreams.http_errand import HttpErrand
-from mcpmux.runtime.errand import Errand
 
 from mcpmux.cli.lazy import is_compiled
+from mcpmux.mux import rewrite
 from mcpmux.protocol.large import LARGE_BYTES
 from mcpmux.runtime.link import Link
-from mcpmux.runtime.upstreams import http_posting
+from mcpmux.runtime.upstreams import http_channel
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
+from mcpmux.runtime.upstreams.http_ticket import HttpTicket
 from mcpmux.runtime.upstreams.memory import DOUBTS
+from mcpmux.transports.http.server import _handle_in_task
+from mcpmux.transports.inline import Inline
 from mcpmux.transports.reception import available
 from tests.runtime.http_world import HttpWorld
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
-from tests.runtime.test_errands import NO_SLOT_IS_HELD, PLAIN, PROMPT, READ, TOOL, URI, Server, held
+from tests.runtime.test_exchanges import (
+    NO_SLOT_IS_HELD,
+    PLAIN,
+    PROMPT,
+    READ,
+    TOOL,
+    URI,
+    Server,
+    held,
+    on_the_way,
+)
 from tests.runtime.test_http_endpoint import Answer, HttpClient, open_endpoint, request
 from tests.runtime.world import World
 
@@ -31,15 +43,36 @@ PATIENCE = 30  # seconds, on a busy machine
 
 
 class Asking:
-    """A client, modern or of a session, in front of server `x`. `carried`: calls that a task went on with.
+    """A client, modern or of a session, in front of server `x`.
 
-    Compiled callers do not see what is put in a method's place, so that nothing may be carried there.
+    `attended`: exchanges that went on in a task; `carried`: what a task has sent to a server, or read of it.
+    Compiled callers do not see what is put in a method's place, so that nothing may be found there.
     """
 
-    def __init__(self, client: HttpClient, session: Json | None, carried: list[Errand]) -> None:
+    def __init__(self, client: HttpClient, session: Json | None) -> None:
         self.client = client
         self.session = session
-        self.carried = carried
+        self.attended: list[Inline] = []
+        self.carried: list[HttpTicket] = []
+
+    @property
+    def has_no_task(self) -> bool:
+        return not self.attended and not self.carried
+
+    def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        attend, carry = Inline.attend, HttpChannel._carry
+
+        async def note_attended(inline: Inline) -> None:
+            if not inline.is_over and inline._coroutine.__name__ != _handle_in_task.__name__:  # the server's
+                self.attended.append(inline)
+            await attend(inline)
+
+        def note_carried(channel: HttpChannel, ticket: HttpTicket) -> None:
+            self.carried.append(ticket)
+            carry(channel, ticket)
+
+        monkeypatch.setattr(Inline, "attend", note_attended)
+        monkeypatch.setattr(HttpChannel, "_carry", note_carried)
 
     async def ask(self, method: str, params: Json, request_id: int = 1, **headers: Any) -> Answer:
         if self.session is None:
@@ -59,23 +92,15 @@ async def asking(
     server: Placed, era: str, monkeypatch: pytest.MonkeyPatch, **settings: Any
 ) -> AsyncIterator[Asking]:
     """It has answered once; its gate is closed."""
-    carried: list[Errand] = []
-    carry_on = Errand.carry_on
-
-    async def note(errand: Errand, notify: Any) -> Any:
-        carried.append(errand)
-        return await carry_on(errand, notify)
-
-    monkeypatch.setattr(Errand, "carry_on", note)
     servers = {"x": server, "y": ScriptedServer()}
     worlds = HttpWorld if server.over == HTTP else World
     async with open_endpoint(servers, settings={"x": settings}, world_class=worlds) as client:
-        found = Asking(client, None if era == MODERN else await client.initialize(era), carried)
+        found = Asking(client, None if era == MODERN else await client.initialize(era))
         server.gate.set()
         for method, params in [TOOL, *[READ] * DOUBTS]:  # then a read is not looked for in a memory first
             await found.ask(method, params)
         server.gate = trio.Event()
-        carried.clear()
+        found.watch(monkeypatch)
         yield found
 
 
@@ -150,8 +175,26 @@ async def test_a_plain_call_is_answered_in_its_clients_words_and_no_task_waits(
             assert (f"x+{URI}" in text) is (call is not PROMPT)
             assert ("resultType" in text) is (era == MODERN)
             assert ("resource_link" in text) is (call is TOOL and era != "2024-11-05")
-        assert is_compiled() or not found.carried
+        assert found.has_no_task
         assert held(found.client.world) == NO_SLOT_IS_HELD
+
+
+async def test_a_call_that_outlives_its_connection_has_no_task_before_there_is_something_to_tell(
+    server, monkeypatch
+):
+    async with asking(server, "2025-06-18", monkeypatch) as found:  # which does not prime streams
+        server.gate.set()
+        for number in range(5):
+            answer = await found.client.send(request(*TOOL, number), found.session)
+            assert answer.headers["content-type"] == "application/json"
+            assert answer.last["id"] == number
+        assert found.has_no_task
+        server.notes = 1
+        method, params = TOOL
+        meta = {"_meta": {"progressToken": "mine"}}
+        answer = await found.client.send(request(method, params | meta, 9), found.session)
+        assert [message.get("id") for message in answer.messages] == [None, 9]
+        assert is_compiled() or len(found.attended) == 2  # the call, and the connection that follows it
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
@@ -167,7 +210,7 @@ async def test_progress_makes_the_answer_an_event_stream(server, era, monkeypatc
             told = [message["params"]["progressToken"] for message in answer.messages[:-1]]
             assert told == ["mine"] * 3
             assert "contents" in answer.last["result"]
-            assert is_compiled() or len(found.carried) == 1
+            assert is_compiled() or len(found.attended) == 1
         else:
             answer = await found.ask(method, params)  # it did not ask for progress, so hears of none
             assert len(answer.messages) == 1
@@ -294,8 +337,8 @@ async def test_a_call_that_breaks_while_it_is_sent_is_answered_and_holds_nothing
             raise ZeroDivisionError
 
         with monkeypatch.context() as broken:
-            broken.setattr(Link, "post", fail)
-            broken.setattr(HttpChannel, "post", fail)
+            broken.setattr(Link, "_send_now", fail)
+            broken.setattr(HttpChannel, "_send_now", fail)
             answer = await found.ask(*TOOL)
         assert answer.last["error"]["message"] == "Internal error"
         await nothing_is_held(found)
@@ -304,16 +347,15 @@ async def test_a_call_that_breaks_while_it_is_sent_is_answered_and_holds_nothing
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
-async def test_an_answer_that_makes_no_sense_breaks_nothing(revision, era, monkeypatch):
-    server = Placed(revision, STREAM)
+async def test_an_answer_that_makes_no_sense_breaks_nothing(server, era, monkeypatch):
     async with asking(server, era, monkeypatch) as found:
         server.gate.set()
 
-        def fail(_errand: Errand) -> None:
+        def fail(*_: Any) -> None:
             raise ZeroDivisionError
 
         with monkeypatch.context() as broken:
-            broken.setattr(Errand, "take", fail)
+            broken.setattr(rewrite, "expose_result", fail)
             answer = await found.ask(*READ)
         assert answer.last["error"]["message"] == "Internal error"
         assert answer.status == (500 if era == MODERN else 200)
@@ -332,12 +374,12 @@ async def test_an_answer_over_http_that_cannot_be_taken_holds_nothing(revision, 
             raise ZeroDivisionError
 
         with monkeypatch.context() as broken:
-            broken.setattr(http_posting, "message_in", fail)
+            broken.setattr(http_channel, "message_in", fail)
             answer = await found.ask(*READ)
         assert answer.last["error"]["message"] == "Internal error"
         await nothing_is_held(found)
         assert "result" in (await found.ask(*READ)).last
-        assert found.carried == []
+        assert found.has_no_task
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
@@ -347,9 +389,10 @@ async def test_what_has_been_answered_is_gone_without_the_collector(server, era,
         gc.collect()
         gc.disable()
         try:
+            before = on_the_way()  # a server's own stream, and other tests' cycles
             for number in range(5):
                 await found.ask(*READ, number)
-            left = [thing for thing in gc.get_objects() if isinstance(thing, Errand | HttpErrand)]
+            left = [each for each in on_the_way() if not any(each is other for other in before)]
         finally:
             gc.enable()
         assert left == []
