@@ -10,9 +10,9 @@ import trio
 from tests.runtime import http_world, scripted_http
 from tests.runtime.http_world import HttpWorld
 from tests.runtime.scripted import ScriptedServer
-from tests.runtime.test_errands import TOOL
+from tests.runtime.test_exchanges import TOOL
 from tests.runtime.test_http_endpoint import open_endpoint
-from tests.runtime.test_http_errands import HTTP, LEGACY, LINUX, Placed
+from tests.runtime.test_http_exchanges import HTTP, LEGACY, LINUX, Placed
 
 COUNT = 4
 

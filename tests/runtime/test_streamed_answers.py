@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
-from mcpmux.runtime.upstreams.http_posting import STREAM_BYTES
 
 from mcpmux.config.model import Limits
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.envelope import decode_any, raw
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.runtime.upstreams.http_ticket import STREAM_BYTES
+from mcpmux.transports.inline import Inline
 from mcpmux.transports.reception import available
 from tests.runtime.scripted import Json
 from tests.runtime.scripted_web import SSE, Web, event, initialize, open_web
@@ -76,6 +79,18 @@ class Server:
                 self.left.set()
 
 
+class Watching:
+    """A nursery of which the tasks that are started from now on are counted."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        self.started = 0
+
+    def start_soon(self, *args: Any, **kwargs: Any) -> None:
+        self.started += 1
+        self.nursery.start_soon(*args, **kwargs)
+
+
 class Client:
     """`taken`: of each call whether it was answered without a task; `events`: what was told on the way."""
 
@@ -96,17 +111,24 @@ class Client:
     async def call(self) -> Json:
         await trio.testing.wait_all_tasks_blocked(0.02)  # until the stream before has ended
         call = Call("tools/call", {"name": raw("t")}, {"progressToken": raw("t")})
-        errand = self._mux.router.post(call, lambda _call, heard: heard)
-        assert errand is not None
-        assert errand.posted
-        arrival = trio.Event()
-        errand.tell(arrival.set)
-        await arrival.wait()
-        result = errand.take()
-        self.taken.append(result is not None)
-        if result is None:
-            result = await errand.carry_on(self._hear)
-        return {key: decode_any(value) for key, value in result.items() if key != "resultType"}
+        results: list[Fields] = []
+
+        async def keep() -> None:
+            results.append(await self._mux.router.exchange(call, self._hear))
+
+        channel = self._mux.upstreams["web"].connection.channel
+        channel._nursery = nursery = Watching(channel._nursery)
+        changed = trio.Event()
+        exchange = Inline(keep(), copy_context(), changed.set)
+        try:
+            assert exchange.start(), "it was sent at once, and waits for its answer"
+            await changed.wait()
+            alone = exchange.is_over and not nursery.started
+            await exchange.attend()
+        finally:
+            channel._nursery = nursery.nursery
+        self.taken.append(alone)
+        return {key: decode_any(value) for key, value in results[0].items() if key != "resultType"}
 
     async def _hear(self, happened: Event) -> None:
         self.events.append(happened)
@@ -217,8 +239,17 @@ async def test_large_answer_is_whole(size):
         assert client.taken == [size < STREAM_BYTES] * 2
 
 
-async def test_answer_above_the_limit_is_refused_and_the_next_one_is_not():
-    server = Server(lambda i: event({"id": i, "result": {"content": [], "x": "x" * 5000}}))
+def too_large(request_id: Any) -> bytes:
+    return event({"id": request_id, "result": {"content": [], "x": "x" * 5000}})
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [[too_large], [lambda i: too_large(i)[:3000], lambda i: too_large(i)[3000:]]],
+    ids=["at once", "in pieces"],
+)
+async def test_answer_above_the_limit_is_refused_and_the_next_one_is_not(parts):
+    server = Server(*parts)
     async with asking(server, limits=Limits(max_message_bytes=4096)) as client:
         with pytest.raises(RpcError, match="larger than 4096 bytes"):
             await client.call()
