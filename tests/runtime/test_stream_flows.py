@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from mcpmux.runtime.clerk import Clerks
 
 from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient
 from tests.runtime.stream_world import KINDS, SAMPLED, SAMPLING, Server, StreamWorld, open_stream_world
+from tests.runtime.test_exchanges import tasks
 from tests.runtime.test_subscriptions import expect_update, subscribe
 
 LEGACY = "2025-11-25"
@@ -101,15 +101,12 @@ async def test_ten_clients_with_the_same_ids_get_their_own_answers(kind: str, tm
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("down", "up"), PAIRS)
-async def test_plain_calls_are_answered_without_a_task(
-    kind: str, down: str, up: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async with open_stream_world(kind, Server(up), tmp_path) as world:
+async def test_plain_calls_are_answered_without_a_task(kind: str, down: str, up: str, tmp_path: Path):
+    server = Server(up)
+    async with open_stream_world(kind, server, tmp_path) as world:
         await ready(world)
         client = await world.client(down)
         await call(client, "who", me="first")
-        given: list[object] = []
-        monkeypatch.setattr(Clerks, "give", lambda _clerks, _nursery, work: given.append(work))
         asked = []
         for number in range(10):
             params = {"name": "x__who", "arguments": {"me": str(number)}}
@@ -118,7 +115,13 @@ async def test_plain_calls_are_answered_without_a_task(
         assert [answer["id"] for answer in answers] == asked
         texts = [answer["result"]["content"][0]["text"] for answer in answers]
         assert texts == [str(number) for number in range(10)]
-        assert given == []
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        before, seen = tasks(), len(server.seen)
+        for _ in asked:
+            await client.start("tools/call", {"name": "x__hang", "arguments": {}})
+        while len(server.seen) < seen + len(asked):
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        assert tasks() == before  # while ten calls wait for their answers
 
 
 @pytest.mark.parametrize("up", ERAS)
