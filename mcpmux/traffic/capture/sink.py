@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from fnmatch import translate
 from functools import partial
 
@@ -23,6 +23,7 @@ from mcpmux.traffic.capture.line import LineEncoder, data_of
 from mcpmux.traffic.capture.message import Run
 from mcpmux.traffic.observer import LONG, Exchange, Seen
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.transports.inline import AT_ONCE
 
 log = structlog.get_logger()
 
@@ -160,13 +161,17 @@ class CaptureSink:
         """See Doorkeeper: closed while the disk is slow, not when it does not work."""
         return self._bytes <= self._limit // 2 or self.paused
 
-    async def admit(self, exchange: Exchange) -> None:
+    def admit(self, exchange: Exchange) -> Awaitable[None]:
         """See Keeper."""
+        return AT_ONCE if self.is_open else self._wait_for_room()
+
+    async def _wait_for_room(self) -> None:
         while not self.is_open:
             await self._room.wait()
 
-    async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
+    def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
         """See Keeper."""
+        return AT_ONCE
 
     async def run(self) -> None:
         """Write what is taken until `close`, and what is left then. Cancelling it leaves whole lines."""
