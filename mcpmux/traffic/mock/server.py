@@ -42,6 +42,7 @@ from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.tap import Tap
 from mcpmux.traffic.mock.matching import Book, answer_of
 from mcpmux.traffic.reading.dialogue import Dialogue, Said, Turn
+from mcpmux.transports.inline import in_task
 
 log = structlog.get_logger()
 
@@ -136,6 +137,7 @@ class Mock:
     async def wait(self, began: float, after: float) -> None:
         """Until what came `after` seconds is due."""
         if self.latency:
+            await in_task()
             await trio.sleep_until(began + after)
 
     async def _listen(self, request_id: Id, call: Call, notify: Notify) -> Fields:
