@@ -122,6 +122,9 @@ class Inline:
         outer, _running = _running, self
         try:
             source = self._context.run(self._coroutine.send, None)
+            while source is not _IN_TASK and not hasattr(source, "wake"):
+                mistake = LocalProtocolError("this waits for trio without a task: await in_task() before")
+                source = self._context.run(self._coroutine.throw, mistake)
         except StopIteration:
             self.is_over = True
             self._coroutine = self._on_change = None  # in circles they would wait for the collector
@@ -132,10 +135,6 @@ class Inline:
         finally:
             _running = outer
         if source is _IN_TASK:
-            return False
-        if not hasattr(source, "wake"):
-            mistake = LocalProtocolError("this waits for trio without a task: await in_task() before")
-            self._end(mistake)
             return False
         self._source = source
         source.wake = self._wake

@@ -413,6 +413,22 @@ async def test_what_fails_at_once_is_answered_once_and_the_next_call_is_taken(au
             assert tasks() == before
 
 
+async def test_an_answer_that_waits_without_a_task_is_an_error_that_is_told(autojump_clock):
+    """A mistake of ours, which `await in_task()` mends: nobody waits for an answer that never comes."""
+
+    async def answer(_request: object, _notify: object) -> Any:
+        with trio.move_on_after(5):
+            await trio.sleep(1)
+        raise AssertionError
+
+    ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
+    async with open_link(ours, answer, lambda _: None, objects=True) as link:
+        await theirs.send(b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}')
+        with trio.fail_after(5):
+            assert json.loads(await theirs.receive())["error"]["code"] == -32603
+        assert "0 incoming" in repr(link)
+
+
 async def test_a_call_that_breaks_while_it_is_sent_holds_nothing(autojump_clock, server, monkeypatch):
     async with ready(server) as (world, client):
         connection = world.mux.upstreams["x"].connection
