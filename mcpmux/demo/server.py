@@ -23,6 +23,7 @@ from mcpmux.protocol.modern import check_call
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED, negotiate_legacy
 from mcpmux.runtime.linking import open_link
+from mcpmux.transports.inline import in_task
 from mcpmux.transports.pipe import MessagePipe
 from mcpmux.transports.stdio import open_stdio_pipe
 
@@ -65,6 +66,7 @@ class DemoServer:
 
     async def answer(self, request: Request, notify: Notify) -> Fields:
         """Answer one request in the words of its era. Raises RpcError."""
+        await in_task()  # tools sleep
         try:
             call = Call.of(request.method, request.payload)
         except ValueError:

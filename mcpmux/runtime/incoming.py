@@ -50,7 +50,10 @@ class _Exchange:
 
     def attend(self) -> None:
         """From now on it has a task, unless it is over."""
-        if not self._attended and not self._running.is_over:
+        if self._running.is_over:
+            if (mistake := self._running.error) is not None:  # of ours, outside the wall
+                log.error("an exchange ended badly", exc_info=mistake)
+        elif not self._attended:
             self._attended = True
             self._scope = trio.CancelScope()
             self._nursery.start_soon(self._go_on, self._scope, name="exchange")
