@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -84,8 +85,9 @@ class Inspector:
     ) -> None:
         """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
         from mcpmux.traffic.admin.listener import serve_admin
-        from mcpmux.traffic.admin.scrape import metrics_route
         from mcpmux.traffic.live.view import LiveView
+        from mcpmux.traffic.telemetry.prometheus import render_in_thread
+        from mcpmux.traffic.telemetry.scraping import metrics_route
 
         assert self.ring is not None
         await serve_admin(
@@ -94,7 +96,7 @@ class Inspector:
             self.view(mux),
             stopping,
             announce,
-            [metrics_route(self.metrics, self.gauges(mux))],
+            [metrics_route(partial(render_in_thread, self.metrics, self.gauges(mux)))],
             control,
             mux.certificates,
             task_status=task_status,

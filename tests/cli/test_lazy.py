@@ -50,6 +50,7 @@ NEVER_SERVED = (  # without TLS, WebSocket, OAuth, an inspector, a capture, seve
     "httpcore",
     "anyio",
     "opentelemetry",
+    "prometheus_client",
     "mcpmux.transports.websocket",
     "mcpmux.auth.upstream_auth",
     "mcpmux.traffic.admin.listener",

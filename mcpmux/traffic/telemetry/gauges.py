@@ -10,7 +10,7 @@ from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.memory import Store
 from mcpmux.traffic.audit.journal import Audit
 from mcpmux.traffic.capture.sink import CaptureSink
-from mcpmux.traffic.telemetry.prometheus import Gauge, Kind, Samples
+from mcpmux.traffic.telemetry.prometheus import Gauge, Samples
 
 OF_UPSTREAM = ("upstream",)
 
@@ -39,41 +39,33 @@ def mux_gauges(fleet: Fleet, relay: Relay, store: Store | None = None) -> tuple[
         return [((name,), count) for name, count in found.items()]
 
     return (
-        Gauge(
-            "mcpmux_upstream_up", "Whether the upstream's shared session is ready.", "gauge", OF_UPSTREAM, up
-        ),
+        Gauge("mcpmux_upstream_up", "Whether the upstream's shared session is ready.", OF_UPSTREAM, up),
         Gauge(
             "mcpmux_upstream_connects_total",
             "Connections of its shared session that were agreed.",
-            "counter",
             OF_UPSTREAM,
             connects,
         ),
         Gauge(
             "mcpmux_upstream_reconnects_total",
             "Those among them that followed a loss.",
-            "counter",
             OF_UPSTREAM,
             reconnects,
         ),
         Gauge(
             "mcpmux_upstream_sessions",
             "Sessions with the upstream: shared, for legacy clients, and clients' own.",
-            "gauge",
             OF_UPSTREAM,
             sessions,
         ),
         Gauge(
             "mcpmux_upstream_subscriptions",
             "Resources of the upstream that any client listens to.",
-            "gauge",
             OF_UPSTREAM,
             subscriptions,
         ),
-        single("mcpmux_client_sessions", "Legacy sessions of clients.", "gauge", lambda: fleet.clients),
-        single(
-            "mcpmux_listening_clients", "Clients that may hear of changes.", "gauge", lambda: relay.listening
-        ),
+        single("mcpmux_client_sessions", "Legacy sessions of clients.", lambda: fleet.clients),
+        single("mcpmux_listening_clients", "Clients that may hear of changes.", lambda: relay.listening),
         *(cache_gauges(store) if store is not None else ()),
     )
 
@@ -85,23 +77,21 @@ def cache_gauges(store: Store) -> tuple[Gauge, ...]:
         return lambda: [((name,), getattr(counts, outcome)) for name, counts in store.counts.items()]
 
     return (
-        Gauge("mcpmux_cache_hits_total", "Answers from memory.", "counter", OF_UPSTREAM, counted("hits")),
+        Gauge("mcpmux_cache_hits_total", "Answers from memory.", OF_UPSTREAM, counted("hits")),
         Gauge(
             "mcpmux_cache_misses_total",
             "Reads and pages that were looked for in memory and asked for.",
-            "counter",
             OF_UPSTREAM,
             counted("misses"),
         ),
         Gauge(
             "mcpmux_cache_shared_total",
             "Reads and pages that were another's, asked for at the same time.",
-            "counter",
             OF_UPSTREAM,
             counted("shared"),
         ),
-        single("mcpmux_cache_entries", "Answers in memory.", "gauge", lambda: len(store.cache)),
-        single("mcpmux_cache_bytes", "What they take, about.", "gauge", lambda: store.cache.bytes),
+        single("mcpmux_cache_entries", "Answers in memory.", lambda: len(store.cache)),
+        single("mcpmux_cache_bytes", "What they take, about.", lambda: store.cache.bytes),
     )
 
 
@@ -111,30 +101,18 @@ def capture_gauges(capture: CaptureSink) -> tuple[Gauge, ...]:
         single(
             "mcpmux_capture_dropped_total",
             "Messages that were not captured because the disk was too slow or full.",
-            "counter",
             lambda: capture.dropped,
         ),
-        single(
-            "mcpmux_capture_paused",
-            "Whether files cannot be written.",
-            "gauge",
-            lambda: float(capture.paused),
-        ),
+        single("mcpmux_capture_paused", "Whether files cannot be written.", lambda: float(capture.paused)),
     )
 
 
 def audit_gauges(audit: Audit) -> tuple[Gauge, ...]:
     """The gauges of the audit log."""
-    return (
-        single(
-            "mcpmux_audit_held_back",
-            "Exchanges that wait for the disk of the audit log.",
-            "gauge",
-            lambda: audit.held_back,
-        ),
-    )
+    about = "Exchanges that wait for the disk of the audit log."
+    return (single("mcpmux_audit_held_back", about, lambda: audit.held_back),)
 
 
-def single(name: str, about: str, kind: Kind, read: Callable[[], float]) -> Gauge:
+def single(name: str, about: str, read: Callable[[], float]) -> Gauge:
     """A gauge of one value without labels, such as what a queue holds."""
-    return Gauge(name, about, kind, (), lambda: [((), read())])
+    return Gauge(name, about, (), lambda: [((), read())])

@@ -1,7 +1,7 @@
 """Counts and durations of what passes, kept in memory until somebody asks. No clock and no waiting.
 
 Promises: bounded memory. Labels are configured names and words of the protocol; a stranger's method counts
-as `other`, and targets and clients' names are never labels. `prometheus` writes it down.
+as `other`, and targets and clients' names are never labels. `prometheus` makes text of it.
 
 In `upstream`, `(none)` stands for an exchange that mcpmux has answered by itself, `(several)` for one that
 more than one upstream was asked for; no upstream can have such a name.
