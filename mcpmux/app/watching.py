@@ -25,12 +25,11 @@ from mcpmux.traffic.redaction.redactor import Redactor, ReplaceableRedactor
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 
 if TYPE_CHECKING:
-    from mcpmux.traffic.admin.control import Control
-    from mcpmux.traffic.admin.upstreams import UpstreamView
+    from mcpmux.traffic.admin.ring import LiveRing
+    from mcpmux.traffic.admin.upstreams import Control, UpstreamView
     from mcpmux.traffic.audit.journal import Audit
     from mcpmux.traffic.capture.capture import Capturing
     from mcpmux.traffic.capture.sink import CaptureSink, Levels
-    from mcpmux.traffic.live.ring import LiveRing
     from mcpmux.traffic.telemetry.metrics import Metrics
     from mcpmux.traffic.telemetry.prometheus import Gauge
     from mcpmux.traffic.telemetry.spans import Spans
@@ -85,7 +84,7 @@ class Inspector:
     ) -> None:
         """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
         from mcpmux.traffic.admin.listener import serve_admin
-        from mcpmux.traffic.live.view import LiveView
+        from mcpmux.traffic.admin.view import LiveView
         from mcpmux.traffic.telemetry.prometheus import render_in_thread
         from mcpmux.traffic.telemetry.scraping import metrics_route
 
@@ -112,7 +111,7 @@ class Inspector:
 
     def gauges(self, mux: Mux) -> tuple[Gauge, ...]:
         """What is counted elsewhere than in `metrics`."""
-        from mcpmux.traffic.telemetry.gauges import audit_gauges, capture_gauges, mux_gauges
+        from mcpmux.traffic.telemetry.prometheus import audit_gauges, capture_gauges, mux_gauges
 
         gauges = mux_gauges(mux.upstreams, mux.relay, mux.sessions.store)
         if self.capture is not None:
@@ -146,7 +145,7 @@ async def open_watching(config: Config, elsewhere: Elsewhere | None = None) -> A
         keepers: list[Keeper] = [spans] if spans is not None else []
         inspector = None
         if config.admin.port is not None:
-            from mcpmux.traffic.live.ring import LiveRing
+            from mcpmux.traffic.admin.ring import LiveRing
             from mcpmux.traffic.telemetry.metrics import Metrics
 
             ring = None

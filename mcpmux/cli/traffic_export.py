@@ -17,7 +17,7 @@ from mcpmux.cli.options import load_config, quiet_option
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import Where, filter_help, format_size, where_argument
 from mcpmux.protocol.raw_json import Raw
-from mcpmux.traffic.glance import facts_in
+from mcpmux.traffic.correlation import facts_in
 from mcpmux.traffic.reading.export import to_csv, to_har
 from mcpmux.traffic.record import Record, encode_record
 from mcpmux.traffic.redaction.redactor import Redactor

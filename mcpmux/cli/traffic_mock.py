@@ -18,9 +18,9 @@ from mcpmux.cli.traffic_replay import files_argument, read_capture, read_redacto
 from mcpmux.config import AnyListener, Limits, Listeners
 from mcpmux.config.target import URL_STARTS
 from mcpmux.logs import configure_logs
-from mcpmux.traffic.mock.matching import Book
-from mcpmux.traffic.mock.server import open_mock
 from mcpmux.traffic.reading.dialogue import Dialogue
+from mcpmux.traffic.replay.captured_answers import Book
+from mcpmux.traffic.replay.mock_server import open_mock
 from mcpmux.traffic.replay.report import count_text
 
 DRAIN_SECONDS = 2.0  # for what is being answered when we are asked to stop

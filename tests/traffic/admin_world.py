@@ -17,10 +17,10 @@ from mcpmux.config.listener import Admin
 from mcpmux.config.traffic import Redaction
 from mcpmux.runtime.tap import EXCHANGE, Leg
 from mcpmux.traffic.admin.listener import serve_admin
+from mcpmux.traffic.admin.ring import RECENT, LiveRing
 from mcpmux.traffic.admin.upstreams import UpstreamView
+from mcpmux.traffic.admin.view import LiveView
 from mcpmux.traffic.capture.message import Run
-from mcpmux.traffic.live.ring import RECENT, LiveRing
-from mcpmux.traffic.live.view import LiveView
 from mcpmux.traffic.observer import Seen
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor

@@ -10,8 +10,7 @@ from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.upstreams import UpstreamView
-from mcpmux.traffic.telemetry.gauges import mux_gauges
-from mcpmux.traffic.telemetry.prometheus import render_in_thread
+from mcpmux.traffic.telemetry.prometheus import mux_gauges, render_in_thread
 from mcpmux.traffic.telemetry.scraping import metrics_route
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpmux.protocol.envelope import BadMessage
-from mcpmux.traffic.glance import _look_closely, facts_in, glance
+from mcpmux.traffic.correlation import _look_closely, facts_in, glance
 
 ABSENT = object()
 ODD: Any = st.sampled_from([ABSENT, None, True, 7, -1.5, "x", [], {}, [1], {"name": 1}])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mcpmux.config.traffic import Redaction
 from mcpmux.runtime.tap import EXCHANGE
-from mcpmux.traffic.live.ring import (
+from mcpmux.traffic.admin.ring import (
     EDGES,
     GROUPS,
     MESSAGE_BYTES,
@@ -21,7 +21,7 @@ from mcpmux.traffic.live.ring import (
     measure,
     percentile,
 )
-from mcpmux.traffic.live.view import BODY_BYTES, CUT_BYTES, LiveView, RowFilter, read_filter
+from mcpmux.traffic.admin.view import BODY_BYTES, CUT_BYTES, LiveView, RowFilter, read_filter
 from mcpmux.traffic.reading.filter_language import FilterError
 from mcpmux.traffic.redaction.redactor import Redactor
 from tests.traffic.admin_world import Traffic

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.protocol.envelope import decode_fields
-from mcpmux.traffic.mock.matching import Book, canonical
 from mcpmux.traffic.reading.dialogue import read_dialogues
+from mcpmux.traffic.replay.captured_answers import Book, canonical
 from tests.traffic.made import Play
 
 MODERN = "2026-07-28"

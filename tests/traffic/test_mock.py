@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
-from mcpmux.traffic.mock.server import Mock, open_mock
+from mcpmux.traffic.replay.mock_server import Mock, open_mock
 from tests.memory_pipe import open_memory_pipes
 from tests.runtime.scripted import RpcFailure, ScriptedClient
 from tests.traffic.replay_world import (

@@ -11,9 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mcpmux import __version__
 from mcpmux.config import Caching
-from mcpmux.traffic.telemetry.gauges import mux_gauges, single
 from mcpmux.traffic.telemetry.metrics import SECONDS, Metrics
-from mcpmux.traffic.telemetry.prometheus import Gauge, render
+from mcpmux.traffic.telemetry.prometheus import Gauge, mux_gauges, render, single
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import open_world
 from tests.traffic.test_metrics import Play

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.correlation import Correlator
-from mcpmux.traffic.telemetry.gauges import single
 from mcpmux.traffic.telemetry.metrics import Metrics
-from mcpmux.traffic.telemetry.prometheus import Gauge, render
+from mcpmux.traffic.telemetry.prometheus import Gauge, render, single
 from mcpmux.traffic.telemetry.scraping import Totals, add_up
 from tests.traffic.test_prometheus import parse
 

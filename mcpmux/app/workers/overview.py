@@ -19,9 +19,9 @@ from mcpmux.app.workers.traffic_forwarder import Gathering
 from mcpmux.app.workers.worker_pool import Crew
 from mcpmux.config import Config
 from mcpmux.traffic.admin.listener import serve_admin
+from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.admin.upstreams import SessionState, UpstreamState
-from mcpmux.traffic.live.ring import LiveRing
-from mcpmux.traffic.live.view import LiveView
+from mcpmux.traffic.admin.view import LiveView
 from mcpmux.traffic.redaction.redactor import ReplaceableRedactor
 from mcpmux.traffic.telemetry.scraping import Totals, metrics_route
 from mcpmux.transports.tls.context import TlsContexts

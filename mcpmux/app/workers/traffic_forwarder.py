@@ -17,7 +17,7 @@ import trio
 
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import Leg, Side
-from mcpmux.traffic.live.ring import LiveRing
+from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.observer import Exchange, Seen
 
 log = structlog.get_logger()

@@ -19,8 +19,8 @@ lives), which is not shown otherwise. Exchanges are these alone then, traffic is
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import trio
 
@@ -28,11 +28,16 @@ from mcpmux.errors import ConfigError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_fields
 from mcpmux.runtime.downstreams.http_answer import STREAM_HEADERS
-from mcpmux.traffic.admin.control import ACTIONS, Control, NoSuchUpstream, NotPossible
+from mcpmux.traffic.admin.ring import Kept, Row, Timed, measure
 from mcpmux.traffic.admin.route import BadQuestion, Route, Visit, whole_number
-from mcpmux.traffic.admin.upstreams import UpstreamState
-from mcpmux.traffic.live.ring import Kept, Row, Timed, measure
-from mcpmux.traffic.live.view import (
+from mcpmux.traffic.admin.upstreams import (
+    ACTIONS,
+    Control,
+    NoSuchUpstream,
+    NotPossible,
+    Upstreams,
+)
+from mcpmux.traffic.admin.view import (
     LARGE,
     PAGE_ROWS,
     FilterError,
@@ -55,18 +60,6 @@ STATS_ROWS = 20_000  # that are looked at, the newest; enough for a picture
 STATS_AT_ONCE = 1000
 SLOTS = 60
 OWN = ""  # upstream of what mcpmux answers a client as a whole
-
-
-class Upstreams(Protocol):
-    """Who tells how the upstreams are; see `UpstreamView`."""
-
-    async def told(self) -> list[UpstreamState]:
-        """All of them."""
-        ...
-
-    async def told_states(self) -> Mapping[str, str]:
-        """The state of each that is enabled."""
-        ...
 
 
 class Api:

@@ -24,10 +24,10 @@ from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin
 from mcpmux.errors import TransportError
 from mcpmux.protocol.origin import OriginPolicy
-from mcpmux.traffic.admin.api import Actions, Api, Upstreams
-from mcpmux.traffic.admin.control import Control
+from mcpmux.traffic.admin.api import Actions, Api
 from mcpmux.traffic.admin.route import BadQuestion, Route, Routes, Visit, read_query
-from mcpmux.traffic.live.view import LiveView, encode
+from mcpmux.traffic.admin.upstreams import Control, Upstreams
+from mcpmux.traffic.admin.view import LiveView, encode
 from mcpmux.transports.http.message import Fields, HttpLimits
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http

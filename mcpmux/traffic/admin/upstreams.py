@@ -6,10 +6,10 @@ A disabled one is told, too, without sessions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import trio
@@ -184,3 +184,47 @@ def _calls_itself(info: Any) -> tuple[str | None, str | None]:
     except ValueError:
         return None, None
     return text_of(fields.get("title")) or text_of(fields.get("name")), text_of(fields.get("version"))
+
+
+# What the admin listener asks and does; several processes have other answers than one.
+
+
+class Upstreams(Protocol):
+    """Who tells how the upstreams are; see `UpstreamView`."""
+
+    async def told(self) -> list[UpstreamState]:
+        """All of them."""
+        ...
+
+    async def told_states(self) -> Mapping[str, str]:
+        """The state of each that is enabled."""
+        ...
+
+
+ACTIONS = ("enable", "disable", "drain", "restart")
+"""What can be done to one upstream."""
+
+
+class NoSuchUpstream(LookupError):
+    """The text says what there is instead."""
+
+
+class NotPossible(Exception):
+    """It would make no sense now; the text says why."""
+
+
+class Control(Protocol):
+    """Takes one of ACTIONS for an upstream, and reads the configuration again."""
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """Settings in the file that take effect when mcpmux is started again."""
+        ...
+
+    async def act(self, action: str, name: str) -> None:
+        """Raises NoSuchUpstream, NotPossible."""
+        ...
+
+    async def reload(self) -> Mapping[str, Any]:
+        """What has changed. Raises ConfigError, and nothing has changed then."""
+        ...

@@ -11,7 +11,7 @@ import msgspec
 from mcpmux.protocol.framing import CR, LF
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.shapes import Id
-from mcpmux.traffic.glance import facts_in
+from mcpmux.traffic.correlation import facts_in
 from mcpmux.traffic.observer import Seen
 from mcpmux.traffic.record import MICROS, VERSION, Body, Record, micros_of, rfc3339
 from mcpmux.traffic.redaction.redactor import Redactor

@@ -286,7 +286,7 @@ class _Table:
         return None
 
     def _note(self, record: Record, place: int, message: Notification) -> None:
-        note = Note(place, _moment(record), message.method, _fields(message.params))
+        note = Note(place, _moment(record), message.method, fields_of(message.params))
         if note.method == m.CANCELLED:
             request_id = id_of(note.params.get("requestId"))
             turn = self._open.get(request_id) if request_id is not None else None
@@ -295,7 +295,7 @@ class _Table:
         self.dialogue.steps.append(note)
 
     def _say(self, record: Record, place: int, message: Notification | Request) -> None:
-        params = _fields(message.params)
+        params = fields_of(message.params)
         question = isinstance(message, Request)
         turn = self._belongs_to(record.exchange, message.method, params)
         if isinstance(message, Request):
@@ -312,7 +312,7 @@ class _Table:
         token = id_of(params.get(PROGRESS_TOKEN)) if method == m.PROGRESS else None
         if token is not None:
             return next((t for t in self._open.values() if id_of(t.meta.get(PROGRESS_TOKEN)) == token), None)
-        listen = id_of(_fields(params.get(META)).get(SUBSCRIPTION_ID))
+        listen = id_of(fields_of(params.get(META)).get(SUBSCRIPTION_ID))
         if listen is not None:
             return self._open.get(listen)
         if exchange is None:
@@ -348,11 +348,12 @@ def _message_of(record: Record) -> tuple[str | None, Message | None]:
 
 
 def _split(params: Raw | None) -> tuple[Fields, Fields]:
-    fields = _fields(params)
-    return fields, _fields(fields.pop(META, None))
+    fields = fields_of(params)
+    return fields, fields_of(fields.pop(META, None))
 
 
-def _fields(raw: Raw | None) -> Fields:
+def fields_of(raw: Raw | None) -> Fields:
+    """Its members; none for what is no object."""
     try:
         return decode_fields(raw)
     except ValueError:

@@ -1,4 +1,6 @@
-"""What a run made up for its client to give back, and what stands for it in another run. Pure.
+"""What of the captured run stands for what in this one: values, and answers to questions. Pure.
+
+A server makes values up for its client to give back:
 
 | made up | given back |
 | --- | --- |
@@ -12,12 +14,15 @@ Ids of messages, progress tokens, subscriptions and sessions belong to the conne
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from typing import Any, Literal, NamedTuple
 
-from mcpmux.protocol.envelope import decode_fields, raw, text_of, value_of
+from mcpmux.protocol import method as m
+from mcpmux.protocol.envelope import Reply, decode_fields, raw, text_of, value_of
 from mcpmux.protocol.input_requests import RELATED_TASK, RESPONSES, STATE
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID
+from mcpmux.traffic.reading.dialogue import Answer, Dialogue, Turn, fields_of
 
 CURSOR = "cursor"
 
@@ -26,7 +31,7 @@ class Unmapped(Exception):
     """A request gives something back that this run did not get."""
 
 
-class Mapping:
+class ValueMapping:
     """What was made up in the captured run, and in this one."""
 
     def __init__(self) -> None:
@@ -34,7 +39,7 @@ class Mapping:
         self._wishes: dict[str, dict[str, str]] = {}
 
     def __repr__(self) -> str:
-        return f"<Mapping of {len(self._known)}>"
+        return f"<ValueMapping of {len(self._known)}>"
 
     def learn(self, method: str, params: Fields, captured: Any, now: Any) -> None:
         """The captured result of a request, and what it is now; anything but an object has nothing in it.
@@ -55,7 +60,7 @@ class Mapping:
         wishes, others = captured.get("inputRequests"), now.get("inputRequests")
         if isinstance(wishes, dict):
             names = dict(zip(wishes, others if isinstance(others, dict) else (), strict=False))
-            self._wishes[_about(method, params, captured.get(STATE))] = names
+            self._wishes[_round(method, params, captured.get(STATE))] = names
 
     def _put_task(self, captured: Any, now: Any) -> None:
         if isinstance(captured, dict):
@@ -78,12 +83,12 @@ class Mapping:
             if value is not None:
                 changed[key] = raw(self._find(kind, value, succeeded))
         if RESPONSES in params:
-            names = self._wishes.get(_about(method, params, text_of(params.get(STATE))), {})
-            responses = _fields(params[RESPONSES])
+            names = self._wishes.get(_round(method, params, text_of(params.get(STATE))), {})
+            responses = fields_of(params[RESPONSES])
             changed[RESPONSES] = raw({names.get(name, name): value for name, value in responses.items()})
-        task = text_of(_fields(meta.get(RELATED_TASK)).get(TASK_ID))
+        task = text_of(fields_of(meta.get(RELATED_TASK)).get(TASK_ID))
         if task is not None:
-            related = {**_fields(meta[RELATED_TASK]), TASK_ID: raw(self._find(TASK_ID, task, succeeded))}
+            related = {**fields_of(meta[RELATED_TASK]), TASK_ID: raw(self._find(TASK_ID, task, succeeded))}
             meta = {**meta, RELATED_TASK: raw(related)}
         return changed, meta
 
@@ -98,15 +103,143 @@ class Mapping:
         return now
 
 
-def _about(method: str, params: Fields, state: Any) -> str:
-    """Which round of questions it is."""
+def _round(method: str, params: Fields, state: Any) -> str:
+    """What a question and the request that answers it have in common."""
     if isinstance(state, str):
         return f"{STATE} {state}"
     return f"{method} {value_of(params.get('name'))} {value_of(params.get('uri'))}"
 
 
-def _fields(value: Raw | None) -> Fields:
-    try:
-        return decode_fields(value)
-    except ValueError:
-        return {}
+# Servers ask at moments of their own: for roots some time after the start, say. A modern client then hears it
+# in the answer to whatever it asks just then. So a question gets the captured answer to one of the same
+# method:
+#
+# | which | told as |
+# | --- | --- |
+# | of the same request, or like it of no request, the first that was not used yet | nothing |
+# | of any other place, the first that was not used yet | `elsewhere` |
+# | all are used: the last one again | `again` |
+# | there is none | `new` |
+#
+# A question that has no answer is refused; in the modern era, where nobody can refuse, it gets one that gives
+# nothing away (`nothing_to_give`), so that the request comes to its end and the server is not left waiting.
+# What nobody has asked in the end is told as `missing`. None of this is a difference of results.
+
+INPUT_REQUIRED = "input_required"
+
+Kind = Literal["elsewhere", "again", "new", "missing"]
+
+KINDS: dict[Kind, str] = {
+    "elsewhere": "asked at another moment than then",
+    "again": "asked more often than then",
+    "new": "asked, and not asked then",
+    "missing": "not asked this time",
+}
+
+
+_NOTHING_TO_GIVE = {m.ROOTS_LIST: {"roots": []}, m.ELICIT: {"action": "cancel"}}
+
+
+class _Kept(NamedTuple):
+    """A captured answer. `place`: of the request that caused the question."""
+
+    method: str
+    place: int | None
+    answer: Answer
+
+
+class Questions:
+    """The questions of one dialogue. `told` counts what was not as it was then, by kind and method."""
+
+    def __init__(self, dialogue: Dialogue) -> None:
+        self.told: Counter[tuple[Kind, str]] = Counter()
+        self._open = [_Kept(each.method, each.during, each.answer) for each in dialogue.questions]
+        self._rounds: dict[int, int] = {}
+        self._take_rounds(dialogue)
+        self._last = {kept.method: kept.answer for kept in self._open}
+
+    def __repr__(self) -> str:
+        return f"<Questions {len(self._open)} to come, {sum(self.told.values())} otherwise>"
+
+    def _take_rounds(self, dialogue: Dialogue) -> None:
+        """Modern questions: the result that asks, and the request with the responses that follows it."""
+        asking: dict[str, tuple[int, dict[str, str]]] = {}
+        for turn in dialogue.turns():
+            asked = asking.get(_round_of(turn, turn.params)) if RESPONSES in turn.params else None
+            if asked is not None:
+                place, methods = asked
+                self._rounds[turn.place] = place
+                self._open += [
+                    _Kept(methods[key], place, Reply(0, raw(response)))
+                    for key, response in _members(turn.params, RESPONSES).items()
+                    if key in methods and turn.problem is None
+                ]
+            if is_asking(turn):
+                result = _result_of(turn)
+                asking[_round_of(turn, result)] = turn.place, _asked_in(result)
+
+    def asked_by(self, turn: Turn) -> int | None:
+        """The place of the request whose result asked for what this one brings, None for any other."""
+        return self._rounds.get(turn.place)
+
+    def take(self, method: str, place: int | None) -> Answer | None:
+        """The answer to a question that comes now, during the request at `place` of the capture."""
+        mine = [kept for kept in self._open if kept.method == method]
+        found = next((kept for kept in mine if kept.place == place), None)
+        if found is None and mine:
+            found = mine[0]
+            self.told["elsewhere", method] += 1
+        if found is not None:
+            self._open.remove(found)
+            return found.answer
+        self.told["again" if method in self._last else "new", method] += 1
+        return self._last.get(method)
+
+    def finish(self) -> None:
+        """Nothing is asked any more: what is left was not asked."""
+        self.told.update(("missing", kept.method) for kept in self._open)
+        self._open.clear()
+
+
+def nothing_to_give(method: str) -> Reply | None:
+    """The result of a client without roots and without anybody to fill in forms; None for anything else."""
+    result = _NOTHING_TO_GIVE.get(method)
+    return None if result is None else Reply(0, raw(result))
+
+
+def is_asking(turn: Turn) -> bool:
+    """Whether the captured answer of a modern request is a question."""
+    if not turn.modern or not isinstance(turn.answer, Reply):
+        return False
+    result = value_of(turn.answer.result)
+    return isinstance(result, dict) and result.get("resultType") == INPUT_REQUIRED
+
+
+def asked_then(turn: Turn) -> frozenset[str]:
+    """The methods that the captured answer of a modern request asks for."""
+    return frozenset(_asked_in(_result_of(turn)).values()) if is_asking(turn) else frozenset()
+
+
+def _result_of(turn: Turn) -> Fields:
+    assert isinstance(turn.answer, Reply)
+    return decode_fields(turn.answer.result)
+
+
+def _asked_in(result: Fields) -> dict[str, str]:
+    """The methods that a result asks for, by key."""
+    return {key: _method_of(wish) for key, wish in _members(result, "inputRequests").items()}
+
+
+def _round_of(turn: Turn, carrier: Fields) -> str:
+    """The same of a request. `carrier` has the state: its parameters, or its result that asks."""
+    return _round(turn.method, turn.params, text_of(carrier.get(STATE)))
+
+
+def _members(fields: Fields, key: str) -> dict[str, object]:
+    value = value_of(fields.get(key))
+    return value if isinstance(value, dict) else {}
+
+
+def _method_of(wish: object) -> str:
+    method = wish.get("method") if isinstance(wish, dict) else None
+    return method if isinstance(method, str) else ""

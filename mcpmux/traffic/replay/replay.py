@@ -28,10 +28,11 @@ from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.traffic.reading.dialogue import Answer, Dialogue, Note, Step, Turn
 from mcpmux.traffic.replay.difference import acknowledged, captured, compare, error_value, result_value
-from mcpmux.traffic.replay.mapping import Mapping, Unmapped
-from mcpmux.traffic.replay.questions import (
+from mcpmux.traffic.replay.mapping import (
     INPUT_REQUIRED,
     Questions,
+    Unmapped,
+    ValueMapping,
     asked_then,
     is_asking,
     nothing_to_give,
@@ -81,7 +82,7 @@ class SessionReplay:
         self._clock = clock
         self._reach = reach
         self._channel: Channel
-        self._mapping = Mapping()
+        self._mapping = ValueMapping()
         self._questions = Questions(dialogue)
         self._early: dict[int, tuple[Any, float]] = {}  # by request: came without the question before it
         self._pending: dict[int, tuple[Turn, trio.Event]] = {}  # sent, without an outcome

@@ -22,7 +22,7 @@ from mcpmux.traffic.reading.dialogue import Turn
 from mcpmux.traffic.reading.stats import Histogram
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.replay.difference import Difference, Path, show_path
-from mcpmux.traffic.replay.questions import Kind
+from mcpmux.traffic.replay.mapping import Kind
 
 Status = Literal["same", "different", "failed", "unasked", "unchecked", "skipped"]
 STATUSES: tuple[Status, ...] = ("same", "different", "failed", "unasked", "unchecked", "skipped")

@@ -27,7 +27,7 @@ from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.protocol.tasks import TASK_ID
-from mcpmux.traffic.reading.dialogue import METADATA, REDACTED, Dialogue, Said, Turn
+from mcpmux.traffic.reading.dialogue import METADATA, REDACTED, Dialogue, Said, Turn, fields_of
 
 _ABOUT = ("name", "uri", "ref", TASK_ID, "cursor", STATE)
 SHOWN = 120  # characters of a name or URI in an error
@@ -175,10 +175,7 @@ def _about(params: Fields) -> bytes:
 
 def _argument_name(params: Fields) -> str | None:
     """Of `completion/complete`."""
-    try:
-        return text_of(decode_fields(params.get("argument")).get("name"))
-    except ValueError:
-        return None
+    return text_of(fields_of(params.get("argument")).get("name"))
 
 
 def _target_of(params: Fields) -> str | None:

@@ -40,8 +40,8 @@ from mcpmux.runtime.downstreams.listen import Filter, read_filter
 from mcpmux.runtime.downstreams.session import Ask
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.tap import Tap
-from mcpmux.traffic.mock.matching import Book, answer_of
-from mcpmux.traffic.reading.dialogue import Dialogue, Said, Turn
+from mcpmux.traffic.reading.dialogue import Dialogue, Said, Turn, fields_of
+from mcpmux.traffic.replay.captured_answers import Book, answer_of
 
 log = structlog.get_logger()
 
@@ -378,7 +378,4 @@ _INFO = {"name": NAME, "version": "1"}
 
 
 def _info_in(answer: Reply) -> Any:
-    try:
-        return value_of(decode_fields(decode_fields(answer.result).get(META)).get(SERVER_INFO))
-    except ValueError:
-        return None
+    return value_of(fields_of(fields_of(answer.result).get(META)).get(SERVER_INFO))

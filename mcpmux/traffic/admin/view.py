@@ -15,9 +15,9 @@ import msgspec
 import trio
 
 from mcpmux.protocol.raw_json import Raw
+from mcpmux.traffic.admin.ring import Kept, LiveRing, Row
 from mcpmux.traffic.capture.message import Run, fingerprint, to_record
-from mcpmux.traffic.glance import facts_in
-from mcpmux.traffic.live.ring import Kept, LiveRing, Row
+from mcpmux.traffic.correlation import facts_in
 from mcpmux.traffic.observer import Seen
 from mcpmux.traffic.reading.filter_language import FilterError
 from mcpmux.traffic.reading.filters import Filter, parse_filter
