@@ -20,7 +20,7 @@ from mcpmux.app.mux import Mux
 from mcpmux.config import Admin, Config
 from mcpmux.runtime.tap import Tap, Trace
 from mcpmux.traffic.capture.message import Run
-from mcpmux.traffic.observer import Keeper, Sink
+from mcpmux.traffic.observer import ExchangeObserver, MessageObserver
 from mcpmux.traffic.redaction.redactor import Redactor, ReplaceableRedactor
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 
@@ -58,7 +58,7 @@ class Watching:
             self.spans.know(servers_of(upstreams))
 
 
-class Elsewhere(Sink, Keeper, Protocol):
+class Elsewhere(MessageObserver, ExchangeObserver, Protocol):
     """Takes what passes to where it is shown."""
 
 
@@ -141,8 +141,8 @@ async def open_watching(config: Config, elsewhere: Elsewhere | None = None) -> A
         _open_audit(config, redactor, run) as audit,
     ):
         capture = capturing.sink if capturing is not None else None
-        sinks: list[Sink] = [spans] if spans is not None else []
-        keepers: list[Keeper] = [spans] if spans is not None else []
+        message_observers: list[MessageObserver] = [spans] if spans is not None else []
+        exchange_observers: list[ExchangeObserver] = [spans] if spans is not None else []
         inspector = None
         if config.admin.port is not None:
             from mcpmux.traffic.admin.ring import LiveRing
@@ -153,18 +153,18 @@ async def open_watching(config: Config, elsewhere: Elsewhere | None = None) -> A
                 elsewhere = ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
             metrics = Metrics()
             inspector = Inspector(config.admin, ring, metrics, redactor, run, capture, audit)
-            sinks = [metrics, *sinks, elsewhere]
-            keepers = [metrics, *keepers, elsewhere]
+            message_observers = [metrics, *message_observers, elsewhere]
+            exchange_observers = [metrics, *exchange_observers, elsewhere]
         if capturing is not None:
-            keepers += capturing.keepers
+            exchange_observers += capturing.exchange_observers
         if audit is not None:
-            keepers.append(audit)
+            exchange_observers.append(audit)
         clock = trio.lowlevel.current_clock().current_time  # two calls less than trio's own, for each message
         tap = None
-        if sinks or keepers or capture is not None:
+        if message_observers or exchange_observers or capture is not None:
             from mcpmux.traffic.recorder import Recorder
 
-            tap = Recorder(sinks, keepers, clock, capture)
+            tap = Recorder(message_observers, exchange_observers, clock, capture)
         trace = spans.trace if spans is not None else None
         levels = capturing.levels if capturing is not None else None
         yield Watching(tap, trace, inspector, redactor, levels, spans)

@@ -33,22 +33,22 @@ from mcpmux.protocol.envelope import (
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.tap import Direction, Leg
-from mcpmux.traffic.observer import Passed, Pending, Seen
-from mcpmux.traffic.record import MICROS, NOTHING, Error, Glance, Params, Result
+from mcpmux.traffic.observer import Observation, PendingRequest, UnreadMessage
+from mcpmux.traffic.record import MICROS, NO_PARAMS, Envelope, Error, Params, Result
 
 PENDING_LIMIT: Final = 4096  # of one leg and direction; older ones are taken for never answered
 
 
-_Asked: TypeAlias = dict[Id, Pending]
+_PendingById: TypeAlias = dict[Id, PendingRequest]
 """Requests that are not answered, the oldest first."""
 
 
-def _asked(leg: Leg) -> tuple[_Asked, _Asked]:
+def _pending(leg: Leg) -> tuple[_PendingById, _PendingById]:
     """Those that came in and those that went out, on a leg."""
     if leg.notes is None:
         leg.notes = ({}, {})
-    asked: tuple[_Asked, _Asked] = leg.notes
-    return asked
+    pending_of_side: tuple[_PendingById, _PendingById] = leg.notes
+    return pending_of_side
 
 
 class Correlator:
@@ -65,66 +65,68 @@ class Correlator:
         self._exchanges += 1
         return self._exchanges
 
-    def settle(self, passed: Iterable[Passed]) -> list[Seen]:
+    def settle(self, unread: Iterable[UnreadMessage]) -> list[Observation]:
         """What messages are, in the order in which they passed, each member of a batch by itself."""
-        seen: list[Seen] = []
-        for each in passed:
+        observed: list[Observation] = []
+        for each in unread:
             try:
-                said = glance(each[_DATA])
+                envelope = read_envelope(each[_DATA])
             except BadMessage as bad:
-                seen += self._closely(each, bad)
+                observed += self._read_batch(each, bad)
             else:  # half of all are answers
-                seen.append(_answer(each, said) if said.method is UNSET else self._look(each, said))
-        return seen
+                observed.append(
+                    _answer(each, envelope) if envelope.method is UNSET else self._relate(each, envelope)
+                )
+        return observed
 
     def exchange_of(self, leg: Leg, request_id: Id) -> int:
         """The exchange of a client's request that is not answered yet; 0 when there is none."""
-        pending = _asked(leg)[_IN].get(request_id)
+        pending = _pending(leg)[_IN].get(request_id)
         return pending[_EXCHANGE] if pending is not None else 0
 
     def forget(self, leg: Leg) -> None:
         """A leg is over."""
         leg.notes = None
 
-    def _closely(self, passed: Passed, bad: BadMessage) -> list[Seen]:
+    def _read_batch(self, unread: UnreadMessage, bad: BadMessage) -> list[Observation]:
         """What is no message: the members of a batch, which are looked into once, or nonsense."""
-        leg, direction, data, at, status, exchange, _ = passed
+        leg, direction, data, at, status, exchange, _ = unread
         parts = _split(data)
         if parts is None:
-            return [Seen(leg, direction, data, at, "invalid", exchange, id=bad.id, status=status)]
+            return [Observation(leg, direction, data, at, "invalid", exchange, id=bad.id, status=status)]
         members = []
         for part in parts:
-            member: Passed = (leg, direction, part, at, status, exchange, False)
+            member: UnreadMessage = (leg, direction, part, at, status, exchange, False)
             try:
-                members.append(self._look(member, glance(part)))
-            except BadMessage as nonsense:
+                members.append(self._relate(member, read_envelope(part)))
+            except BadMessage as invalid:
                 members.append(
-                    Seen(leg, direction, part, at, "invalid", exchange, id=nonsense.id, status=status)
+                    Observation(leg, direction, part, at, "invalid", exchange, id=invalid.id, status=status)
                 )
         return members
 
-    def _look(self, passed: Passed, said: Glance) -> Seen:
+    def _relate(self, unread: UnreadMessage, envelope: Envelope) -> Observation:
         """What a message is."""
-        if said.method is UNSET:
-            return _answer(passed, said)
-        if said.id is UNSET or said.id is None:
-            return self._notification(passed, said.method, said.params or NOTHING)
-        return self._request(passed, said.method, said.id, said.params or NOTHING)
+        if envelope.method is UNSET:
+            return _answer(unread, envelope)
+        if envelope.id is UNSET or envelope.id is None:
+            return self._notification(unread, envelope.method, envelope.params or NO_PARAMS)
+        return self._request(unread, envelope.method, envelope.id, envelope.params or NO_PARAMS)
 
-    def _request(self, passed: Passed, method: str, request_id: Id, params: Params) -> Seen:
+    def _request(self, unread: UnreadMessage, method: str, request_id: Id, params: Params) -> Observation:
         """What it belongs to. From now on it is not answered."""
-        leg, direction, data, at, status, exchange, has_begun = passed
+        leg, direction, data, at, status, exchange, has_begun = unread
         if direction == "in" and not has_begun:
             if leg.side == "client":
                 exchange = self.begin()
             elif not exchange:
-                exchange = _only_one(leg)
-        pending = (leg.notes or _asked(leg))[direction == "out"]
+                exchange = _only_exchange(leg)
+        pending = (leg.notes or _pending(leg))[direction == "out"]
         pending[request_id] = exchange, method, at, False
         if len(pending) > PENDING_LIMIT:
             del pending[next(iter(pending))]
         target = params.uri if type(params.uri) is str else params.target
-        return Seen(
+        return Observation(
             leg,
             direction,
             data,
@@ -140,63 +142,63 @@ class Correlator:
             status,
         )
 
-    def _notification(self, passed: Passed, method: str, params: Params) -> Seen:
+    def _notification(self, unread: UnreadMessage, method: str, params: Params) -> Observation:
         """What it belongs to."""
-        leg, direction, data, at, status, exchange, _ = passed
+        leg, direction, data, at, status, exchange, _ = unread
         if method == m.CANCELLED:
             exchange = _cancelled(leg, direction, params.requestId) or exchange
         elif direction == "in" and leg.side == "upstream" and not exchange:
-            exchange = _worked_for(leg, params) if method in _OF_EXCHANGES else 0
-        return Seen(
+            exchange = _exchange_worked_for(leg, params) if method in _EXCHANGE_NOTIFICATIONS else 0
+        return Observation(
             leg, direction, data, at, "notification", exchange, method, target=params.target, status=status
         )
 
 
-def _answer(passed: Passed, said: Glance) -> Seen:
+def _answer(unread: UnreadMessage, envelope: Envelope) -> Observation:
     """What it answers."""
-    leg, direction, data, at, status, exchange, _ = passed
+    leg, direction, data, at, status, exchange, _ = unread
     method = ms = failed = request_id = None
-    if said.id is not UNSET and said.id is not None:
-        request_id = said.id
-        pending = (leg.notes or _asked(leg))[direction == "in"].pop(request_id, None)
+    if envelope.id is not UNSET and envelope.id is not None:
+        request_id = envelope.id
+        pending = (leg.notes or _pending(leg))[direction == "in"].pop(request_id, None)
         if pending is not None:
             exchange, method, began, _ = pending
             ms = round((at - began) * MICROS) / 1000
-    if said.error is not UNSET:
-        code = said.error.code
-        return Seen(
+    if envelope.error is not UNSET:
+        code = envelope.error.code
+        return Observation(
             leg, direction, data, at, "error", exchange, method, request_id, None, code, None, ms, status
         )
-    if method == m.TOOLS_CALL and said.result is not UNSET and said.result.isError is True:
+    if method == m.TOOLS_CALL and envelope.result is not UNSET and envelope.result.isError is True:
         failed = True
-    return Seen(
+    return Observation(
         leg, direction, data, at, "result", exchange, method, request_id, None, None, failed, ms, status
     )
 
 
 def _cancelled(leg: Leg, direction: Direction, request_id: Any) -> int:
     """A request is taken back: no answer is to be expected, but may come. Its exchange."""
-    asked = _asked(leg)[direction == "out"]
-    pending = asked.get(request_id) if _is_id(request_id) else None
+    pending_of_side = _pending(leg)[direction == "out"]
+    pending = pending_of_side.get(request_id) if _is_id(request_id) else None
     if pending is None:
         return 0
     exchange, method, began, _ = pending
-    asked[request_id] = exchange, method, began, True
+    pending_of_side[request_id] = exchange, method, began, True
     return exchange
 
 
-def _worked_for(leg: Leg, params: Params) -> int:
+def _exchange_worked_for(leg: Leg, params: Params) -> int:
     token = params.progressToken
     if _is_id(token):
-        pending = _asked(leg)[_OUT].get(token)
+        pending = _pending(leg)[_OUT].get(token)
         return pending[_EXCHANGE] if pending is not None else 0
-    return _only_one(leg)
+    return _only_exchange(leg)
 
 
-def _only_one(leg: Leg) -> int:
+def _only_exchange(leg: Leg) -> int:
     """The one exchange that an upstream works for; 0 when there are none or several."""
-    asked = _asked(leg)[_OUT].values()
-    exchanges = {exchange for exchange, _, _, was_taken_back in asked if not was_taken_back}
+    pending_of_side = _pending(leg)[_OUT].values()
+    exchanges = {exchange for exchange, _, _, was_taken_back in pending_of_side if not was_taken_back}
     exchanges.discard(0)  # what mcpmux asks for itself
     return exchanges.pop() if len(exchanges) == 1 else 0
 
@@ -211,9 +213,9 @@ def _split(batch: bytes) -> list[bytes] | None:
 
 _IN: Final = 0
 _OUT: Final = 1
-_DATA: Final = 2  # of Passed
-_EXCHANGE: Final = 0  # of Pending
-_OF_EXCHANGES: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE})
+_DATA: Final = 2  # of UnreadMessage
+_EXCHANGE: Final = 0  # of PendingRequest
+_EXCHANGE_NOTIFICATIONS: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE})
 
 
 def _is_id(value: Any) -> bool:
@@ -225,20 +227,20 @@ def _is_id(value: Any) -> bool:
 # Promises: the same messages are good and bad as for `decode_message`. Most are read in one go; those that
 # are not as they should be in some place are read again, member by member.
 
-_decode: Final = msgspec.json.Decoder(Glance).decode
+_decode: Final = msgspec.json.Decoder(Envelope).decode
 _params_decoder: Final = msgspec.json.Decoder(Params)
 _result_decoder: Final = msgspec.json.Decoder(Result)
 _NOT_DECODED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-def glance(data: bytes) -> Glance:
+def read_envelope(data: bytes) -> Envelope:
     """What a message is. Raises BadMessage."""
     try:
         if not data.isascii():
             data.decode()
         found = _decode(data)
     except _NOT_DECODED:
-        return _look_closely(data)
+        return read_by_member(data)
     if found.method is not UNSET:
         if found.id is not None:
             return found
@@ -246,38 +248,40 @@ def glance(data: bytes) -> Glance:
         found.result is not UNSET and found.id is not UNSET and found.id is not None
     ):
         return found
-    return _look_closely(data)
+    return read_by_member(data)
 
 
-def facts_in(message: bytes) -> tuple[str | None, Id | None, str | None]:
+def method_id_target(message: bytes) -> tuple[str | None, Id | None, str | None]:
     """Method, id and target as a message by itself says them; None for what it does not say."""
     try:
-        said = glance(message)
+        envelope = read_envelope(message)
     except BadMessage as bad:
         return None, bad.id, None
-    method = None if said.method is UNSET else said.method
-    request_id = None if said.id is UNSET else said.id
-    return method, request_id, said.params.target if method is not None and said.params is not None else None
+    method = None if envelope.method is UNSET else envelope.method
+    request_id = None if envelope.id is UNSET else envelope.id
+    params = envelope.params if method is not None else None
+    return method, request_id, params.target if params is not None else None
 
 
-def _look_closely(data: bytes) -> Glance:
-    said = decode_message(data)
-    if isinstance(said, Request):
-        return Glance("2.0", said.id, said.method, _params_in(said.params))
-    if isinstance(said, Notification):
-        return Glance("2.0", UNSET, said.method, _params_in(said.params))
-    if isinstance(said, ErrorReply):
-        return Glance("2.0", said.id, error=Error(said.code))
-    return Glance("2.0", said.id, result=_result_in(said))
+def read_by_member(data: bytes) -> Envelope:
+    """The same for a message that is not as it should be in some place. Raises BadMessage."""
+    envelope = decode_message(data)
+    if isinstance(envelope, Request):
+        return Envelope("2.0", envelope.id, envelope.method, _params_in(envelope.params))
+    if isinstance(envelope, Notification):
+        return Envelope("2.0", UNSET, envelope.method, _params_in(envelope.params))
+    if isinstance(envelope, ErrorReply):
+        return Envelope("2.0", envelope.id, error=Error(envelope.code))
+    return Envelope("2.0", envelope.id, result=_result_in(envelope))
 
 
 def _params_in(params: Raw | None) -> Params:
     if params is None:
-        return NOTHING
+        return NO_PARAMS
     try:
         return _params_decoder.decode(params)
     except _NOT_DECODED:
-        return NOTHING
+        return NO_PARAMS
 
 
 def _result_in(reply: Reply) -> Result:

@@ -141,7 +141,7 @@ def second_of(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
-# The shape of what a message says it is and is about, see `glance`.
+# The shape of what a message says it is and is about, see `read_envelope`.
 
 
 class Params(msgspec.Struct, gc=False):
@@ -175,10 +175,10 @@ class Error(msgspec.Struct, gc=False):
     message: str = ""
 
 
-NOTHING: Final = Params()
+NO_PARAMS: Final = Params()
 
 
-class Glance(msgspec.Struct, gc=False):
+class Envelope(msgspec.Struct, gc=False):
     """A request (`method` and `id`), a notification (`method`), or an answer: an `error` or a `result`."""
 
     jsonrpc: Literal["2.0"]

@@ -25,7 +25,7 @@ from mcpmux.traffic.capture import sink as capture_sink
 from mcpmux.traffic.capture.capture import CaptureUnusable, Capturing, Run, open_capture, to_record
 from mcpmux.traffic.capture.files import CaptureWriter, find_files, read_files
 from mcpmux.traffic.correlation import Correlator
-from mcpmux.traffic.observer import Seen
+from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import Record, decode_record, encode_record
 from mcpmux.traffic.recorder import BATCH, Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -36,7 +36,7 @@ FULL = Capture(level="full", compress=False)
 PREFIXES = {"docs": "docs"}
 
 
-def ask(client: Leg, correlator: Correlator, text: str = "", **params: Any) -> Seen:
+def ask(client: Leg, correlator: Correlator, text: str = "", **params: Any) -> Observation:
     message = {
         "jsonrpc": "2.0",
         "id": "a",
@@ -65,7 +65,7 @@ def files_of(directory: Path) -> list[Record]:
 def test_a_record_says_all_that_is_known():
     leg = Leg("upstream", "docs#3", "http", "docs")
     leg.revision, leg.session = "2025-11-25", "very-secret-session"
-    seen = Seen(
+    seen = Observation(
         leg, "in", b'{"jsonrpc":"2.0","id":1,\n"result":{}}', 101.25, "result", 4, "tools/call", 1,
         None, None, True, 12.346, 200,
     )  # fmt: skip
@@ -209,7 +209,7 @@ async def capture(
 
 async def test_messages_of_both_legs_are_in_the_files_in_their_order(tmp_path: Path):
     async def use(capturing: Capturing) -> None:
-        recorder = Recorder((), capturing.keepers, lambda: 101.25, capturing.sink)
+        recorder = Recorder((), capturing.exchange_observers, lambda: 101.25, capturing.sink)
         client, docs = recorder.client("http"), Leg("upstream", "docs", "stdio", "docs")
         for leg, direction, message in [
             (client, "in", {"id": "a", "method": "tools/list"}),
@@ -233,7 +233,7 @@ async def test_what_passes_in_great_numbers_is_all_there_in_its_order_and_withou
     large = 300
 
     async def use(capturing: Capturing) -> None:
-        recorder = Recorder((), capturing.keepers, lambda: 101.25, capturing.sink)
+        recorder = Recorder((), capturing.exchange_observers, lambda: 101.25, capturing.sink)
         client = recorder.client("http")
         for number in range(1000):
             text = f'"token": "{SECRET}"' if number % 70 == 3 else "x" * (200_000 if number == large else 10)
@@ -299,7 +299,7 @@ async def test_a_full_queue_drops_and_says_how_many(tmp_path: Path):
 
     async def use(capturing: Capturing) -> None:
         assert capturing.sink is not None
-        assert capturing.keepers == ()
+        assert capturing.exchange_observers == ()
         for _ in range(100):
             capturing.sink.take(ask(client, correlator, "x" * 1000))
         assert 30 < capturing.sink.dropped < 60
@@ -318,7 +318,7 @@ async def test_with_wait_requests_wait_for_room_and_nothing_is_dropped(tmp_path:
 
     async def use(capturing: Capturing) -> None:
         assert capturing.sink is not None
-        recorder = Recorder((), capturing.keepers, lambda: 101.25, capturing.sink)
+        recorder = Recorder((), capturing.exchange_observers, lambda: 101.25, capturing.sink)
         for number in range(300):
             with trio.fail_after(60):
                 await recorder.admit(client, number, Call("tools/call", {}, {}))
@@ -334,7 +334,7 @@ async def test_with_wait_what_waits_to_be_looked_at_takes_no_room_that_is_not_th
 
     async def use(capturing: Capturing) -> None:
         assert capturing.sink is not None
-        recorder = Recorder((), capturing.keepers, lambda: 101.25, capturing.sink)
+        recorder = Recorder((), capturing.exchange_observers, lambda: 101.25, capturing.sink)
         client = recorder.client("http")
         for number in range(300):
             with trio.fail_after(60):
@@ -422,13 +422,13 @@ async def test_what_is_lost_at_the_end_are_the_last_messages(tmp_path: Path, mon
 
     async def use(capturing: Capturing) -> None:
         assert capturing.sink is not None
-        for _ in range(4 * capture_sink.BREATH):
+        for _ in range(4 * capture_sink.ENCODED_AT_ONCE):
             capturing.sink.take(ask(Leg("client", "c1", "http"), Correlator()))
 
     with structlog.testing.capture_logs() as logs:
         records = await capture(FULL, tmp_path, use)
-    assert [record.seq for record in records][1:] == list(range(1, capture_sink.BREATH + 1))
-    assert logs[-1]["lost"] == 3 * capture_sink.BREATH
+    assert [record.seq for record in records][1:] == list(range(1, capture_sink.ENCODED_AT_ONCE + 1))
+    assert logs[-1]["lost"] == 3 * capture_sink.ENCODED_AT_ONCE
 
 
 async def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch):

@@ -40,7 +40,7 @@ def test_an_exchange_is_one_row_with_its_messages_on_both_legs():
     (row,) = rows(traffic)
     assert (row.exchange, row.status, row.upstreams, row.count) == (exchange, "ok", ("docs",), 4)
     assert row.ms == pytest.approx(20)
-    assert [(kept.seen.leg.side, kept.seen.direction) for kept in row.messages] == [
+    assert [(kept.observed.leg.side, kept.observed.direction) for kept in row.messages] == [
         ("client", "in"),
         ("upstream", "out"),
         ("upstream", "in"),
@@ -169,7 +169,7 @@ def test_the_ring_stays_within_its_bounds_and_its_rows_have_consecutive_numbers(
         assert weight <= most_bytes or len(kept) == 1
         assert ring.row(ring.first - 1) is None
         for row in kept:
-            assert row.weight == 600 + sum(MESSAGE_BYTES + len(each.seen.data) for each in row.messages)
+            assert row.weight == 600 + sum(MESSAGE_BYTES + len(each.observed.data) for each in row.messages)
             assert [each.seq for each in row.messages] == sorted(each.seq for each in row.messages)
     live = {row.exchange for row in kept if row.exchange} if messages else set()
     assert set(ring._by_exchange) == live
@@ -206,9 +206,9 @@ def test_a_listen_that_lasts_does_not_grow_without_bound():
     EXCHANGE.set(0)
     (row,) = rows(traffic)
     assert len(row.messages) <= ROW_MESSAGES
-    assert row.messages[0].seen.method == "subscriptions/listen"
+    assert row.messages[0].observed.method == "subscriptions/listen"
     assert row.count == 2 * ROW_MESSAGES + 1
-    assert row.messages[-1].seen.target == f"u:{2 * ROW_MESSAGES - 1}"
+    assert row.messages[-1].observed.target == f"u:{2 * ROW_MESSAGES - 1}"
 
 
 async def test_a_message_that_is_too_large_leaves_its_size():

@@ -192,11 +192,11 @@ class Api:
             method = self._view.summary(row).method or ""
             found.append(Timed(at, OWN, method, row.ms, row.status != "ok"))
         for kept in row.messages:
-            seen = kept.seen
-            if seen.ms is not None and seen.leg.upstream is not None and seen.direction == "in":
-                method = self._view.redactor.redact_name(seen.method) or ""
-                failed = seen.kind == "error" or seen.failed is True
-                found.append(Timed(at, seen.leg.upstream, method, seen.ms, failed))
+            observed = kept.observed
+            if observed.ms is not None and observed.leg.upstream is not None and observed.direction == "in":
+                method = self._view.redactor.redact_name(observed.method) or ""
+                failed = observed.kind == "error" or observed.failed is True
+                found.append(Timed(at, observed.leg.upstream, method, observed.ms, failed))
         return found
 
     async def _live(self, visit: Visit) -> None:
@@ -329,7 +329,7 @@ async def _events_of(view: LiveView, found: Sequence[Kept], wanted: Filter | Non
 
 
 async def _read(view: LiveView, kept: Kept) -> Record:
-    if len(kept.seen.data) > LARGE:
+    if len(kept.observed.data) > LARGE:
         return await trio.to_thread.run_sync(view.record, kept)
     return view.record(kept)
 

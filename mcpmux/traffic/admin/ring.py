@@ -27,7 +27,7 @@ import trio
 from mcpmux.protocol import method as m
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.observer import Exchange, Seen
+from mcpmux.traffic.observer import Exchange, Observation
 
 MESSAGE_BYTES = 400  # what a message takes besides its text
 ROW_BYTES = 600  # what a row takes besides its messages
@@ -40,16 +40,16 @@ Key = tuple[Leg, str, object]
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
-    """A message. `size`: on the wire; `seen.data` is empty for one that was too large to keep."""
+    """A message. `size`: on the wire; `observed.data` is empty for one that was too large to keep."""
 
     seq: int
     size: int
-    seen: Seen
+    observed: Observation
 
     @property
     def too_large(self) -> bool:
         """Whether its text was not kept."""
-        return self.size > len(self.seen.data)
+        return self.size > len(self.observed.data)
 
 
 class Row(msgspec.Struct, gc=False):
@@ -62,7 +62,7 @@ class Row(msgspec.Struct, gc=False):
 
     number: int
     exchange: int
-    first: Seen
+    first: Observation
     messages: list[Kept]
     upstreams: tuple[str, ...] = ()
     status: str = "open"
@@ -85,25 +85,27 @@ class Row(msgspec.Struct, gc=False):
 
     def add(self, kept: Kept) -> int:
         """One more message of it; how much that takes."""
-        seen = kept.seen
-        weight = MESSAGE_BYTES + len(seen.data)
+        observed = kept.observed
+        weight = MESSAGE_BYTES + len(observed.data)
         self.messages.append(kept)
         self.size += kept.size
         self.weight += weight
-        upstream = seen.leg.upstream
+        upstream = observed.leg.upstream
         if upstream is not None and upstream not in self.upstreams:
             self.upstreams = (*self.upstreams, upstream)
-        if seen.kind in _ANSWERS:
-            if seen is self.first or self._ends_with(seen):  # an answer to nothing is a row by itself
-                self.status = "tool-error" if seen.failed else "ok" if seen.kind == "result" else "error"
-                self.code, self.ms, self.http = seen.code, seen.ms, seen.status
-        elif seen is self.first and seen.kind != "request":
-            self.status = "note" if seen.kind == "notification" else "invalid"
-        elif seen.method == m.CANCELLED and seen.leg is self.first.leg and self.status == "open":
+        if observed.kind in _ANSWERS:
+            if observed is self.first or self._ends_with(observed):  # an answer to nothing is a row
+                self.status = (
+                    "tool-error" if observed.failed else "ok" if observed.kind == "result" else "error"
+                )
+                self.code, self.ms, self.http = observed.code, observed.ms, observed.status
+        elif observed is self.first and observed.kind != "request":
+            self.status = "note" if observed.kind == "notification" else "invalid"
+        elif observed.method == m.CANCELLED and observed.leg is self.first.leg and self.status == "open":
             self.status = "cancelled"
         return weight
 
-    def _ends_with(self, answer: Seen) -> bool:
+    def _ends_with(self, answer: Observation) -> bool:
         first = self.first
         return answer.leg is first.leg and answer.direction != first.direction and answer.id == first.id
 
@@ -113,13 +115,13 @@ class Row(msgspec.Struct, gc=False):
         gone = self.messages[1:end]
         del self.messages[1:end]
         self.left_out += len(gone)
-        freed = sum(MESSAGE_BYTES + len(kept.seen.data) for kept in gone)
+        freed = sum(MESSAGE_BYTES + len(kept.observed.data) for kept in gone)
         self.weight -= freed
         return freed
 
 
 class LiveRing:
-    """See the module. It is a Sink, and a Keeper that only takes note."""
+    """See the module. It is a MessageObserver, and an ExchangeObserver that only takes note."""
 
     def __init__(
         self, most_rows: int, most_bytes: int, recent: int = RECENT, *, is_own: bool = False
@@ -148,17 +150,17 @@ class LiveRing:
     def __repr__(self) -> str:
         return f"<LiveRing {len(self._rows)} rows, {self._bytes} bytes, {self.seq} messages seen>"
 
-    def take(self, seen: Seen, size: int | None = None) -> None:
-        """See Sink. `size`: of a message whose text is not all there."""
-        if self.own is not None and seen.own:
-            self.own.take(seen, size)
+    def take(self, observed: Observation, size: int | None = None) -> None:
+        """See MessageObserver. `size`: of a message whose text is not all there."""
+        if self.own is not None and observed.own:
+            self.own.take(observed, size)
             return
         self.seq += 1
-        size = len(seen.data) if size is None else size
+        size = len(observed.data) if size is None else size
         if size > self._most_of_message:
-            seen = msgspec.structs.replace(seen, data=b"")
-        row = self._row_of(seen)
-        self._bytes += row.add(Kept(self.seq, size, seen))
+            observed = msgspec.structs.replace(observed, data=b"")
+        row = self._row_of(observed)
+        self._bytes += row.add(Kept(self.seq, size, observed))
         self._recent.append(row)
         if len(row.messages) > ROW_MESSAGES or row.weight > self._most_of_row:
             self._bytes -= row.shorten()
@@ -166,10 +168,10 @@ class LiveRing:
             self._forget_oldest()
 
     async def admit(self, exchange: Exchange) -> None:
-        """See Keeper."""
+        """See ExchangeObserver."""
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, _seconds: float) -> None:
-        """See Keeper. An exchange that was cut off has no message that says so."""
+        """See ExchangeObserver. An exchange that was cut off has no message that says so."""
         if isinstance(outcome, trio.Cancelled):
             self.cut_off(exchange.number)
 
@@ -216,25 +218,25 @@ class LiveRing:
                 found.append(kept)
         return found, position, missed
 
-    def _row_of(self, seen: Seen) -> Row:
+    def _row_of(self, observed: Observation) -> Row:
         """The row that a message belongs to, a new one if need be."""
-        if seen.exchange:
-            row = self._by_exchange.get(seen.exchange)
+        if observed.exchange:
+            row = self._by_exchange.get(observed.exchange)
             if row is None:
-                row = self._by_exchange[seen.exchange] = self._new_row(seen)
+                row = self._by_exchange[observed.exchange] = self._new_row(observed)
             return row
-        if seen.kind in _ANSWERS:
-            asked = "in" if seen.direction == "out" else "out"
-            row = self._unanswered.pop((seen.leg, asked, seen.id), None)
-            return row if row is not None else self._new_row(seen)
-        row = self._new_row(seen)
-        if seen.kind == "request":
-            self._unanswered[seen.leg, seen.direction, seen.id] = row
+        if observed.kind in _ANSWERS:
+            asked = "in" if observed.direction == "out" else "out"
+            row = self._unanswered.pop((observed.leg, asked, observed.id), None)
+            return row if row is not None else self._new_row(observed)
+        row = self._new_row(observed)
+        if observed.kind == "request":
+            self._unanswered[observed.leg, observed.direction, observed.id] = row
         return row
 
-    def _new_row(self, seen: Seen) -> Row:
+    def _new_row(self, observed: Observation) -> Row:
         self.last += 1
-        row = self._rows[self.last] = Row(self.last, seen.exchange, seen, [])
+        row = self._rows[self.last] = Row(self.last, observed.exchange, observed, [])
         self._bytes += row.weight
         return row
 

@@ -17,8 +17,8 @@ import trio
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.admin.ring import Kept, LiveRing, Row
 from mcpmux.traffic.capture.message import Run, fingerprint, to_record
-from mcpmux.traffic.correlation import facts_in
-from mcpmux.traffic.observer import Seen
+from mcpmux.traffic.correlation import method_id_target
+from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.reading.filter_language import FilterError
 from mcpmux.traffic.reading.filters import Filter, parse_filter
 from mcpmux.traffic.reading.summary import Summary as ExchangeSummary
@@ -101,9 +101,9 @@ class LiveView:
         """Of this run of mcpmux, as in captures."""
         return self._run.name
 
-    def time_of(self, seen: Seen) -> str:
+    def time_of(self, observed: Observation) -> str:
         """When a message passed, as captures say it."""
-        return self._run.time_of(seen.at)
+        return self._run.time_of(observed.at)
 
     def when(self, clock: float) -> float:
         """A reading of the recorder's clock as milliseconds since 1970."""
@@ -143,7 +143,7 @@ class LiveView:
             return self.redactor.redact_name(first.method), None
         body, count = self.redactor.redact(first.method, first.data)
         row.redacted = count > 0
-        method, _, target = facts_in(body) if count else (None, None, first.target)
+        method, _, target = method_id_target(body) if count else (None, None, first.target)
         return self.redactor.redact_name(method or first.method), target
 
     async def find(self, matches: Matches | None, before: int | None, most: int) -> Found:
@@ -186,7 +186,7 @@ class LiveView:
         return None
 
     async def _message(self, kept: Kept, limit: int | None) -> Message:
-        if len(kept.seen.data) > LARGE:
+        if len(kept.observed.data) > LARGE:
             record = await trio.to_thread.run_sync(self.record, kept)
         else:
             record = self.record(kept)
@@ -194,11 +194,11 @@ class LiveView:
         if cut:
             beginning = bytes(record.message or b"")[:CUT_BYTES].decode("utf-8", "ignore")
             record = msgspec.structs.replace(record, message=None, text=beginning)
-        return Message(at=self.when(kept.seen.at), record=record, cut=cut, gone=kept.too_large)
+        return Message(at=self.when(kept.observed.at), record=record, cut=cut, gone=kept.too_large)
 
     def record(self, kept: Kept) -> Record:
         """The message as a capture has it; `message` is absent when it was too large to keep."""
-        record = to_record(kept.seen, self._run, kept.seq, self.redactor)
+        record = to_record(kept.observed, self._run, kept.seq, self.redactor)
         if kept.too_large:
             return msgspec.structs.replace(record, message=None, text=None, size=kept.size)
         if record.message is not None and not _is_json(record.message):
@@ -267,7 +267,7 @@ class _Subject(ExchangeSummary):
 
     def __init__(self, view: LiveView, row: Row, heard: frozenset[int]) -> None:
         shown = view.summary(row)
-        messages = [kept.seen for kept in row.messages]
+        messages = [kept.observed for kept in row.messages]
         self.own = row.first.own
         self.run, self.seq, self.exchange = view.run_name, 0, row.exchange
         self.time, self.at = view.time_of(row.first), row.first.at
@@ -276,10 +276,10 @@ class _Subject(ExchangeSummary):
         self.id = row.first.id
         self.target = (shown.target,) if shown.target is not None else ()
         self.upstream = row.upstreams
-        self.leg = tuple({seen.leg.side: None for seen in messages})
-        self.direction = tuple({seen.direction: None for seen in messages})
-        self.peer = tuple({seen.leg.peer: None for seen in messages})
-        self.transport = tuple({seen.leg.transport: None for seen in messages})
+        self.leg = tuple({observed.leg.side: None for observed in messages})
+        self.direction = tuple({observed.direction: None for observed in messages})
+        self.peer = tuple({observed.leg.peer: None for observed in messages})
+        self.transport = tuple({observed.leg.transport: None for observed in messages})
         session = row.first.leg.session
         self.session = fingerprint(session) if session is not None else None
         self.status = row.http

@@ -84,7 +84,7 @@ class _AsItIs:
         """See Cleaner."""
         return text
 
-    def spares_text(self, joined: str) -> bool:
+    def leaves_text_unchanged(self, joined: str) -> bool:
         """See Cleaner."""
         return True
 
@@ -246,7 +246,7 @@ class Audit:
         return sum(entry.waiter is not None for entry in self._backlog) + len(self._held_back)
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
-        """See Keeper. Raises RpcError: the log cannot be written."""
+        """See ExchangeObserver. Raises RpcError: the log cannot be written."""
         has_room = self._trouble is None and len(self._backlog) < BACKLOG_LIMIT
         if has_room and not self._begins_all and exchange.call.method != m.LISTEN:
             self._open += 1
@@ -271,7 +271,7 @@ class Audit:
             raise
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
-        """See Keeper. Waits for an answer's record only; cancelled, it leaves the record to be written.
+        """See ExchangeObserver. Waits for an answer's record only; cancelled, it leaves that to be written.
 
         Raises RpcError, in place of an answer: its record cannot be written now.
         """

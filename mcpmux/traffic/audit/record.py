@@ -88,7 +88,7 @@ class Cleaner(Protocol):
         """See Clean."""
         ...
 
-    def spares_text(self, joined: str) -> bool:
+    def leaves_text_unchanged(self, joined: str) -> bool:
         """Whether it is plain to see that `clean` leaves each of the texts that are joined as it is."""
         ...
 
@@ -340,7 +340,7 @@ class Bodies:
         """The same with clean targets: one look at all of them costs less than one at each."""
         targets = [body[1] for body in bodies if not isinstance(body, bytes)]
         rules = self._cleaner.current
-        is_clean = rules.spares_text("\n".join(targets))
+        is_clean = rules.leaves_text_unchanged("\n".join(targets))
         finished = []
         for body in bodies:
             if isinstance(body, bytes):

@@ -26,7 +26,7 @@ from mcpmux.errors import McpmuxError
 from mcpmux.traffic.capture.files import CaptureWriter, Stopped, sweep
 from mcpmux.traffic.capture.message import Run, to_record
 from mcpmux.traffic.capture.sink import CaptureSink, Levels, reason_of
-from mcpmux.traffic.observer import Keeper
+from mcpmux.traffic.observer import ExchangeObserver
 from mcpmux.traffic.redaction.redactor import Redactor
 
 __all__ = ["CaptureSink", "Capturing", "Run", "open_capture", "to_record"]
@@ -44,7 +44,7 @@ class CaptureUnusable(McpmuxError):
 class Capturing(NamedTuple):
     """What the tap has to tell; nothing when nothing is captured."""
 
-    keepers: tuple[Keeper, ...] = ()
+    exchange_observers: tuple[ExchangeObserver, ...] = ()
     sink: CaptureSink | None = None
     levels: Levels | None = None
 

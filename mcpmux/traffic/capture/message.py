@@ -11,8 +11,8 @@ import msgspec
 from mcpmux.protocol.framing import CR, LF
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.shapes import Id
-from mcpmux.traffic.correlation import facts_in
-from mcpmux.traffic.observer import Seen
+from mcpmux.traffic.correlation import method_id_target
+from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import MICROS, VERSION, Body, Record, micros_of, rfc3339
 from mcpmux.traffic.redaction.redactor import Redactor
 
@@ -25,7 +25,7 @@ _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
 class Run(NamedTuple):
     """One life of mcpmux: its random name, and what a clock that is never set showed at a known time.
 
-    `clock`: seconds, as in `Seen.at`, when the run began. `wall`: seconds since 1970 at that moment.
+    `clock`: seconds, as in `Observation.at`, when the run began. `wall`: seconds since 1970 at that moment.
     """
 
     name: str
@@ -48,39 +48,46 @@ def start_record(run: Run, clock: float, version: str) -> Record:
     return Record(v=VERSION, run=run.name, time=run.time_of(clock), at=at, kind="start", version=version)
 
 
-def facts_without(seen: Seen, body: bytes, count: int) -> tuple[str | None, Id | None, str | None]:
+def facts_after_redaction(
+    observed: Observation, body: bytes, count: int
+) -> tuple[str | None, Id | None, str | None]:
     """Method, id and target: what was a secret in the message is not told beside it either.
 
     `body`: the message without its `count` secrets. The method may still be one, that of a request before.
     """
     if not count:
-        return seen.method, seen.id, seen.target
-    method, request_id, target = facts_in(body)
-    return method or seen.method, request_id, target
+        return observed.method, observed.id, observed.target
+    method, request_id, target = method_id_target(body)
+    return method or observed.method, request_id, target
 
 
 def to_record(
-    seen: Seen, run: Run, seq: int, redactor: Redactor, level: str = "full", body_bytes: int = 4096
+    observed: Observation,
+    run: Run,
+    seq: int,
+    redactor: Redactor,
+    level: str = "full",
+    body_bytes: int = 4096,
 ) -> Record:
     """The record of a message, all of it redacted first. `level` as in `[capture]`, but not `off`.
 
     `body_bytes`: how much of the redacted body a record of level `truncated` has.
     """
-    leg = seen.leg
-    body, count = redactor.redact(seen.method, seen.data)
-    method, request_id, target = facts_without(seen, body, count)
-    message, text = (None, None) if level == "metadata" else body_of(seen.kind, body, level, body_bytes)
+    leg = observed.leg
+    body, count = redactor.redact(observed.method, observed.data)
+    method, request_id, target = facts_after_redaction(observed, body, count)
+    message, text = (None, None) if level == "metadata" else body_of(observed.kind, body, level, body_bytes)
     return Record(
         v=VERSION,
         run=run.name,
         seq=seq,
-        time=run.time_of(seen.at),
-        at=micros_of(seen.at - run.clock) / MICROS,
-        kind=seen.kind,
+        time=run.time_of(observed.at),
+        at=micros_of(observed.at - run.clock) / MICROS,
+        kind=observed.kind,
         leg=leg.side,
-        direction=seen.direction,
-        exchange=seen.exchange or None,
-        own=seen.own,
+        direction=observed.direction,
+        exchange=observed.exchange or None,
+        own=observed.own,
         method=redactor.redact_name(method),
         id=request_id,
         target=target,
@@ -90,11 +97,11 @@ def to_record(
         session=fingerprint(leg.session) if leg.session is not None else None,
         transport=leg.transport,
         revision=redactor.redact_name(leg.revision),
-        status=seen.status,
-        size=len(seen.data),
-        code=seen.code,
-        failed=seen.failed,
-        ms=seen.ms,
+        status=observed.status,
+        size=len(observed.data),
+        code=observed.code,
+        failed=observed.failed,
+        ms=observed.ms,
         redacted=count or None,
         message=message,
         text=text,

@@ -21,16 +21,16 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.capture.files import CaptureWriter, behind
 from mcpmux.traffic.capture.line import LineEncoder, data_of
 from mcpmux.traffic.capture.message import Run
-from mcpmux.traffic.observer import LONG, Exchange, Seen
+from mcpmux.traffic.observer import LONG_BYTES, Exchange, Observation
 from mcpmux.traffic.redaction.redactor import Redactor
 
 log = structlog.get_logger()
 
 FLUSH_SECONDS = 0.25  # for how long a message may be in the queue alone
 RETRY_SECONDS = 5.0  # between attempts to write while it does not work
-COST = 300  # bytes that a message takes in the queue besides its own
+MESSAGE_COST = 300  # bytes that a message takes in the queue besides its own
 BATCH_BYTES = 2**20  # of messages that are written together; soon, so that their memory is used again
-BREATH = 128  # messages that are encoded in one go, before others may do something
+ENCODED_AT_ONCE = 128  # messages that are encoded in one go, before others may do something
 SHARE = 8  # what waits to be looked at may be so large a part of the queue
 LARGE = 256 * 2**10  # bytes that are encoded in one go; a longer message is encoded in a thread
 
@@ -40,7 +40,7 @@ def reason_of(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-class _Chunk(msgspec.Struct, gc=False):
+class _Batch(msgspec.Struct, gc=False):
     """Messages that are encoded together: of one level, with consecutive numbers. `size`: what they cost.
 
     `lines`: in place of the messages once there are enough of them.
@@ -48,23 +48,23 @@ class _Chunk(msgspec.Struct, gc=False):
 
     first: int
     level: str
-    messages: list[Seen]
+    messages: list[Observation]
     size: int
     lines: Sequence[bytes] = ()
 
-    def goes_on(self, number: int, level: str, count: int, size: int) -> bool:
+    def has_room_for(self, number: int, level: str, count: int, size: int) -> bool:
         """Whether so many messages from that number on may be added."""
         return (
             not self.lines
             and number == self.first + len(self.messages)
-            and len(self.messages) + count <= BREATH
+            and len(self.messages) + count <= ENCODED_AT_ONCE
             and self.size + size <= LARGE
             and level == self.level
         )
 
 
 class CaptureSink:
-    """Takes messages and writes them. See Archive and Keeper.
+    """Takes messages and writes them. See BatchObserver and ExchangeObserver.
 
     `dropped` counts messages that found the queue full, or could not be written when it had to end; `paused`
     says that files cannot be written.
@@ -84,7 +84,7 @@ class CaptureSink:
         self.paused = False
         self.complete = trio.Event()
         self.finished = trio.Event()
-        self.patience = max(1, config.queue_bytes // (SHARE * (LONG + COST)))
+        self.most_waiting = max(1, config.queue_bytes // (SHARE * (LONG_BYTES + MESSAGE_COST)))
         self._limit = config.queue_bytes
         self._enough = min(config.queue_bytes // 4, BATCH_BYTES)  # not to wait for more
         self._levels = levels
@@ -94,14 +94,14 @@ class CaptureSink:
         self._run = run
         self._writer = writer
         self._clock = clock
-        self._queue: deque[_Chunk] = deque()
+        self._queue: deque[_Batch] = deque()
         self._bytes = 0
         self._seq = 0
-        self._told = 0
+        self._logged = 0
         self._lost = 0  # at the end
         self._has_paused = False  # since dropped messages were told last
         self._filled = trio.Event()
-        self._hurry = trio.Event()
+        self._urgent = trio.Event()
         self._room = trio.Event()
         self._closed = trio.Event()
 
@@ -110,81 +110,81 @@ class CaptureSink:
         return f"<CaptureSink {state} {self._bytes} bytes waiting, {self.dropped} dropped>"
 
     def expect(self, settle: Callable[[], None]) -> None:
-        """See Archive."""
+        """See BatchObserver."""
         self._settle = settle
         self._filled.set()
 
-    def take_all(self, batch: Sequence[Seen]) -> None:
-        """See Archive."""
+    def take_all(self, batch: Sequence[Observation]) -> None:
+        """See BatchObserver."""
         level = self._levels.only
-        size = sum(map(len, map(data_of, batch))) + COST * len(batch)
+        size = sum(map(len, map(data_of, batch))) + MESSAGE_COST * len(batch)
         if level is None or size > LARGE or self._bytes + size > self._limit:
-            for seen in batch:
-                self.take(seen)
+            for observed in batch:
+                self.take(observed)
         else:
             self._put(level, batch, size)
 
-    def take(self, seen: Seen) -> None:
+    def take(self, observed: Observation) -> None:
         """One of them."""
-        level = self._levels.level(seen)
+        level = self._levels.level(observed)
         if level == OFF:
             return
-        size = len(seen.data) + COST
+        size = len(observed.data) + MESSAGE_COST
         if self._bytes + size > self._limit:
             self._seq += 1
             self.dropped += 1
             return
-        self._put(level, (seen,), size)
+        self._put(level, (observed,), size)
 
-    def _put(self, level: str, messages: Sequence[Seen], size: int) -> None:
+    def _put(self, level: str, messages: Sequence[Observation], size: int) -> None:
         """Into the queue, beside what was there last if they can be encoded together."""
         first, self._seq = self._seq + 1, self._seq + len(messages)
         last = self._queue[-1] if self._queue else None
-        if last is not None and last.goes_on(first, level, len(messages), size):
+        if last is not None and last.has_room_for(first, level, len(messages), size):
             last.messages += messages
             last.size += size
         else:
-            last = _Chunk(first, level, list(messages), size)
+            last = _Batch(first, level, list(messages), size)
             self._queue.append(last)
-        if len(last.messages) >= BREATH and last.size <= LARGE:
+        if len(last.messages) >= ENCODED_AT_ONCE and last.size <= LARGE:
             # Now, while they are in the processor's caches.
             last.lines = self._lines.encode(last.first, level, last.messages)
             last.messages.clear()
         self._bytes += size
         self._filled.set()
         if self._bytes > self._enough:
-            self._hurry.set()
+            self._urgent.set()
 
     @property
     def is_open(self) -> bool:
-        """See Doorkeeper: closed while the disk is slow, not when it does not work."""
+        """See AdmissionObserver: closed while the disk is slow, not when it does not work."""
         return self._bytes <= self._limit // 2 or self.paused
 
     async def admit(self, exchange: Exchange) -> None:
-        """See Keeper."""
+        """See ExchangeObserver."""
         while not self.is_open:
             await self._room.wait()
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
-        """See Keeper."""
+        """See ExchangeObserver."""
 
     async def run(self) -> None:
         """Write what is taken until `close`, and what is left then. Cancelling it leaves whole lines."""
         while True:
             await self._filled.wait()
             await self._gather()
-            in_hurry = self._bytes > self._enough
-            if not in_hurry:
+            is_urgent = self._bytes > self._enough
+            if not is_urgent:
                 self._settle()
             self._filled = trio.Event()
-            if in_hurry:  # what has passed since it was last settled waits for more
+            if is_urgent:  # what has passed since it was last settled waits for more
                 self._filled.set()
-            await self._work_off()
-            self._tell_dropped()
+            await self._write_queue()
+            self._log_dropped()
             if self._closed.is_set():
                 self._settle()
                 if not self._queue:
-                    self._tell_lost()
+                    self._log_lost()
                     self.finished.set()
                     return
 
@@ -196,34 +196,34 @@ class CaptureSink:
         """Nothing more will pass; `run` returns when all is written."""
         self._closed.set()
         self._filled.set()
-        self._hurry.set()
+        self._urgent.set()
 
     async def _gather(self) -> None:
         """A moment for more messages to come, which are written together."""
-        self._hurry = trio.Event()
+        self._urgent = trio.Event()
         if self._bytes <= self._enough and not self._closed.is_set():
             with trio.move_on_after(FLUSH_SECONDS):
-                await self._hurry.wait()
+                await self._urgent.wait()
 
-    async def _work_off(self) -> None:
+    async def _write_queue(self) -> None:
         """Encode and write what is in the queue now; it stays counted until it is written."""
         queue, self._queue = self._queue, deque()
         parts: list[bytes] = []
         length = size = 0
         while queue:
-            chunk = queue.popleft()
-            lines = chunk.lines or await self._encode(chunk)
+            batch = queue.popleft()
+            lines = batch.lines or await self._encode(batch)
             parts += lines
             length += sum(map(len, lines))
-            size += chunk.size
+            size += batch.size
             if length >= BATCH_BYTES or not queue:
                 await self._write(parts, size)
                 parts = []
                 length = size = 0
 
-    async def _encode(self, chunk: _Chunk) -> Sequence[bytes]:
-        work = (chunk.first, chunk.level, chunk.messages)
-        if chunk.size > LARGE:
+    async def _encode(self, batch: _Batch) -> Sequence[bytes]:
+        work = (batch.first, batch.level, batch.messages)
+        if batch.size > LARGE:
             return await trio.to_thread.run_sync(self._lines_in_thread.encode, *work, abandon_on_cancel=True)
         await trio.lowlevel.checkpoint()
         return self._lines.encode(*work)
@@ -271,18 +271,18 @@ class CaptureSink:
             )
         self._make_room()
 
-    def _tell_dropped(self) -> None:
-        if self.dropped > self._told:
+    def _log_dropped(self) -> None:
+        if self.dropped > self._logged:
             why = "its files could not be written" if self._has_paused else "they came faster than it writes"
             log.warning(
                 f"messages are missing in the capture: {why}",
-                dropped=self.dropped - self._told,
+                dropped=self.dropped - self._logged,
                 in_all=self.dropped,
             )
-            self._told = self.dropped
+            self._logged = self.dropped
         self._has_paused = self.paused
 
-    def _tell_lost(self) -> None:
+    def _log_lost(self) -> None:
         if self._lost:
             self.dropped += self._lost
             log.error("the capture is incomplete: its last messages could not be written", lost=self._lost)
@@ -324,27 +324,29 @@ class Levels:
         """The level of all messages, when there are no rules."""
         return None if self._rules else self._default
 
-    def level(self, seen: Seen) -> str:
+    def level(self, observed: Observation) -> str:
         """The level for a message. Must be told of every message, in order."""
         if not self._rules:
             return self._default
         if not self._by_upstream:
-            return self._level_of(None, seen.method)
-        upstream = seen.leg.upstream
+            return self._level_of(None, observed.method)
+        upstream = observed.leg.upstream
         if upstream is not None:
-            if seen.exchange:
-                self._remember(seen.exchange, upstream)
-            return self._level_of(upstream, seen.method)
-        names = self._upstreams_of(seen)
+            if observed.exchange:
+                self._remember(observed.exchange, upstream)
+            return self._level_of(upstream, observed.method)
+        names = self._upstreams_of(observed)
         if not names:
-            return self._level_of(None, seen.method)
-        return min((self._level_of(name, seen.method) for name in names), key=_ORDER.__getitem__)
+            return self._level_of(None, observed.method)
+        return min((self._level_of(name, observed.method) for name in names), key=_ORDER.__getitem__)
 
-    def _upstreams_of(self, seen: Seen) -> tuple[str, ...]:
+    def _upstreams_of(self, observed: Observation) -> tuple[str, ...]:
         """Which upstreams a message on a client's leg has to do with."""
-        is_answer = seen.direction == "out" and seen.kind in ("result", "error")
-        asked = self._asked.pop(seen.exchange, ()) if is_answer else self._asked.get(seen.exchange, ())
-        return asked or self._owner_of(seen.target)
+        is_answer = observed.direction == "out" and observed.kind in ("result", "error")
+        asked = (
+            self._asked.pop(observed.exchange, ()) if is_answer else self._asked.get(observed.exchange, ())
+        )
+        return asked or self._owner_of(observed.target)
 
     def _owner_of(self, target: str | None) -> tuple[str, ...]:
         match = _PREFIX.match(target) if target is not None else None

@@ -48,7 +48,7 @@ PATTERN_SECONDS = (
     0.05  # of one of the user's patterns on one text; text that takes longer is taken for secret
 )
 NESTING = 3  # JSON in text in JSON in text …; below that the text is looked at for the looks of secrets only
-LONG = 1024  # from here on it is worth asking whether a text is nothing but base64
+LONG_BYTES = 1024  # from here on it is worth asking whether a text is nothing but base64
 
 NAMES_CACHED = 1024
 NAME_LENGTH = 256  # characters; longer ones are not remembered
@@ -90,7 +90,7 @@ class Redactor:
         self._exact = list(exact.items())
         # Whether a message has to be looked at at all; most have not. Without any of these there is no scan.
         self._is_scanned = "" not in hints and not self._patterns and not self._paths
-        # What `spares` goes by: what is found has a `"` in it at its end only, if at all.
+        # What `leaves_unchanged` goes by: what is found has a `"` in it at its end only, if at all.
         self._is_severable = not any('"' in hint[:-1] for hint in hints.union(exact.values()))
         self._scan: Scan | None = None
         self._names = lru_cache(NAMES_CACHED)(self.redact_text)
@@ -122,7 +122,7 @@ class Redactor:
         clean, count = _Redaction(self._label, self._paths, live, self._patterns).message(method, whole)
         return clean, count + cut
 
-    def spares(self, messages: Sequence[bytes], joined: bytes) -> bool:
+    def leaves_unchanged(self, messages: Sequence[bytes], joined: bytes) -> bool:
         """Whether it is plain to see that `redact` leaves all of them as they are.
 
         One look at many costs less than one at each, so they are handed in `joined`, too, by whatever byte:
@@ -135,7 +135,7 @@ class Redactor:
             return False
         return not (self._scan or self._make_scan())(joined)
 
-    def spares_text(self, joined: str) -> bool:
+    def leaves_text_unchanged(self, joined: str) -> bool:
         """Whether it is plain to see that `redact_text` leaves each of the texts that are joined as it is."""
         return self._is_scanned and not (self._scan or self._make_scan())(
             joined.encode("utf-8", "surrogatepass")
@@ -229,7 +229,7 @@ class _Redaction:
 
     def _looks(self, text: str) -> tuple[str, int]:
         count = 0
-        if self._live and len(text) >= SHORTEST and not (len(text) >= LONG and _is_base64(text)):
+        if self._live and len(text) >= SHORTEST and not (len(text) >= LONG_BYTES and _is_base64(text)):
             text, count = replace_shapes(text, self._live)
         for name, pattern in self._patterns:
             try:
@@ -293,13 +293,13 @@ class ReplaceableRedactor(Redactor):
         """See Redactor."""
         return self._now.redact(method, data)
 
-    def spares(self, messages: Sequence[bytes], joined: bytes) -> bool:
+    def leaves_unchanged(self, messages: Sequence[bytes], joined: bytes) -> bool:
         """See Redactor."""
-        return self._now.spares(messages, joined)
+        return self._now.leaves_unchanged(messages, joined)
 
-    def spares_text(self, joined: str) -> bool:
+    def leaves_text_unchanged(self, joined: str) -> bool:
         """See Redactor."""
-        return self._now.spares_text(joined)
+        return self._now.leaves_text_unchanged(joined)
 
     def redact_text(self, text: str) -> tuple[str, int]:
         """See Redactor."""

@@ -19,7 +19,7 @@ from mcpmux.protocol import codes
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import text_of, value_of
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.traffic.observer import Exchange, Seen
+from mcpmux.traffic.observer import Exchange, Observation
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the buckets: from a cached read to the default deadline of a request."""
@@ -51,7 +51,7 @@ class Histogram:
 
 
 class Metrics:
-    """A Sink and a Keeper. Each attribute maps the values of its labels, in this order, to what was counted.
+    """A MessageObserver and an ExchangeObserver. Attributes map label values, in this order, to counts.
 
     | attribute | labels |
     | --- | --- |
@@ -86,33 +86,33 @@ class Metrics:
         """How long they were together, without the framing of their transports."""
         return {labels: tally[1] for labels, tally in self._tallies.items()}
 
-    def take(self, seen: Seen) -> None:
-        """See Sink."""
-        leg = seen.leg
-        labels = (leg.side, seen.direction, leg.transport, seen.kind)
+    def take(self, observed: Observation) -> None:
+        """See MessageObserver."""
+        leg = observed.leg
+        labels = (leg.side, observed.direction, leg.transport, observed.kind)
         tally = self._tallies.get(labels)
         if tally is None:
             tally = self._tallies[labels] = [0, 0]
         tally[0] += 1
-        tally[1] += len(seen.data)
-        if seen.kind == "notification":
-            _count(self.notifications, (leg.side, seen.direction, known(seen.method)))
-        elif seen.ms is not None and leg.upstream is not None and seen.direction == "in":
-            self._take_answer(leg.upstream, known(seen.method), seen)
+        tally[1] += len(observed.data)
+        if observed.kind == "notification":
+            _count(self.notifications, (leg.side, observed.direction, known(observed.method)))
+        elif observed.ms is not None and leg.upstream is not None and observed.direction == "in":
+            self._take_answer(leg.upstream, known(observed.method), observed)
 
-    def _take_answer(self, upstream: str, method: str, seen: Seen) -> None:
+    def _take_answer(self, upstream: str, method: str, observed: Observation) -> None:
         """An upstream has answered."""
-        answered = TOOL_ERROR if seen.failed else OK
-        _count(self.calls, (upstream, method, answered if seen.code is None else class_of(seen.code)))
-        if method != m.LISTEN and seen.ms is not None:
-            _histogram(self.call_durations, (upstream, method)).add(seen.ms / 1000)
+        answered = TOOL_ERROR if observed.failed else OK
+        _count(self.calls, (upstream, method, answered if observed.code is None else class_of(observed.code)))
+        if method != m.LISTEN and observed.ms is not None:
+            _histogram(self.call_durations, (upstream, method)).add(observed.ms / 1000)
 
     async def admit(self, exchange: Exchange) -> None:
-        """See Keeper. Never waits."""
+        """See ExchangeObserver. Never waits."""
         _count(self.in_flight, (known(exchange.call.method),))
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
-        """See Keeper. Never waits."""
+        """See ExchangeObserver. Never waits."""
         method = known(exchange.call.method)
         upstream = asked(exchange.upstreams)
         self.in_flight[method,] -= 1

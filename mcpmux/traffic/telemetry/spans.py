@@ -45,7 +45,7 @@ from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.tap import EXCHANGE, TRACE_HEADERS, Leg
 from mcpmux.traffic.capture.message import fingerprint
-from mcpmux.traffic.observer import Exchange, Seen
+from mcpmux.traffic.observer import Exchange, Observation
 from mcpmux.traffic.telemetry.metrics import METHODS, TOOL_ERROR, says_failed
 from mcpmux.traffic.telemetry.tracing import (
     Context,
@@ -83,7 +83,7 @@ _ASKED: ContextVar[_Asked | None] = ContextVar("asked", default=None)
 
 
 class Spans:
-    """A Sink and a Keeper; `trace` is a runtime.tap.Trace. `clock` gives seconds.
+    """A MessageObserver and an ExchangeObserver; `trace` is a runtime.tap.Trace. `clock` gives seconds.
 
     `propagate`: whether upstreams are told of the trace.
     """
@@ -115,21 +115,21 @@ class Spans:
         """The set of upstreams has changed."""
         self._describe.servers = servers
 
-    def take(self, seen: Seen) -> None:
-        """See Sink. Requests tell their ids."""
-        if seen.kind != "request" or seen.id is None:
+    def take(self, observed: Observation) -> None:
+        """See MessageObserver. Requests tell their ids."""
+        if observed.kind != "request" or observed.id is None:
             return
-        if seen.leg.side == "client" and seen.direction == "in":
-            self._arrived[seen.exchange] = seen.id
+        if observed.leg.side == "client" and observed.direction == "in":
+            self._arrived[observed.exchange] = observed.id
             if len(self._arrived) > ARRIVED_LIMIT:
                 self._arrived.popitem(last=False)
-        elif seen.leg.side == "upstream" and seen.direction == "out":
+        elif observed.leg.side == "upstream" and observed.direction == "out":
             asked = _ASKED.get()
-            if asked is not None and asked.method == seen.method and asked.span.is_recording():
-                asked.span.set_attribute("jsonrpc.request.id", str(seen.id))
+            if asked is not None and asked.method == observed.method and asked.span.is_recording():
+                asked.span.set_attribute("jsonrpc.request.id", str(observed.id))
 
     async def admit(self, exchange: Exchange) -> None:
-        """See Keeper. Never waits."""
+        """See ExchangeObserver. Never waits."""
         call = exchange.call
         said, sent = context_in_meta(call.meta), context_in_headers(exchange.headers)
         parent, ambient = _extract(said), _extract(sent)
@@ -148,7 +148,7 @@ class Spans:
         self._open[exchange.number] = _Open(span, attributes, baggage)
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
-        """See Keeper. Never waits."""
+        """See ExchangeObserver. Never waits."""
         found = self._open.pop(exchange.number, None)
         if found is not None:
             error = self._end(found, exchange.leg, exchange.call.method, outcome)
