@@ -19,7 +19,7 @@ from mcpmux.config import AnyListener, Limits, Listeners
 from mcpmux.config.target import URL_STARTS
 from mcpmux.logs import configure_logs
 from mcpmux.traffic.reading.dialogue import Dialogue
-from mcpmux.traffic.replay.captured_answers import Book
+from mcpmux.traffic.replay.captured_answers import CapturedAnswers
 from mcpmux.traffic.replay.mock_server import open_mock
 from mcpmux.traffic.replay.report import count_text
 
@@ -80,7 +80,7 @@ def _parse(address: str) -> AnyListener:
 
 def _introduce(dialogues: Sequence[Dialogue]) -> None:
     """Say what cannot be served. Raises Mistake when that is everything."""
-    book = Book(dialogues)
+    book = CapturedAnswers(dialogues)
     reasons = count_text(book.unusable.items())
     if not book.size:
         raise Mistake(f"nothing in this capture can be served: {reasons}")

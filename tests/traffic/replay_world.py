@@ -63,10 +63,10 @@ class Varied(Subscribable):
     def _page(self, method: str, params: Json) -> Json:
         cursor = params.get("cursor")
         if cursor is not None:
-            mark, _, place = cursor.rpartition(":")
+            mark, _, position = cursor.rpartition(":")
             if mark != self.mark:
                 raise RpcFailure(-32602, "Invalid cursor")
-            params = {"cursor": place}
+            params = {"cursor": position}
         result = super()._page(method, params)
         if "nextCursor" in result:
             result["nextCursor"] = f"{self.mark}:{result['nextCursor']}"

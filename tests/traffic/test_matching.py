@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mcpmux.protocol.envelope import decode_fields
 from mcpmux.traffic.reading.dialogue import read_dialogues
-from mcpmux.traffic.replay.captured_answers import Book, canonical
+from mcpmux.traffic.replay.captured_answers import CapturedAnswers, canonical
 from tests.traffic.made import Play
 
 MODERN = "2026-07-28"
@@ -30,11 +30,11 @@ class Script(Play):
         self.put({"id": number, "method": method, "params": {**params, **meta}}, **here, **facts)
         self.put({"id": number, "result": answer}, kind="result", direction="out", **here)
 
-    def book(self, **settings: Any) -> Book:
-        return Book(read_dialogues(self.records, "client").dialogues(), **settings)
+    def book(self, **settings: Any) -> CapturedAnswers:
+        return CapturedAnswers(read_dialogues(self.records, "client").dialogues(), **settings)
 
 
-def find(book: Book, method: str, params: Any, revision: str = MODERN) -> Any:
+def find(book: CapturedAnswers, method: str, params: Any, revision: str = MODERN) -> Any:
     turn = book.find(method, decode_fields(json.dumps(params).encode()), revision)
     return None if turn is None else json.loads(bytes(turn.answer.result))  # type: ignore[union-attr]
 

@@ -19,7 +19,7 @@ from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import ErrorReply, Reply, value_of
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.traffic.reading.dialogue import Turn
+from mcpmux.traffic.reading.dialogue import CapturedRequest
 from mcpmux.traffic.redaction.secret_patterns import MARKER
 
 NESTING = 64  # deeper values are only compared as wholes
@@ -188,15 +188,15 @@ def _names_of(items: list[Any]) -> dict[tuple[str, str], int] | None:
 # Answers as they are compared: `{"result": …}` or `{"error": …}`; of a listen its acknowledgement. Pure.
 
 
-def captured(turn: Turn) -> dict[str, Any] | None:
+def captured_answer(request: CapturedRequest) -> dict[str, Any] | None:
     """The captured answer as it is compared; of a listen its acknowledgement."""
-    if turn.method == m.LISTEN and not isinstance(turn.answer, ErrorReply):
-        agreed = (said for said in turn.said if said.method == m.ACKNOWLEDGED)
-        return next((acknowledged(said.params) for said in agreed), None)
-    if isinstance(turn.answer, Reply):
-        return {"result": value_of(turn.answer.result)}
-    if isinstance(turn.answer, ErrorReply):
-        return {"error": error_value(turn.answer.as_error())}
+    if request.method == m.LISTEN and not isinstance(request.answer, ErrorReply):
+        agreed = (sent for sent in request.before_answer if sent.method == m.ACKNOWLEDGED)
+        return next((acknowledged(sent.params) for sent in agreed), None)
+    if isinstance(request.answer, Reply):
+        return {"result": value_of(request.answer.result)}
+    if isinstance(request.answer, ErrorReply):
+        return {"error": error_value(request.answer.as_error())}
     return None
 
 

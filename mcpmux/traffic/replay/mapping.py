@@ -22,7 +22,7 @@ from mcpmux.protocol.envelope import Reply, decode_fields, raw, text_of, value_o
 from mcpmux.protocol.input_requests import RELATED_TASK, RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID
-from mcpmux.traffic.reading.dialogue import Answer, Dialogue, Turn, fields_of
+from mcpmux.traffic.reading.dialogue import Answer, CapturedRequest, Dialogue, fields_of
 
 CURSOR = "cursor"
 
@@ -141,10 +141,10 @@ _NOTHING_TO_GIVE = {m.ROOTS_LIST: {"roots": []}, m.ELICIT: {"action": "cancel"}}
 
 
 class _Kept(NamedTuple):
-    """A captured answer. `place`: of the request that caused the question."""
+    """A captured answer. `position`: of the request that caused the question."""
 
     method: str
-    place: int | None
+    position: int | None
     answer: Answer
 
 
@@ -164,28 +164,28 @@ class Questions:
     def _take_rounds(self, dialogue: Dialogue) -> None:
         """Modern questions: the result that asks, and the request with the responses that follows it."""
         asking: dict[str, tuple[int, dict[str, str]]] = {}
-        for turn in dialogue.turns():
-            asked = asking.get(_round_of(turn, turn.params)) if RESPONSES in turn.params else None
+        for captured in dialogue.requests():
+            asked = asking.get(_round_of(captured, captured.params)) if RESPONSES in captured.params else None
             if asked is not None:
-                place, methods = asked
-                self._rounds[turn.place] = place
+                position, methods = asked
+                self._rounds[captured.position] = position
                 self._open += [
-                    _Kept(methods[key], place, Reply(0, raw(response)))
-                    for key, response in _members(turn.params, RESPONSES).items()
-                    if key in methods and turn.problem is None
+                    _Kept(methods[key], position, Reply(0, raw(response)))
+                    for key, response in _members(captured.params, RESPONSES).items()
+                    if key in methods and captured.problem is None
                 ]
-            if is_asking(turn):
-                result = _result_of(turn)
-                asking[_round_of(turn, result)] = turn.place, _asked_in(result)
+            if is_asking(captured):
+                result = _result_of(captured)
+                asking[_round_of(captured, result)] = captured.position, _asked_in(result)
 
-    def asked_by(self, turn: Turn) -> int | None:
+    def asked_by(self, captured: CapturedRequest) -> int | None:
         """The place of the request whose result asked for what this one brings, None for any other."""
-        return self._rounds.get(turn.place)
+        return self._rounds.get(captured.position)
 
-    def take(self, method: str, place: int | None) -> Answer | None:
-        """The answer to a question that comes now, during the request at `place` of the capture."""
+    def take(self, method: str, position: int | None) -> Answer | None:
+        """The answer to a question that comes now, during the request at `position` of the capture."""
         mine = [kept for kept in self._open if kept.method == method]
-        found = next((kept for kept in mine if kept.place == place), None)
+        found = next((kept for kept in mine if kept.position == position), None)
         if found is None and mine:
             found = mine[0]
             self.told["elsewhere", method] += 1
@@ -207,22 +207,22 @@ def nothing_to_give(method: str) -> Reply | None:
     return None if result is None else Reply(0, raw(result))
 
 
-def is_asking(turn: Turn) -> bool:
+def is_asking(captured: CapturedRequest) -> bool:
     """Whether the captured answer of a modern request is a question."""
-    if not turn.modern or not isinstance(turn.answer, Reply):
+    if not captured.modern or not isinstance(captured.answer, Reply):
         return False
-    result = value_of(turn.answer.result)
+    result = value_of(captured.answer.result)
     return isinstance(result, dict) and result.get("resultType") == INPUT_REQUIRED
 
 
-def asked_then(turn: Turn) -> frozenset[str]:
+def asked_then(captured: CapturedRequest) -> frozenset[str]:
     """The methods that the captured answer of a modern request asks for."""
-    return frozenset(_asked_in(_result_of(turn)).values()) if is_asking(turn) else frozenset()
+    return frozenset(_asked_in(_result_of(captured)).values()) if is_asking(captured) else frozenset()
 
 
-def _result_of(turn: Turn) -> Fields:
-    assert isinstance(turn.answer, Reply)
-    return decode_fields(turn.answer.result)
+def _result_of(captured: CapturedRequest) -> Fields:
+    assert isinstance(captured.answer, Reply)
+    return decode_fields(captured.answer.result)
 
 
 def _asked_in(result: Fields) -> dict[str, str]:
@@ -230,9 +230,9 @@ def _asked_in(result: Fields) -> dict[str, str]:
     return {key: _method_of(wish) for key, wish in _members(result, "inputRequests").items()}
 
 
-def _round_of(turn: Turn, carrier: Fields) -> str:
+def _round_of(captured: CapturedRequest, carrier: Fields) -> str:
     """The same of a request. `carrier` has the state: its parameters, or its result that asks."""
-    return _round(turn.method, turn.params, text_of(carrier.get(STATE)))
+    return _round(captured.method, captured.params, text_of(carrier.get(STATE)))
 
 
 def _members(fields: Fields, key: str) -> dict[str, object]:

@@ -26,8 +26,8 @@ from mcpmux.protocol.revisions import V_2025_11_25
 from mcpmux.runtime.calls import Question
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.upstreams.connection import unheard
-from mcpmux.traffic.reading.dialogue import Answer, Dialogue, Note, Step, Turn
-from mcpmux.traffic.replay.difference import acknowledged, captured, compare, error_value, result_value
+from mcpmux.traffic.reading.dialogue import Answer, CapturedRequest, ClientNotification, Dialogue, Step
+from mcpmux.traffic.replay.difference import acknowledged, captured_answer, compare, error_value, result_value
 from mcpmux.traffic.replay.mapping import (
     INPUT_REQUIRED,
     Questions,
@@ -41,7 +41,7 @@ from mcpmux.traffic.replay.report import Outcome, Report
 from mcpmux.traffic.replay.settings import (
     Clock,
     OpenChannel,
-    Reach,
+    Reachability,
     Settings,
     initialize,
     is_legacy,
@@ -72,7 +72,7 @@ class SessionReplay:
         report: Report,
         room: trio.CapacityLimiter,
         clock: Clock,
-        reach: Reach,
+        reach: Reachability,
     ) -> None:
         self._dialogue = dialogue
         self._open = open_channel
@@ -85,7 +85,7 @@ class SessionReplay:
         self._mapping = ValueMapping()
         self._questions = Questions(dialogue)
         self._early: dict[int, tuple[Any, float]] = {}  # by request: came without the question before it
-        self._pending: dict[int, tuple[Turn, trio.Event]] = {}  # sent, without an outcome
+        self._pending: dict[int, tuple[CapturedRequest, trio.Event]] = {}  # sent, without an outcome
         self._listens: dict[int, trio.CancelScope] = {}
         self._told: set[int] = set()
         self.capabilities: Raw = EMPTY_OBJECT
@@ -100,7 +100,7 @@ class SessionReplay:
         if not replayable(self._dialogue, with_tools=self._settings.with_tools):
             self._give_up("nothing of its client is sent again", "skipped")
             return
-        await self._reach.wait_until(self._clock.due(self._dialogue.moment))
+        await self._reach.wait_until(self._clock.due(self._dialogue.at))
         async with sessions:
             trouble = [self._reach.trouble] if self._reach.trouble else await self._attempt()
         self._give_up("; ".join(trouble) or self._reach.trouble or "the session has ended", "failed")
@@ -120,18 +120,18 @@ class SessionReplay:
 
     def _give_up(self, reason: str, status: Any) -> None:
         """Every request that has no outcome yet gets one."""
-        for turn in self._dialogue.turns():
-            if turn.place not in self._told:
-                own = why_not(turn, with_tools=self._settings.with_tools)
-                self._tell(turn, "skipped" if own else status, own or reason)
+        for captured in self._dialogue.requests():
+            if captured.position not in self._told:
+                own = why_not(captured, with_tools=self._settings.with_tools)
+                self._tell(captured, "skipped" if own else status, own or reason)
 
-    def _tell(self, turn: Turn, status: Any, reason: str | None = None, **more: Any) -> None:
-        self._told.add(turn.place)
-        if status in ("skipped", "failed") and isinstance(turn.answer, Reply):
-            self._mapping.learn(turn.method, turn.params, value_of(turn.answer.result), None)
-        self._report.add(Outcome(self._dialogue.name, turn, status, reason, **more))
-        if turn.place in self._pending:
-            self._pending.pop(turn.place)[1].set()
+    def _tell(self, captured: CapturedRequest, status: Any, reason: str | None = None, **more: Any) -> None:
+        self._told.add(captured.position)
+        if status in ("skipped", "failed") and isinstance(captured.answer, Reply):
+            self._mapping.learn(captured.method, captured.params, value_of(captured.answer.result), None)
+        self._report.add(Outcome(self._dialogue.name, captured, status, reason, **more))
+        if captured.position in self._pending:
+            self._pending.pop(captured.position)[1].set()
 
     async def _who_is_asked(self, _question: Question) -> SessionReplay:
         return self
@@ -143,12 +143,12 @@ class SessionReplay:
                 await self._begin()
             async with trio.open_nursery() as nursery:
                 for step in self._dialogue.steps:
-                    if step.place in self._told:  # it has opened the session
+                    if step.position in self._told:  # it has opened the session
                         continue
                     await self._wait_for(step)
                     if self._reach.trouble is not None:
                         break
-                    if isinstance(step, Turn):
+                    if isinstance(step, CapturedRequest):
                         await self._take_turn(step, nursery)
                     else:
                         await self._say(step)
@@ -158,9 +158,9 @@ class SessionReplay:
 
     async def _wait_for(self, step: Step) -> None:
         """Until its time has come, and everything is answered that was when it came."""
-        await self._reach.wait_until(self._clock.due(step.moment))
-        for turn, done in list(self._pending.values()):
-            if waits_for(step.place, turn):
+        await self._reach.wait_until(self._clock.due(step.at))
+        for captured, done in list(self._pending.values()):
+            if waits_for(step.position, captured):
                 await done.wait()
 
     async def _wait_for_all(self) -> None:
@@ -182,37 +182,43 @@ class SessionReplay:
         if first is not None:
             self._check(first, {"result": result_value(result)}, _ms_since(began))
 
-    async def _say(self, note: Note) -> None:
+    async def _say(self, note: ClientNotification) -> None:
         """Something that the client told the server; cancelling is done by leaving the request."""
         if note.method == m.CANCELLED:
             request_id = value_of(note.params.get("requestId"))
-            for turn in self._dialogue.turns():
-                if turn.id == request_id and turn.place < note.place and turn.place in self._listens:
-                    self._listens[turn.place].cancel(reason="the client had enough")
+            for captured in self._dialogue.requests():
+                if (
+                    captured.id == request_id
+                    and captured.position < note.position
+                    and captured.position in self._listens
+                ):
+                    self._listens[captured.position].cancel(reason="the client had enough")
         elif note.method == m.ROOTS_CHANGED:
             await self._channel.notify(note.method, note.params)
 
     # Requests
 
-    async def _take_turn(self, turn: Turn, nursery: trio.Nursery) -> None:
-        reason = why_not(turn, with_tools=self._settings.with_tools)
-        if reason is None and turn.method == m.INITIALIZE:
+    async def _take_turn(self, captured: CapturedRequest, nursery: trio.Nursery) -> None:
+        reason = why_not(captured, with_tools=self._settings.with_tools)
+        if reason is None and captured.method == m.INITIALIZE:
             reason = "a session was open already"
-        origin = self._questions.asked_by(turn)
+        origin = self._questions.asked_by(captured)
         if reason is None and origin in self._early:
-            self._compare_early(turn, *self._early.pop(origin))
+            self._compare_early(captured, *self._early.pop(origin))
             return
         try:
-            call = self._call_of(turn)
+            call = self._call_of(captured)
         except Unmapped as error:
             reason = reason or str(error)
         if reason is not None:
-            self._tell(turn, "skipped", reason)
+            self._tell(captured, "skipped", reason)
             return
-        self._pending[turn.place] = (turn, trio.Event())
-        await nursery.start(self._listen if turn.method == m.LISTEN else self._perform, turn, call)
+        self._pending[captured.position] = (captured, trio.Event())
+        await nursery.start(self._listen if captured.method == m.LISTEN else self._perform, captured, call)
 
-    async def _perform(self, turn: Turn, call: Call, task_status: trio.TaskStatus[None]) -> None:
+    async def _perform(
+        self, captured: CapturedRequest, call: Call, task_status: trio.TaskStatus[None]
+    ) -> None:
         """Send a request and compare its answer. `started` means: it is about to be sent."""
         async with self._room:
             task_status.started()
@@ -221,7 +227,7 @@ class SessionReplay:
             reason = f"no answer within {self._settings.timeout:g} s"
             with trio.move_on_after(self._settings.timeout):
                 try:
-                    now = {"result": result_value(await self._ask_server(turn, call))}
+                    now = {"result": result_value(await self._ask_server(captured, call))}
                 except RpcError as error:
                     now = {"error": error_value(error)}
                 except McpmuxError as error:
@@ -232,51 +238,53 @@ class SessionReplay:
             if now is not None:
                 self._reach.succeeded()
             if now is None:
-                self._tell(turn, "failed", reason)
-            elif is_asking(turn):
-                self._compare_early(turn, now, ms)
+                self._tell(captured, "failed", reason)
+            elif is_asking(captured):
+                self._compare_early(captured, now, ms)
             else:
-                self._check(turn, now, ms)
+                self._check(captured, now, ms)
 
-    def _compare_early(self, turn: Turn, now: Any, ms: float) -> None:
+    def _compare_early(self, captured: CapturedRequest, now: Any, ms: float) -> None:
         """Compare an answer that may have come without the question that came before it in the capture."""
         result = now.get("result")
-        if is_asking(turn) and result is not None and result.get("resultType") != INPUT_REQUIRED:
-            self._early[turn.place] = (now, ms)
-            self._tell(turn, "unasked", ms=ms)
+        if is_asking(captured) and result is not None and result.get("resultType") != INPUT_REQUIRED:
+            self._early[captured.position] = (now, ms)
+            self._tell(captured, "unasked", ms=ms)
         else:
-            self._check(turn, now, ms)
+            self._check(captured, now, ms)
 
-    def _call_of(self, turn: Turn) -> Call:
+    def _call_of(self, captured: CapturedRequest) -> Call:
         """Raises Unmapped."""
-        succeeded = isinstance(turn.answer, Reply)
-        params, meta = self._mapping.apply(turn.method, turn.params, turn.meta, succeeded=succeeded)
+        succeeded = isinstance(captured.answer, Reply)
+        params, meta = self._mapping.apply(
+            captured.method, captured.params, captured.meta, succeeded=succeeded
+        )
         capabilities = meta.get(CLIENT_CAPABILITIES, self.capabilities)
-        return Call(turn.method, params, meta, self, capabilities, not turn.modern)
+        return Call(captured.method, params, meta, self, capabilities, not captured.modern)
 
-    async def _ask_server(self, turn: Turn, call: Call) -> Fields:
+    async def _ask_server(self, captured: CapturedRequest, call: Call) -> Fields:
         """The result; what the server asks on the way, and did not ask just there, is answered as it was."""
-        go_on = self._channel.exchange if turn.modern else self._channel.resume
-        expected = asked_then(turn)
+        go_on = self._channel.exchange if captured.modern else self._channel.resume
+        expected = asked_then(captured)
         result = await self._channel.exchange(call, unheard)
         for _ in range(ROUNDS):
-            wishes = wishes_in(result) if turn.modern or STATE in result else None
+            wishes = wishes_in(result) if captured.modern or STATE in result else None
             if wishes is None:
                 break
-            answers = {key: self._answer_to(wish.method, turn) for key, wish in wishes.items()}
+            answers = {key: self._answer_to(wish.method, captured) for key, wish in wishes.items()}
             if not expected.isdisjoint(wish.method for wish in wishes.values()):
                 break  # the next request of the capture answers
-            if turn.modern and not all(isinstance(answer, Reply) for answer in answers.values()):
+            if captured.modern and not all(isinstance(answer, Reply) for answer in answers.values()):
                 break  # nobody can
             responses = {key: _response(wishes[key].method, answer) for key, answer in answers.items()}
             call = repeated(call, result, responses)
             result = await go_on(call, unheard)
         return result
 
-    def _answer_to(self, method: str, turn: Turn) -> Answer | None:
+    def _answer_to(self, method: str, captured: CapturedRequest) -> Answer | None:
         """What a question is answered that comes in the result of a request."""
-        answer = self._questions.take(method, turn.place)
-        return answer if isinstance(answer, Reply) or not turn.modern else nothing_to_give(method)
+        answer = self._questions.take(method, captured.position)
+        return answer if isinstance(answer, Reply) or not captured.modern else nothing_to_give(method)
 
     async def ask(self, method: str, _params: Fields) -> Fields:
         """See runtime.calls.Client."""
@@ -285,40 +293,44 @@ class SessionReplay:
             raise answer.as_error()
         return decode_fields(answer.result)
 
-    async def _listen(self, turn: Turn, call: Call, task_status: trio.TaskStatus[None]) -> None:
+    async def _listen(
+        self, captured: CapturedRequest, call: Call, task_status: trio.TaskStatus[None]
+    ) -> None:
         """Listen until the client had enough. What is compared is what the server agrees to tell."""
         began = trio.current_time()
 
         async def hear(event: Event) -> None:
-            if event.method == m.ACKNOWLEDGED and turn.place not in self._told:
+            if event.method == m.ACKNOWLEDGED and captured.position not in self._told:
                 scope.deadline = math.inf
-                self._check(turn, acknowledged(event.params), _ms_since(began))
+                self._check(captured, acknowledged(event.params), _ms_since(began))
 
         reason = f"not acknowledged within {self._settings.timeout:g} s"
         with trio.CancelScope(deadline=began + self._settings.timeout) as scope:
-            self._listens[turn.place] = scope
+            self._listens[captured.position] = scope
             task_status.started()
             try:
                 await self._channel.exchange(call, hear)
                 reason = "the listen ended before it was acknowledged"
             except RpcError as error:
-                if turn.place not in self._told:
-                    self._check(turn, {"error": error_value(error)}, _ms_since(began))
+                if captured.position not in self._told:
+                    self._check(captured, {"error": error_value(error)}, _ms_since(began))
             except McpmuxError as error:
                 reason = str(error)
-        if turn.place not in self._told:
-            self._tell(turn, "failed", reason)
+        if captured.position not in self._told:
+            self._tell(captured, "failed", reason)
 
-    def _check(self, turn: Turn, now: Any, ms: float) -> None:
+    def _check(self, captured: CapturedRequest, now: Any, ms: float) -> None:
         """Compare an answer with the captured one."""
-        then = captured(turn)
+        then = captured_answer(captured)
         if then is None:
-            self._tell(turn, "unchecked", f"the captured answer is {turn.answer_problem or 'missing'}", ms=ms)
+            self._tell(
+                captured, "unchecked", f"the captured answer is {captured.answer_problem or 'missing'}", ms=ms
+            )
             return
-        self._mapping.learn(turn.method, turn.params, then.get("result"), now.get("result"))
+        self._mapping.learn(captured.method, captured.params, then.get("result"), now.get("result"))
         differences = compare(then, now, self._settings.ignore)
         status = "different" if differences else "same"
-        self._tell(turn, status, None, differences=differences, ms=ms)
+        self._tell(captured, status, None, differences=differences, ms=ms)
 
 
 def _response(method: str, answer: Answer | None) -> Raw:
@@ -358,8 +370,8 @@ async def run_replay(
         return
     most = settings.sessions if math.isinf(settings.speed) else len(dialogues)
     sessions, room = trio.CapacityLimiter(most), trio.CapacityLimiter(IN_FLIGHT)
-    clock = Clock(dialogues[0].moment, trio.current_time(), settings.speed)
-    reach = Reach()
+    clock = Clock(dialogues[0].at, trio.current_time(), settings.speed)
+    reach = Reachability()
     async with trio.open_nursery() as nursery:
         for dialogue in dialogues:
             replay = SessionReplay(dialogue, open_channel, settings, report, room, clock, reach)

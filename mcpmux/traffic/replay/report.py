@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from mcpmux.traffic.reading.dialogue import Turn
+from mcpmux.traffic.reading.dialogue import CapturedRequest
 from mcpmux.traffic.reading.stats import Histogram
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.replay.difference import Difference, Path, show_path
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
     """One request. `ms`: milliseconds until its answer; `reason`: why it failed or was skipped."""
 
     client: str
-    turn: Turn
+    captured: CapturedRequest
     status: Status
     reason: str | None = None
     differences: Sequence[Difference] = ()
@@ -67,7 +67,7 @@ class Report:
     def add(self, outcome: Outcome) -> None:
         """One more request."""
         if outcome.differences:
-            method = outcome.turn.method
+            method = outcome.captured.method
             redacted = [self._redacted(method, found) for found in outcome.differences]
             outcome = outcome._replace(differences=redacted)
         if outcome.reason is not None:
@@ -103,7 +103,7 @@ class Report:
         """The same for each method, in the order of the capture."""
         found: dict[str, Counter[str]] = {}
         for outcome in self._in_order():
-            found.setdefault(outcome.turn.method, Counter())[outcome.status] += 1
+            found.setdefault(outcome.captured.method, Counter())[outcome.status] += 1
         return found
 
     def reasons(self, *statuses: Status) -> Counter[str]:
@@ -114,9 +114,9 @@ class Report:
         """By method, of requests that were answered both times."""
         found: dict[str, Latency] = {}
         for outcome in self._in_order():
-            if outcome.ms is not None and outcome.turn.ms is not None:
-                latency = found.setdefault(outcome.turn.method, Latency(Histogram(), Histogram()))
-                latency.captured.add(outcome.turn.ms)
+            if outcome.ms is not None and outcome.captured.ms is not None:
+                latency = found.setdefault(outcome.captured.method, Latency(Histogram(), Histogram()))
+                latency.captured.add(outcome.captured.ms)
                 latency.now.add(outcome.ms)
         return found
 
@@ -125,7 +125,7 @@ class Report:
         return [outcome for outcome in self._in_order() if outcome.status == "different"]
 
     def _in_order(self) -> list[Outcome]:
-        return sorted(self.outcomes, key=lambda outcome: outcome.turn.place)
+        return sorted(self.outcomes, key=lambda outcome: outcome.captured.position)
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for programs."""
@@ -173,13 +173,13 @@ def _told(histogram: Histogram) -> dict[str, float | None]:
 
 
 def _outcome_as_json(outcome: Outcome) -> dict[str, Any]:
-    turn = outcome.turn
+    captured = outcome.captured
     told: dict[str, Any] = {
         "status": outcome.status,
         "client": outcome.client,
-        "exchange": turn.exchange,
-        "method": turn.method,
-        "target": turn.target,
+        "exchange": captured.exchange,
+        "method": captured.method,
+        "target": captured.target,
         "reason": outcome.reason,
         "differences": [_difference_as_json(found) for found in outcome.differences] or None,
     }
