@@ -90,7 +90,7 @@ class Where:
 
     def summaries(self) -> Iterator[Summary]:
         """All wanted exchanges, as they end; those without an answer at the end."""
-        summarizer = Summarizer(self.filter.watches)
+        summarizer = Summarizer(self.filter.body_tests)
         for record in self.everything():
             yield from filter(self.filter.matches, summarizer.add(record))
         yield from filter(self.filter.matches, summarizer.rest())

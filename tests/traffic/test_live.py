@@ -17,7 +17,7 @@ from mcpmux.traffic.admin.ring import (
     REST,
     ROW_MESSAGES,
     SHARE,
-    Timed,
+    TimedCall,
     measure,
     percentile,
 )
@@ -127,7 +127,7 @@ async def test_an_exchange_that_was_cut_off_is_cancelled():
             raise
     (row,) = rows(traffic)
     assert row.status == "cancelled"
-    assert traffic.ring.touched_since(before)[0] == [row]
+    assert traffic.ring.changed_since(before)[0] == [row]
 
 
 def test_a_client_that_takes_its_request_back_cancels_the_row():
@@ -190,7 +190,7 @@ def test_a_reader_is_told_of_each_message_once_and_how_many_it_missed():
     assert missed == 40
     assert [kept.seq for kept in found] == [45, 46, 47, 48, 49]
     assert position == 49
-    assert ring.touched_since(4)[1] == 40
+    assert ring.changed_since(4)[1] == 40
 
 
 def test_a_listen_that_lasts_does_not_grow_without_bound():
@@ -327,8 +327,8 @@ def test_percentiles_are_durations_that_there_were():
 
 
 def test_durations_are_counted_where_they_belong():
-    timed = [Timed(1000 + i, "docs", "tools/call", float(i), i % 10 == 0) for i in range(100)]
-    older = Timed(999, "docs", "tools/call", 5.0, False)
+    timed = [TimedCall(1000 + i, "docs", "tools/call", float(i), i % 10 == 0) for i in range(100)]
+    older = TimedCall(999, "docs", "tools/call", 5.0, False)
     stats = measure([older, *timed], 2000, 1000, 4)
     (group,) = stats.groups
     assert (group.count, group.errors, group.p50, group.p90, group.most) == (100, 10, 49.0, 89.0, 99.0)
@@ -339,6 +339,6 @@ def test_durations_are_counted_where_they_belong():
 
 
 def test_groups_are_bounded():
-    stats = measure([Timed(1, "docs", f"vendor/{i}", 1.0, False) for i in range(2 * GROUPS)], 2, 2, 1)
+    stats = measure([TimedCall(1, "docs", f"vendor/{i}", 1.0, False) for i in range(2 * GROUPS)], 2, 2, 1)
     assert len(stats.groups) == GROUPS + 1
     assert stats.groups[0].method == REST

@@ -99,8 +99,8 @@ def test_a_watch_hears_any_message_of_an_exchange():
     play = Play()
     play.read()
     play.call()
-    watches = [lambda record: record.leg == "upstream", lambda record: record.kind == "result"]
-    assert [each.heard for each in ended(play.records, Summarizer(watches))] == [{0, 1}, {1}]
+    body_tests = [lambda record: record.leg == "upstream", lambda record: record.kind == "result"]
+    assert [each.passed_tests for each in ended(play.records, Summarizer(body_tests))] == [{0, 1}, {1}]
 
 
 def given_up(play: Play, upstream: str = "docs") -> None:

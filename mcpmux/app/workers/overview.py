@@ -70,12 +70,12 @@ class Overview:
             task_status=task_status,
         )
 
-    async def told(self) -> list[UpstreamState]:
+    async def read_all(self) -> list[UpstreamState]:
         """See `Upstreams`."""
         homes = self._homes.states(self._redactor)
         return merge_upstreams(await self._crew.ask("upstreams"), homes)
 
-    async def told_states(self) -> dict[str, str]:
+    async def read_states(self) -> dict[str, str]:
         """See `Upstreams`."""
         return merge_states((await self._crew.ask("states")).values())
 

@@ -39,7 +39,7 @@ RECENT = 16_384  # messages; some seconds of a flood
 Key = tuple[Leg, str, object]
 
 
-class Kept(msgspec.Struct, frozen=True, gc=False):
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """A message. `size`: on the wire; `observed.data` is empty for one that was too large to keep."""
 
     seq: int
@@ -63,7 +63,7 @@ class Row(msgspec.Struct, gc=False):
     number: int
     exchange: int
     first: Observation
-    messages: list[Kept]
+    messages: list[StoredMessage]
     upstreams: tuple[str, ...] = ()
     status: str = "open"
     code: int | None = None
@@ -83,12 +83,12 @@ class Row(msgspec.Struct, gc=False):
         """How many messages it has had."""
         return len(self.messages) + self.left_out
 
-    def add(self, kept: Kept) -> int:
+    def add(self, stored: StoredMessage) -> int:
         """One more message of it; how much that takes."""
-        observed = kept.observed
+        observed = stored.observed
         weight = MESSAGE_BYTES + len(observed.data)
-        self.messages.append(kept)
-        self.size += kept.size
+        self.messages.append(stored)
+        self.size += stored.size
         self.weight += weight
         upstream = observed.leg.upstream
         if upstream is not None and upstream not in self.upstreams:
@@ -115,7 +115,7 @@ class Row(msgspec.Struct, gc=False):
         gone = self.messages[1:end]
         del self.messages[1:end]
         self.left_out += len(gone)
-        freed = sum(MESSAGE_BYTES + len(kept.observed.data) for kept in gone)
+        freed = sum(MESSAGE_BYTES + len(stored.observed.data) for stored in gone)
         self.weight -= freed
         return freed
 
@@ -160,7 +160,7 @@ class LiveRing:
         if size > self._most_of_message:
             observed = msgspec.structs.replace(observed, data=b"")
         row = self._row_of(observed)
-        self._bytes += row.add(Kept(self.seq, size, observed))
+        self._bytes += row.add(StoredMessage(self.seq, size, observed))
         self._recent.append(row)
         if len(row.messages) > ROW_MESSAGES or row.weight > self._most_of_row:
             self._bytes -= row.shorten()
@@ -199,23 +199,23 @@ class LiveRing:
                 return
             yield row
 
-    def touched_since(self, seq: int) -> tuple[list[Row], int]:
+    def changed_since(self, seq: int) -> tuple[list[Row], int]:
         """The rows that got messages after `seq`, each once, and how many messages were missed."""
         missed = max(0, self.seq - seq - len(self._recent))
         wanted = self.seq - seq - missed
         rows = {row.number: row for row in _last(self._recent, wanted) if row.number in self._rows}
         return list(rows.values()), missed
 
-    def messages_since(self, seq: int, most: int) -> tuple[list[Kept], int, int]:
+    def messages_since(self, seq: int, most: int) -> tuple[list[StoredMessage], int, int]:
         """Messages after `seq`: at most `most`, the number up to which was looked, how many were missed."""
         missed = max(0, self.seq - seq - len(self._recent))
         position = seq + missed
         found = []
         for row in list(_last(self._recent, self.seq - position))[:most]:
             position += 1
-            kept = _find(row, position)
-            if kept is not None:
-                found.append(kept)
+            stored = _find(row, position)
+            if stored is not None:
+                found.append(stored)
         return found, position, missed
 
     def _row_of(self, observed: Observation) -> Row:
@@ -263,11 +263,11 @@ def _last(rows: deque[Row], count: int) -> Iterator[Row]:
     return reversed(found)
 
 
-def _find(row: Row, seq: int) -> Kept | None:
+def _find(row: Row, seq: int) -> StoredMessage | None:
     """A message of a row, while it is here."""
     index = bisect.bisect_left(row.messages, seq, key=_seq_of)
-    kept = row.messages[index] if index < len(row.messages) else None
-    return kept if kept is not None and kept.seq == seq else None
+    stored = row.messages[index] if index < len(row.messages) else None
+    return stored if stored is not None and stored.seq == seq else None
 
 
 # How long things took of late: per upstream and method, and over time. Pure.
@@ -281,7 +281,7 @@ GROUPS = 200  # more pairs of upstream and method than a person reads
 REST = "(others)"
 
 
-class Timed(NamedTuple):
+class TimedCall(NamedTuple):
     """One thing that took time. `at`: when it began, milliseconds since 1970. `upstream` "" is mcpmux."""
 
     at: float
@@ -324,12 +324,12 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     slots: list[Slot]
 
 
-def measure(timed: Iterable[Timed], now: float, window_ms: float, slots: int) -> Stats:
+def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int) -> Stats:
     """What took how long in the window before `now`; what is older is left out. Clocks may differ."""
-    by_pair: dict[tuple[str, str], list[Timed]] = {}
-    by_slot: list[list[Timed]] = [[] for _ in range(slots)]
+    by_pair: dict[tuple[str, str], list[TimedCall]] = {}
+    by_slot: list[list[TimedCall]] = [[] for _ in range(slots)]
     begin, width = now - window_ms, window_ms / slots
-    for each in timed:
+    for each in calls:
         if each.at < begin:
             continue
         pair = (each.upstream, each.method)
@@ -351,7 +351,7 @@ def percentile(ordered: list[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-def _group(upstream: str, method: str, members: list[Timed]) -> Group:
+def _group(upstream: str, method: str, members: list[TimedCall]) -> Group:
     ordered = sorted(each.ms for each in members)
     buckets = [0] * (len(EDGES) + 1)
     for ms in ordered:
@@ -369,7 +369,7 @@ def _group(upstream: str, method: str, members: list[Timed]) -> Group:
     )
 
 
-def _slot(at: float, members: list[Timed]) -> Slot:
+def _slot(at: float, members: list[TimedCall]) -> Slot:
     if not members:
         return Slot(at=at, count=0, errors=0)
     ordered = sorted(each.ms for each in members)

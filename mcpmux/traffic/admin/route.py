@@ -1,4 +1,4 @@
-"""One table of what the admin listener answers. Pure.
+"""One table of what the admin listener answers, and how.
 
 path in the table      "/api/exchanges/{row}"
 path of a request      "/api/exchanges/17"        arguments {"row": "17"}
@@ -8,14 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qs, unquote
 
+import msgspec
+
+from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server_request import HttpRequest
 
+SECURITY: Fields = (
+    (
+        "Content-Security-Policy",
+        "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'",
+    ),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+NO_STORE = ("Cache-Control", "no-store")
+JSON: Fields = (("Content-Type", "application/json"), NO_STORE, *SECURITY)
+TEXT: Fields = (("Content-Type", "text/plain; charset=utf-8"), NO_STORE, *SECURITY)
+
+_encoder = msgspec.json.Encoder()
+
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class HttpExchange:
     """One request that has come in. `path`: the arguments in its path, `query`: the first value of each."""
 
     request: HttpRequest
@@ -23,18 +45,22 @@ class Visit:
     path: Mapping[str, str]
     query: Mapping[str, str]
 
+    async def send(self, value: Any, status: int = 200) -> None:
+        """Answer with JSON."""
+        await self.reply.send(status, JSON, _encoder.encode(value))
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """What is answered where. `open` to everybody who reaches the listener: it must tell nothing."""
 
     path: str
-    handle: Callable[[Visit], Awaitable[None]]
+    handle: Callable[[HttpExchange], Awaitable[None]]
     method: str = "GET"
     open: bool = False
 
 
-class BadQuestion(ValueError):
+class BadRequest(ValueError):
     """A request that cannot be answered as it is; the text is for whoever asked."""
 
 
@@ -89,10 +115,10 @@ def read_query(query: str) -> dict[str, str]:
 
 
 def whole_number(arguments: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
-    """An argument that is a whole number. Raises BadQuestion."""
+    """An argument that is a whole number. Raises BadRequest."""
     text = arguments.get(name, "")
     if not text:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 16 and low <= int(text) <= high):
-        raise BadQuestion(f"`{name}` must be a whole number from {low} to {high}")
+        raise BadRequest(f"`{name}` must be a whole number from {low} to {high}")
     return int(text)

@@ -96,11 +96,11 @@ class UpstreamView:
         """The state of each upstream's shared session."""
         return {name: upstream.state for name, upstream in self._fleet.items()}
 
-    async def told(self) -> list[UpstreamState]:
+    async def read_all(self) -> list[UpstreamState]:
         """See `Upstreams`. Never waits."""
         return self.show()
 
-    async def told_states(self) -> dict[str, str]:
+    async def read_states(self) -> dict[str, str]:
         """See `Upstreams`. Never waits."""
         return self.states
 
@@ -192,11 +192,11 @@ def _calls_itself(info: Any) -> tuple[str | None, str | None]:
 class Upstreams(Protocol):
     """Who tells how the upstreams are; see `UpstreamView`."""
 
-    async def told(self) -> list[UpstreamState]:
+    async def read_all(self) -> list[UpstreamState]:
         """All of them."""
         ...
 
-    async def told_states(self) -> Mapping[str, str]:
+    async def read_states(self) -> Mapping[str, str]:
         """The state of each that is enabled."""
         ...
 

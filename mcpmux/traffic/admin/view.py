@@ -9,17 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 import trio
 
 from mcpmux.protocol.raw_json import Raw
-from mcpmux.traffic.admin.ring import Kept, LiveRing, Row
+from mcpmux.traffic.admin.ring import LiveRing, Row, StoredMessage
 from mcpmux.traffic.capture.message import Run, fingerprint, to_record
 from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.observer import Observation
-from mcpmux.traffic.reading.filter_language import FilterError
 from mcpmux.traffic.reading.filters import Filter, parse_filter
 from mcpmux.traffic.reading.summary import Summary as ExchangeSummary
 from mcpmux.traffic.reading.summary import http_words
@@ -170,9 +168,9 @@ class LiveView:
     async def messages(self, row: Row) -> list[Message]:
         """All messages of a row, the long ones cut."""
         found, total = [], 0
-        for kept in list(row.messages):
+        for stored in list(row.messages):
             limit = BODY_BYTES if total < DETAIL_BYTES else CUT_BYTES
-            message = await self._message(kept, limit)
+            message = await self._message(stored, limit)
             total += len(message.record.message or message.record.text or "")
             found.append(message)
             await trio.lowlevel.checkpoint()
@@ -180,27 +178,27 @@ class LiveView:
 
     async def whole(self, row: Row, seq: int) -> Message | None:
         """One message of a row, uncut; None when it is not here."""
-        for kept in row.messages:
-            if kept.seq == seq:
-                return await self._message(kept, None)
+        for stored in row.messages:
+            if stored.seq == seq:
+                return await self._message(stored, None)
         return None
 
-    async def _message(self, kept: Kept, limit: int | None) -> Message:
-        if len(kept.observed.data) > LARGE:
-            record = await trio.to_thread.run_sync(self.record, kept)
+    async def _message(self, stored: StoredMessage, limit: int | None) -> Message:
+        if len(stored.observed.data) > LARGE:
+            record = await trio.to_thread.run_sync(self.record, stored)
         else:
-            record = self.record(kept)
+            record = self.record(stored)
         cut = limit is not None and record.message is not None and len(record.message) > limit
         if cut:
             beginning = bytes(record.message or b"")[:CUT_BYTES].decode("utf-8", "ignore")
             record = msgspec.structs.replace(record, message=None, text=beginning)
-        return Message(at=self.when(kept.observed.at), record=record, cut=cut, gone=kept.too_large)
+        return Message(at=self.when(stored.observed.at), record=record, cut=cut, gone=stored.too_large)
 
-    def record(self, kept: Kept) -> Record:
+    def record(self, stored: StoredMessage) -> Record:
         """The message as a capture has it; `message` is absent when it was too large to keep."""
-        record = to_record(kept.observed, self._run, kept.seq, self.redactor)
-        if kept.too_large:
-            return msgspec.structs.replace(record, message=None, text=None, size=kept.size)
+        record = to_record(stored.observed, self._run, stored.seq, self.redactor)
+        if stored.too_large:
+            return msgspec.structs.replace(record, message=None, text=None, size=stored.size)
         if record.message is not None and not _is_json(record.message):
             text = bytes(record.message).decode("utf-8", "replace")
             return msgspec.structs.replace(record, message=None, text=text)
@@ -216,17 +214,7 @@ def _is_json(data: Raw) -> bool:
     return True
 
 
-_encoder = msgspec.json.Encoder()
-
-
-def encode(value: Any) -> bytes:
-    """JSON on one line."""
-    return _encoder.encode(value)
-
-
 # The filter language on rows of the ring, as they may be shown: a filter finds no secret either.
-
-__all__ = ["FilterError", "RowFilter", "read_filter"]
 
 
 def read_filter(text: str, now: float) -> Filter | None:
@@ -247,17 +235,17 @@ class RowFilter:
 
     def matches(self, row: Row) -> bool:
         """Whether the row is wanted."""
-        return self._wanted.matches(_Subject(self._view, row, self._heard(row)))
+        return self._wanted.matches(_Subject(self._view, row, self._matched_body_terms(row)))
 
-    def _heard(self, row: Row) -> frozenset[int]:
+    def _matched_body_terms(self, row: Row) -> frozenset[int]:
         """Which of the terms on bodies hold for one of its messages."""
-        missing: dict[int, Callable[..., bool]] = dict(enumerate(self._wanted.watches))
-        for kept in row.messages:
+        missing: dict[int, Callable[..., bool]] = dict(enumerate(self._wanted.body_tests))
+        for stored in row.messages:
             if not missing:
                 break
-            record = self._view.record(kept)
+            record = self._view.record(stored)
             missing = {number: watch for number, watch in missing.items() if not watch(record)}
-        return frozenset(range(len(self._wanted.watches))) - missing.keys()
+        return frozenset(range(len(self._wanted.body_tests))) - missing.keys()
 
 
 class _Subject(ExchangeSummary):
@@ -265,9 +253,9 @@ class _Subject(ExchangeSummary):
 
     __slots__ = ()
 
-    def __init__(self, view: LiveView, row: Row, heard: frozenset[int]) -> None:
+    def __init__(self, view: LiveView, row: Row, passed_tests: frozenset[int]) -> None:
         shown = view.summary(row)
-        messages = [kept.observed for kept in row.messages]
+        messages = [stored.observed for stored in row.messages]
         self.own = row.first.own
         self.run, self.seq, self.exchange = view.run_name, 0, row.exchange
         self.time, self.at = view.time_of(row.first), row.first.at
@@ -293,4 +281,4 @@ class _Subject(ExchangeSummary):
         self.size = row.messages[0].size if row.messages else 0
         self.answer_size = None
         self.messages = row.count
-        self.heard = heard
+        self.passed_tests = passed_tests

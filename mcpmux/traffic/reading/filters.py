@@ -42,11 +42,11 @@ _decoder = msgspec.json.Decoder()
 
 
 class Filter:
-    """All terms must hold. `watches`: the terms on bodies, for a Summarizer that judges exchanges."""
+    """All terms must hold. `body_tests`: the terms on bodies, for a Summarizer that judges exchanges."""
 
-    def __init__(self, terms: tuple[Term, ...], tests: Sequence[Test], watches: Sequence[Test]) -> None:
+    def __init__(self, terms: tuple[Term, ...], tests: Sequence[Test], body_tests: Sequence[Test]) -> None:
         self.terms = terms
-        self.watches = tuple(watches)
+        self.body_tests = tuple(body_tests)
         self._tests = tuple(tests)
 
     def __repr__(self) -> str:
@@ -71,20 +71,20 @@ def parse_filter(text: str, now: datetime) -> Filter:
     """
     terms: list[Term] = []
     tests: list[Test] = []
-    watches: list[Test] = []
+    body_tests: list[Test] = []
     for placed in split_terms(text):
         key = _key_of(placed, text)
         placed = _plain_flag(key, placed)
         term = placed.term._replace(key=key.name)
         _check(key, placed, text)
         if key.sort == "body":
-            test = _heard(_body_test(term), len(watches))
-            watches.append(_body_test(term))
+            test = _heard(_body_test(term), len(body_tests))
+            body_tests.append(_body_test(term))
         else:
             test = _test_of(key, placed, text, now)
         terms.append(term)
         tests.append(_opposite(test) if term.opposite else test)
-    return Filter(tuple(terms), tests, watches)
+    return Filter(tuple(terms), tests, body_tests)
 
 
 def _key_of(placed: Placed, text: str) -> Key:
@@ -219,7 +219,7 @@ def _opposite(test: Test) -> Test:
 
 
 def _heard(test: Test, number: int) -> Test:
-    return lambda subject: number in subject.heard if isinstance(subject, Summary) else test(subject)
+    return lambda subject: number in subject.passed_tests if isinstance(subject, Summary) else test(subject)
 
 
 def _body_test(term: Term) -> Test:

@@ -89,8 +89,8 @@ T = TypeVar("T")
 class Summary:
     """One exchange. Members are named like those of Record; tuples hold the values of both legs.
 
-    `size` is of the client's request, `answer_size` of what it got, `messages` how many were seen. `heard`:
-    which of the Summarizer's watches said yes to one of its messages.
+    `size` is of the client's request, `answer_size` of what it got, `messages` how many there were.
+    `passed_tests`: which of the Summarizer's body tests one of its messages has passed.
     """
 
     __slots__ = (
@@ -103,7 +103,6 @@ class Summary:
         "direction",
         "exchange",
         "failed",
-        "heard",
         "id",
         "kind",
         "leg",
@@ -111,6 +110,7 @@ class Summary:
         "method",
         "ms",
         "own",
+        "passed_tests",
         "peer",
         "redacted",
         "revision",
@@ -148,7 +148,7 @@ class Summary:
         self.answer_size: int | None = None
         self.messages = 0
         self.statuses: tuple[str, ...] = (OPEN,)
-        self.heard: frozenset[int] = frozenset()
+        self.passed_tests: frozenset[int] = frozenset()
         self.withdrawn_at = 0.0
         self._asked: set[tuple[object, object]] = set()  # what upstreams have not answered
         self._withdrawn = 0
@@ -208,10 +208,10 @@ def _with(values: tuple[T, ...], value: T | None) -> tuple[T, ...]:
 
 
 class Summarizer:
-    """See the module. `watches` are asked about every message of an exchange, until they say yes."""
+    """See the module. `body_tests` are made of every message of an exchange, until one passes."""
 
-    def __init__(self, watches: Sequence[Callable[[Record], bool]] = ()) -> None:
-        self._watches = tuple(watches)
+    def __init__(self, body_tests: Sequence[Callable[[Record], bool]] = ()) -> None:
+        self._body_tests = tuple(body_tests)
         self._open: OrderedDict[tuple[str, int], Summary] = OrderedDict()
         self._fading: dict[tuple[str, int], Summary] = {}  # perhaps given up
 
@@ -240,7 +240,7 @@ class Summarizer:
                 del self._open[key]
             elif record.method == m.CANCELLED and record.direction == "out":
                 self._fading[key] = known
-        if self._watches:
+        if self._body_tests:
             self._listen(known, record)
         if key not in self._open:
             yield known
@@ -269,13 +269,13 @@ class Summarizer:
                 yield known
 
     def _listen(self, known: Summary, record: Record) -> None:
-        heard = {
+        passed_tests = {
             number
-            for number, watch in enumerate(self._watches)
-            if number not in known.heard and watch(record)
+            for number, watch in enumerate(self._body_tests)
+            if number not in known.passed_tests and watch(record)
         }
-        if heard:
-            known.heard |= heard
+        if passed_tests:
+            known.passed_tests |= passed_tests
 
 
 def _begins(record: Record) -> bool:

@@ -16,16 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
-from mcpmux.traffic.admin.route import Route, Visit
+from mcpmux.traffic.admin.route import NO_STORE, SECURITY, HttpExchange, Route
 from mcpmux.transports.http.message import Fields
 
 PATH = "/metrics"
 
-_FIELDS: Fields = (
-    ("Content-Type", "text/plain; version=0.0.4; charset=utf-8"),
-    ("Cache-Control", "no-store"),
-    ("X-Content-Type-Options", "nosniff"),
-)
+_FIELDS: Fields = (("Content-Type", "text/plain; version=0.0.4; charset=utf-8"), NO_STORE, *SECURITY)
 
 EVERYWHERE = frozenset({"mcpmux_upstream_up"})
 ANYWHERE = frozenset({"mcpmux_capture_paused", "mcpmux_build_info"})
@@ -38,8 +34,8 @@ Samples = dict[str, float]
 def metrics_route(read: Callable[[], Awaitable[bytes]]) -> Route:
     """A route for `serve_admin`. `read` returns the text."""
 
-    async def handle(visit: Visit) -> None:
-        await visit.reply.send(200, _FIELDS, await read())
+    async def handle(http: HttpExchange) -> None:
+        await http.reply.send(200, _FIELDS, await read())
 
     return Route(PATH, handle)
 
