@@ -25,9 +25,9 @@ from mcpmux.traffic.audit.chain import AuditFiles, AuditUnusable
 from mcpmux.traffic.audit.record import (
     FRAGMENT_LIMIT,
     AuditRecord,
-    Bodies,
     Body,
-    Cleaner,
+    RecordBodies,
+    TextRedactor,
     encode_audit,
     milliseconds,
     when,
@@ -72,20 +72,20 @@ class _FileStore:
         await trio.lowlevel.wait_task_rescheduled(abandon)
 
 
-class _AsItIs:
-    """A Cleaner that knows nothing."""
+class _NoRedaction:
+    """A TextRedactor that knows nothing."""
 
     @property
-    def current(self) -> _AsItIs:
-        """See Cleaner."""
+    def current(self) -> _NoRedaction:
+        """See TextRedactor."""
         return self
 
     def clean(self, text: str) -> str:
-        """See Cleaner."""
+        """See TextRedactor."""
         return text
 
     def leaves_text_unchanged(self, joined: str) -> bool:
-        """See Cleaner."""
+        """See TextRedactor."""
         return True
 
 
@@ -93,7 +93,7 @@ class _AsItIs:
 async def open_audit(
     settings: AuditSettings,
     run: str,
-    cleaner: Cleaner | None = None,
+    cleaner: TextRedactor | None = None,
     wall: Callable[[], float] = time.time,
 ) -> AsyncIterator[Audit | None]:
     """The audit log as configured; None when there is none. `run` names this run in its records.
@@ -114,7 +114,7 @@ async def open_audit(
         reason = (error.strerror or str(error)).lower()
         raise AuditUnusable(f"cannot open the audit log in {directory}: {reason}") from None
     log.info("audit log opened", directory=str(directory), record=files.head.seq, head=files.head.hash)
-    audit = Audit(_FileStore(files), settings, run, cleaner or _AsItIs(), wall)
+    audit = Audit(_FileStore(files), settings, run, cleaner or _NoRedaction(), wall)
     writing = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_write_to_the_end, writing, audit, files, name="audit")
@@ -205,7 +205,7 @@ class _Entry(msgspec.Struct):
         return trio.lowlevel.Abort.SUCCEEDED
 
 
-class _Trouble:
+class _Outage:
     """A time in which the log cannot be written."""
 
     def __init__(self, reason: str, wall: float, clock: float) -> None:
@@ -219,45 +219,50 @@ class Audit:
     """See `recorder.Keeper`. Nothing is written unless `run` runs. `wall` gives seconds since 1970."""
 
     def __init__(
-        self, store: Store, settings: AuditSettings, run: str, cleaner: Cleaner, wall: Callable[[], float]
+        self,
+        store: Store,
+        settings: AuditSettings,
+        run: str,
+        cleaner: TextRedactor,
+        wall: Callable[[], float],
     ) -> None:
         self._store = store
-        self._goes_on = settings.on_full == "continue"
+        self._continues = settings.on_full == "continue"
         self._begins_all = settings.begin == "all"
         self._group_limit = 1 if settings.sync == "always" else GROUP_LIMIT
         self._run = run
         self._wall = wall
-        self._bodies = Bodies(run, cleaner, wall)
+        self._bodies = RecordBodies(run, cleaner, wall)
         self._backlog: deque[_Entry] = deque()
         self._open = 0  # exchanges that were admitted and have not ended
         self._written = 0  # records so far
-        self._trouble: _Trouble | None = None
+        self._outage: _Outage | None = None
         self._work = trio.Event()
-        self._held_back = trio.lowlevel.ParkingLot()  # exchanges that wait for room in the backlog
+        self._parked = trio.lowlevel.ParkingLot()  # exchanges that wait for room in the backlog
         self._closing = False
 
     def __repr__(self) -> str:
-        state = f"failing: {self._trouble.reason}" if self._trouble is not None else "well"
+        state = f"failing: {self._outage.reason}" if self._outage is not None else "well"
         return f"<Audit {self._written} written, {len(self._backlog)} waiting, {state}>"
 
     @property
     def held_back(self) -> int:
         """How many exchanges wait for the disk: with an answer that must be recorded first, or to begin."""
-        return sum(entry.waiter is not None for entry in self._backlog) + len(self._held_back)
+        return sum(entry.waiter is not None for entry in self._backlog) + len(self._parked)
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
         """See ExchangeObserver. Raises RpcError: the log cannot be written."""
-        has_room = self._trouble is None and len(self._backlog) < BACKLOG_LIMIT
+        has_room = self._outage is None and len(self._backlog) < BACKLOG_LIMIT
         if has_room and not self._begins_all and exchange.call.method != m.LISTEN:
             self._open += 1
             return AT_ONCE
         return self._admit(exchange)
 
     async def _admit(self, exchange: Exchange) -> None:
-        while len(self._backlog) >= BACKLOG_LIMIT and self._trouble is None:
-            await self._held_back.park()
-        if self._trouble is not None and not self._goes_on:
-            self._trouble.refused += 1
+        while len(self._backlog) >= BACKLOG_LIMIT and self._outage is None:
+            await self._parked.park()
+        if self._outage is not None and not self._continues:
+            self._outage.refused += 1
             raise self._refusal()
         self._open += 1
         if not self._begins_all and exchange.call.method != m.LISTEN:
@@ -277,7 +282,7 @@ class Audit:
         """
         self._open -= 1
         body = self._bodies.end(exchange, outcome, seconds)
-        entry = self._note(body) if self._trouble is None else self._queue(body)
+        entry = self._add(body) if self._outage is None else self._queue(body)
         is_answer = not isinstance(outcome, BaseException) or isinstance(outcome, RpcError)
         return self._hold(entry, self._withheld) if is_answer else AT_ONCE
 
@@ -312,13 +317,13 @@ class Audit:
 
     def close(self) -> None:
         """Nothing comes any more: write what waits and end."""
-        self._note(encode_audit(AuditRecord(time=self._bodies.now(), kind="close", run=self._run)))
+        self._add(encode_audit(AuditRecord(time=self._bodies.now(), kind="close", run=self._run)))
         self._closing = True
         self._work.set()
 
     @property
     def _reason(self) -> str:
-        return self._trouble.reason if self._trouble is not None else "it failed a moment ago"
+        return self._outage.reason if self._outage is not None else "it failed a moment ago"
 
     def _refusal(self) -> Refused:
         return Refused(BUSY, REFUSED.format(reason=self._reason), "audit")
@@ -328,12 +333,12 @@ class Audit:
 
     def _queue(self, body: Body) -> _Entry | None:
         """None when it is lost."""
-        if self._trouble is not None and self._goes_on and len(self._backlog) >= BACKLOG_LIMIT:
-            self._trouble.lost += 1
+        if self._outage is not None and self._continues and len(self._backlog) >= BACKLOG_LIMIT:
+            self._outage.lost += 1
             return None
-        return self._note(body)
+        return self._add(body)
 
-    def _note(self, body: Body) -> _Entry:
+    def _add(self, body: Body) -> _Entry:
         entry = _Entry(body)
         backlog = self._backlog
         backlog.append(entry)
@@ -343,10 +348,10 @@ class Audit:
 
     async def _hold(self, entry: _Entry | None, refusal: Callable[[], RpcError]) -> None:
         """Wait for an exchange's record. Raises what `refusal` makes if it should be written, and is not."""
-        if entry is not None and not entry.written and self._trouble is None:
+        if entry is not None and not entry.written and self._outage is None:
             entry.waiter = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(entry.leave)
-        if not self._goes_on and (entry is None or not entry.written):
+        if not self._continues and (entry is None or not entry.written):
             raise refusal()
 
     def _succeeded(self, group: Sequence[_Entry]) -> None:
@@ -356,40 +361,40 @@ class Audit:
             if entry.waiter is not None:
                 trio.lowlevel.reschedule(entry.waiter)
         self._written += len(group)
-        trouble, self._trouble = self._trouble, None
-        if trouble is not None:
-            self._tell_gap(trouble, len(group) + len(self._backlog))
-        self._held_back.unpark(count=max(0, BACKLOG_LIMIT - len(self._backlog)))
+        outage, self._outage = self._outage, None
+        if outage is not None:
+            self._record_gap(outage, len(group) + len(self._backlog))
+        self._parked.unpark(count=max(0, BACKLOG_LIMIT - len(self._backlog)))
 
-    def _tell_gap(self, trouble: _Trouble, late: int) -> None:
-        seconds = trio.current_time() - trouble.began
+    def _record_gap(self, outage: _Outage, late: int) -> None:
+        seconds = trio.current_time() - outage.began
         gap = AuditRecord(
             time=self._bodies.now(),
             kind="gap",
             run=self._run,
-            since=when(trouble.wall),
+            since=when(outage.wall),
             ms=milliseconds(seconds),
-            reason=trouble.reason,
-            refused=trouble.refused,
+            reason=outage.reason,
+            refused=outage.refused,
             late=late,
-            lost=trouble.lost,
+            lost=outage.lost,
         )
-        self._note(encode_audit(gap))
-        facts = {"seconds": round(seconds, 1), "refused": trouble.refused, "late": late, "lost": trouble.lost}
+        self._add(encode_audit(gap))
+        facts = {"seconds": round(seconds, 1), "refused": outage.refused, "late": late, "lost": outage.lost}
         log.warning("audit log can be written again", **facts)
 
     def _failed(self, error: OSError) -> None:
         now = trio.current_time()
         reason = (error.strerror or str(error)).lower()
-        if self._trouble is None or now - self._trouble.reminded >= REMIND_SECONDS:
-            policy = "exchanges go on UNAUDITED" if self._goes_on else "exchanges are refused"
+        if self._outage is None or now - self._outage.reminded >= REMIND_SECONDS:
+            policy = "exchanges go on UNAUDITED" if self._continues else "exchanges are refused"
             log.error(f"audit log cannot be written; {policy}", reason=reason, waiting=len(self._backlog))
-            if self._trouble is not None:
-                self._trouble.reminded = now
-        if self._trouble is None:
-            self._trouble = _Trouble(reason, self._wall(), now)
+            if self._outage is not None:
+                self._outage.reminded = now
+        if self._outage is None:
+            self._outage = _Outage(reason, self._wall(), now)
             for entry in self._backlog:
                 waiter, entry.waiter = entry.waiter, None
                 if waiter is not None:
                     trio.lowlevel.reschedule(waiter)
-            self._held_back.unpark_all()
+            self._parked.unpark_all()

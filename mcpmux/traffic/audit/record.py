@@ -76,11 +76,11 @@ Clean = Callable[[str], str]
 """Takes what is secret out of a stranger's text."""
 
 
-class Cleaner(Protocol):
+class TextRedactor(Protocol):
     """Knows what is secret."""
 
     @property
-    def current(self) -> Cleaner:
+    def current(self) -> TextRedactor:
         """What goes by the rules of now; another one when they have been replaced."""
         ...
 
@@ -287,38 +287,38 @@ _FALSE = Raw(b"false")
 _BEHIND = ',"decision":"allowed"%s,"outcome":"answered","ms":%d.%03d,"asked":%d,"answered":%d}'
 _META_BYTES = len(META) + 4  # its name, and what is around it behind another member
 
-_Way = tuple[str, str | None, str, str | None, str]
+_Caller = tuple[str, str | None, str, str | None, str]
 """Who asks, and how: principal, client, transport, revision, method."""
 
 
-class _Asked(NamedTuple):
+class _CallerText(NamedTuple):
     """What records of one way of asking have before and behind `peer`."""
 
     before: str
     behind: str
 
 
-Unclean = tuple[str, str, str]
+UnredactedBody = tuple[str, str, str]
 """A body whose target has not been cleaned: what is before it, the target, and what is behind it."""
 
-Body = bytes | Unclean
+Body = bytes | UnredactedBody
 
 
-class Bodies:
+class RecordBodies:
     """Of the records of one run. `wall` gives seconds since 1970."""
 
-    def __init__(self, run: str, cleaner: Cleaner, wall: Callable[[], float]) -> None:
+    def __init__(self, run: str, cleaner: TextRedactor, wall: Callable[[], float]) -> None:
         self._run = run
         self._cleaner = cleaner
         self._rules = cleaner.current  # what the ways are cleaned by
         self._wall = wall
-        self._ways: dict[_Way, _Asked | None] = {}
+        self._callers: dict[_Caller, _CallerText | None] = {}
         self._names: dict[str, str] = {}
         self._before = f'Z","kind":"exchange","run":{_quote(run)},"exchange":'.replace("%", "%%")
         self._before = '{"time":"%s.%06d' + self._before + '%d,%s"peer":%s,%s'
 
     def __repr__(self) -> str:
-        return f"<Bodies of {self._run} {len(self._ways)} ways>"
+        return f"<RecordBodies of {self._run} {len(self._callers)} ways>"
 
     def now(self) -> str:
         """The time of a record."""
@@ -330,7 +330,7 @@ class Bodies:
 
     def end(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Body:
         """The whole of an exchange that has ended."""
-        body = None if isinstance(outcome, BaseException) else self._put_together(exchange, outcome, seconds)
+        body = None if isinstance(outcome, BaseException) else self._assemble(exchange, outcome, seconds)
         if body is not None:
             return body
         clean = self._cleaner.clean
@@ -352,7 +352,7 @@ class Bodies:
             finished.append((before + _quote(target) + behind).encode())
         return finished
 
-    def _put_together(self, exchange: Exchange, result: Fields, seconds: float) -> Unclean | None:
+    def _assemble(self, exchange: Exchange, result: Fields, seconds: float) -> UnredactedBody | None:
         """None when it has other members than these."""
         kind, error = result.get("resultType"), result.get("isError")
         if (kind is not None and kind != _COMPLETE) or (error is not None and error != _FALSE):
@@ -370,12 +370,12 @@ class Bodies:
         rules = self._cleaner.current
         if rules is not self._rules:
             self._rules = rules
-            self._ways.clear()
-        way = call.principal.name, leg.name, leg.transport, leg.revision, call.method
+            self._callers.clear()
+        caller = call.principal.name, leg.name, leg.transport, leg.revision, call.method
         try:
-            known = self._ways[way]
+            known = self._callers[caller]
         except KeyError:
-            known = self._add_way(way)
+            known = self._add_caller(caller)
         if known is None:
             return None
         upstreams = exchange.upstreams
@@ -397,19 +397,21 @@ class Bodies:
             ),
         )
 
-    def _add_way(self, way: _Way) -> _Asked | None:
+    def _add_caller(self, caller: _Caller) -> _CallerText | None:
         """None when the client is not known well enough, or more is to be told."""
-        principal, client, transport, revision, method = way
+        principal, client, transport, revision, method = caller
         asked = None
         if client and revision is not None and method != m.LISTEN:
             clean = self._rules.clean
             before = f'"principal":{_quote(principal)},' if principal else ""
             spoken = f'"transport":{_quote(transport)},"revision":{_quote(revision)}'
             client, method = cut(clean(client), NAME_LIMIT), cut(clean(method), NAME_LIMIT)
-            asked = _Asked(before, f'"client":{_quote(client)},{spoken},"method":{_quote(method)},"target":')
-        if len(self._ways) >= KEPT:
-            self._ways.clear()
-        self._ways[way] = asked
+            asked = _CallerText(
+                before, f'"client":{_quote(client)},{spoken},"method":{_quote(method)},"target":'
+            )
+        if len(self._callers) >= KEPT:
+            self._callers.clear()
+        self._callers[caller] = asked
         return asked
 
     def _add_names(self, upstreams: Sequence[str]) -> str:

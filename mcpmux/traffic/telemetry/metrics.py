@@ -96,9 +96,9 @@ class Metrics:
         tally[0] += 1
         tally[1] += len(observed.data)
         if observed.kind == "notification":
-            _count(self.notifications, (leg.side, observed.direction, known(observed.method)))
+            _count(self.notifications, (leg.side, observed.direction, method_label(observed.method)))
         elif observed.ms is not None and leg.upstream is not None and observed.direction == "in":
-            self._take_answer(leg.upstream, known(observed.method), observed)
+            self._take_answer(leg.upstream, method_label(observed.method), observed)
 
     def _take_answer(self, upstream: str, method: str, observed: Observation) -> None:
         """An upstream has answered."""
@@ -109,24 +109,24 @@ class Metrics:
 
     async def admit(self, exchange: Exchange) -> None:
         """See ExchangeObserver. Never waits."""
-        _count(self.in_flight, (known(exchange.call.method),))
+        _count(self.in_flight, (method_label(exchange.call.method),))
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
         """See ExchangeObserver. Never waits."""
-        method = known(exchange.call.method)
-        upstream = asked(exchange.upstreams)
+        method = method_label(exchange.call.method)
+        upstream = upstream_label(exchange.upstreams)
         self.in_flight[method,] -= 1
         _count(self.exchanges, (method, upstream, outcome_of(exchange.call.method, outcome)))
         if method != m.LISTEN:
             _histogram(self.durations, (method, upstream)).add(seconds)
 
 
-def known(method: str | None) -> str:
+def method_label(method: str | None) -> str:
     """The method as a label."""
     return method if method is not None and method in METHODS else OTHER
 
 
-def asked(upstreams: Sequence[str]) -> str:
+def upstream_label(upstreams: Sequence[str]) -> str:
     """The upstreams that an exchange has asked, as a label."""
     if len(upstreams) == 1:
         return upstreams[0]
@@ -198,7 +198,7 @@ def outcome_of(method: str, outcome: Fields | BaseException) -> str:
         return CANCELLED
     if isinstance(outcome, BaseException):
         return "broken"
-    if method == m.TOOLS_CALL and says_failed(outcome):
+    if method == m.TOOLS_CALL and is_tool_error(outcome):
         return TOOL_ERROR
     kind = outcome.get("resultType")
     return "input_required" if kind is not None and text_of(kind) == "input_required" else OK
@@ -209,6 +209,6 @@ def class_of(code: int) -> str:
     return _CLASSES.get(code, "error")
 
 
-def says_failed(result: Fields) -> bool:
+def is_tool_error(result: Fields) -> bool:
     """Whether a tool's result says that the tool has failed."""
     return "isError" in result and value_of(result["isError"]) is True

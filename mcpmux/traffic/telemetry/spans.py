@@ -46,7 +46,7 @@ from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.tap import EXCHANGE, TRACE_HEADERS, Leg
 from mcpmux.traffic.capture.message import fingerprint
 from mcpmux.traffic.observer import Exchange, Observation
-from mcpmux.traffic.telemetry.metrics import METHODS, TOOL_ERROR, says_failed
+from mcpmux.traffic.telemetry.metrics import METHODS, TOOL_ERROR, is_tool_error
 from mcpmux.traffic.telemetry.tracing import (
     Context,
     baggage_to_pass,
@@ -64,7 +64,7 @@ BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 _W3C = TraceContextTextMapPropagator()
 
 
-class _Open(NamedTuple):
+class _OpenSpan(NamedTuple):
     """A span that has begun. `baggage`: what the client sent along."""
 
     span: Span
@@ -72,14 +72,14 @@ class _Open(NamedTuple):
     baggage: Context
 
 
-class _Asked(NamedTuple):
+class _UpstreamCall(NamedTuple):
     """What a task is asking an upstream."""
 
     span: Span
     method: str
 
 
-_ASKED: ContextVar[_Asked | None] = ContextVar("asked", default=None)
+_UPSTREAM_CALL: ContextVar[_UpstreamCall | None] = ContextVar("asked", default=None)
 
 
 class Spans:
@@ -102,7 +102,7 @@ class Spans:
         self._describe = Describer(clean, servers)
         self._clock = clock
         self._propagate = propagate
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenSpan] = {}
         self._arrived: OrderedDict[int, Id] = OrderedDict()
         self._server_names, self._client_names = Names(), Names()
         self._server_duration = _duration(meter, "server")
@@ -124,15 +124,15 @@ class Spans:
             if len(self._arrived) > ARRIVED_LIMIT:
                 self._arrived.popitem(last=False)
         elif observed.leg.side == "upstream" and observed.direction == "out":
-            asked = _ASKED.get()
+            asked = _UPSTREAM_CALL.get()
             if asked is not None and asked.method == observed.method and asked.span.is_recording():
                 asked.span.set_attribute("jsonrpc.request.id", str(observed.id))
 
     async def admit(self, exchange: Exchange) -> None:
         """See ExchangeObserver. Never waits."""
         call = exchange.call
-        said, sent = context_in_meta(call.meta), context_in_headers(exchange.headers)
-        parent, ambient = _extract(said), _extract(sent)
+        meta_context, header_context = context_in_meta(call.meta), context_in_headers(exchange.headers)
+        parent, ambient = _extract(meta_context), _extract(header_context)
         links = [Link(ambient)] if parent is not None and ambient is not None and ambient != parent else None
         attributes = {**self._describe.attributes(exchange.leg, call), "mcpmux.exchange": exchange.number}
         if (request_id := self._arrived.pop(exchange.number, None)) is not None:
@@ -144,8 +144,8 @@ class Spans:
             attributes=attributes,
             links=links,
         )
-        baggage = baggage_to_pass(said) or baggage_to_pass(sent)
-        self._open[exchange.number] = _Open(span, attributes, baggage)
+        baggage = baggage_to_pass(meta_context) or baggage_to_pass(header_context)
+        self._open[exchange.number] = _OpenSpan(span, attributes, baggage)
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
         """See ExchangeObserver. Never waits."""
@@ -166,7 +166,7 @@ class Spans:
             kind=SpanKind.CLIENT,
             attributes=attributes,
         )
-        asked = _ASKED.set(_Asked(span, call.method))
+        asked = _UPSTREAM_CALL.set(_UpstreamCall(span, call.method))
         headers = TRACE_HEADERS.set(TRACE_HEADERS.get())
         if self._propagate:
             context = {**_inject(span), **above.baggage}
@@ -182,8 +182,8 @@ class Spans:
             raise
         finally:
             TRACE_HEADERS.reset(headers)
-            _ASKED.reset(asked)
-            failed = self._end(_Open(span, attributes, above.baggage), leg, call.method, outcome)
+            _UPSTREAM_CALL.reset(asked)
+            failed = self._end(_OpenSpan(span, attributes, above.baggage), leg, call.method, outcome)
             self._client_duration.record(
                 self._clock() - began, measured(attributes, failed, self._client_names)
             )
@@ -194,7 +194,7 @@ class Spans:
             found.span.end()
         self._open.clear()
 
-    def _end(self, done: _Open, leg: Leg, method: str, outcome: Fields | BaseException) -> str | None:
+    def _end(self, done: _OpenSpan, leg: Leg, method: str, outcome: Fields | BaseException) -> str | None:
         """End a span with how its operation went; the kind of error, None for none."""
         span, error = done.span, error_type(method, outcome)
         for key, value in self._describe.of_session(leg).items():
@@ -224,7 +224,7 @@ def error_type(method: str, outcome: Fields | BaseException) -> str | None:
         return "timeout"
     if isinstance(outcome, BaseException):
         return type(outcome).__name__
-    return TOOL_ERROR if method == m.TOOLS_CALL and says_failed(outcome) else None
+    return TOOL_ERROR if method == m.TOOLS_CALL and is_tool_error(outcome) else None
 
 
 def _extract(context: Context) -> SpanContext | None:
