@@ -28,11 +28,12 @@ from mcpmux.printable import printable
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.traffic.capture.files import BadLine, expand_paths, read_files
 from mcpmux.traffic.reading.dialogue import Dialogue, Reading, SideName
+from mcpmux.traffic.reading.stats import PERCENTILES
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.replay.difference import Difference, Pattern, show_path
 from mcpmux.traffic.replay.mapping import KINDS
 from mcpmux.traffic.replay.replay import run_replay
-from mcpmux.traffic.replay.report import PERCENTILES, STATUSES, Outcome, Report, Status, count_text
+from mcpmux.traffic.replay.report import STATUSES, Outcome, Report, Status, count_text
 from mcpmux.traffic.replay.settings import Settings, replayable, why_not
 
 # What `traffic replay` and `traffic mock` have in common: a capture, and whose requests in it are meant.

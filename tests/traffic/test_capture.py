@@ -22,8 +22,9 @@ from mcpmux.protocol.call import Call
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.capture import capture as capture_module
 from mcpmux.traffic.capture import sink as capture_sink
-from mcpmux.traffic.capture.capture import CaptureUnusable, Capturing, Run, open_capture, to_record
+from mcpmux.traffic.capture.capture import CaptureUnusable, Capturing, open_capture
 from mcpmux.traffic.capture.files import CaptureWriter, find_files, read_files
+from mcpmux.traffic.capture.message import Run, to_record
 from mcpmux.traffic.correlation import Correlator
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import Record, decode_record, encode_record

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from mcpmux.traffic.reading import summary
-from mcpmux.traffic.reading.summary import Summarizer, Summary
+from mcpmux.traffic.reading.summary import ExchangeSummary, Summarizer
 from mcpmux.traffic.record import Record
 from tests.traffic.made import Play
 
 
-def ended(records: list[Record], summarizer: Summarizer | None = None) -> list[Summary]:
+def ended(records: list[Record], summarizer: Summarizer | None = None) -> list[ExchangeSummary]:
     summarizer = summarizer or Summarizer()
     return [each for record in records for each in summarizer.add(record)]
 

@@ -43,7 +43,7 @@ from mcpmux.traffic.admin.view import (
     LiveView,
     Matches,
     RowFilter,
-    Summary,
+    RowSummary,
     read_filter,
 )
 from mcpmux.traffic.reading.filter_language import FilterError
@@ -268,7 +268,7 @@ def _number(row: Row) -> int:
     return row.number
 
 
-def _rows_event(view: LiveView, rows: list[Summary], gone: list[int], skipped: int) -> bytes:
+def _rows_event(view: LiveView, rows: list[RowSummary], gone: list[int], skipped: int) -> bytes:
     ring = view.ring
     data = {
         "rows": rows,

@@ -6,6 +6,7 @@ path of a request      "/api/exchanges/17"        arguments {"row": "17"}
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,7 @@ JSON: Fields = (("Content-Type", "application/json"), NO_STORE, *SECURITY)
 TEXT: Fields = (("Content-Type", "text/plain; charset=utf-8"), NO_STORE, *SECURITY)
 
 _encoder = msgspec.json.Encoder()
+_ARGUMENT = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +71,10 @@ class Routes:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._exact: dict[str, list[Route]] = {}
-        self._patterns: list[tuple[list[str], Route]] = []
+        self._patterns: list[tuple[re.Pattern[str], Route]] = []
         for route in routes:
             if "{" in route.path:
-                self._patterns.append((route.path.split("/"), route))
+                self._patterns.append((re.compile(_ARGUMENT.sub(r"(?P<\1>[^/]*)", route.path)), route))
             else:
                 self._exact.setdefault(route.path, []).append(route)
 
@@ -83,30 +85,17 @@ class Routes:
         """The routes for a path, one for each method, with the arguments in the path."""
         if path in self._exact:
             return [(route, {}) for route in self._exact[path]]
-        parts = path.split("/")
-        found = []
-        for pattern, route in self._patterns:
-            arguments = _match(pattern, parts)
-            if arguments is not None:
-                found.append((route, arguments))
-        return found
+        matches = ((pattern.fullmatch(path), route) for pattern, route in self._patterns)
+        return [
+            (route, {name: unquote(value) for name, value in match.groupdict().items()})
+            for match, route in matches
+            if match is not None
+        ]
 
     def allowed(self, path: str) -> str:
         """The methods that a path is for, as the header `Allow` has them."""
         methods = dict.fromkeys(route.method for route, _ in self.find(path))
         return ", ".join("GET, HEAD" if method == "GET" else method for method in methods)
-
-
-def _match(pattern: list[str], parts: list[str]) -> dict[str, str] | None:
-    if len(pattern) != len(parts):
-        return None
-    arguments = {}
-    for expected, part in zip(pattern, parts, strict=True):
-        if expected.startswith("{"):
-            arguments[expected[1:-1]] = unquote(part)
-        elif expected != part:
-            return None
-    return arguments
 
 
 def read_query(query: str) -> dict[str, str]:

@@ -19,8 +19,7 @@ from mcpmux.traffic.capture.message import Run, fingerprint, to_record
 from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.reading.filters import Filter, parse_filter
-from mcpmux.traffic.reading.summary import Summary as ExchangeSummary
-from mcpmux.traffic.reading.summary import http_words
+from mcpmux.traffic.reading.summary import ExchangeSummary, http_words
 from mcpmux.traffic.record import Record
 from mcpmux.traffic.redaction.redactor import Redactor
 
@@ -33,7 +32,7 @@ DETAIL_BYTES = 8 * 2**20  # of all messages in one answer; of the later ones the
 LARGE = 64 * 2**10  # bytes; from here on a message is redacted in a thread
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class RowSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A row as the list shows it; see `live.Row`. `leg`: where it began. `left_out`: messages not kept."""
 
     row: int
@@ -72,7 +71,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     `messages`: how many had passed when it was begun; a stream goes on from there.
     """
 
-    rows: list[Summary]
+    rows: list[RowSummary]
     before: int | None
     first: int
     last: int
@@ -107,12 +106,12 @@ class LiveView:
         """A reading of the recorder's clock as milliseconds since 1970."""
         return round((self._run.wall + clock - self._run.clock) * 1000, 3)
 
-    def summary(self, row: Row) -> Summary:
+    def summary(self, row: Row) -> RowSummary:
         """The row, redacted. What it is about is read once."""
         if row.shown is None:
             row.shown = self._shown(row)
         leg = row.first.leg
-        return Summary(
+        return RowSummary(
             row=row.number,
             at=self.when(row.first.at),
             leg=leg.side,
@@ -147,7 +146,7 @@ class LiveView:
     async def find(self, matches: Matches | None, before: int | None, most: int) -> Found:
         """The newest rows before a row number (None: of all) that match. Looks for a bounded time only."""
         ring = self.ring
-        rows: list[Summary] = []
+        rows: list[RowSummary] = []
         messages = ring.seq
         position = ring.last + 1 if before is None else before
         until = trio.current_time() + SCAN_SECONDS
@@ -235,7 +234,7 @@ class RowFilter:
 
     def matches(self, row: Row) -> bool:
         """Whether the row is wanted."""
-        return self._wanted.matches(_Subject(self._view, row, self._matched_body_terms(row)))
+        return self._wanted.matches(_exchange_summary(self._view, row, self._matched_body_terms(row)))
 
     def _matched_body_terms(self, row: Row) -> frozenset[int]:
         """Which of the terms on bodies hold for one of its messages."""
@@ -248,37 +247,41 @@ class RowFilter:
         return frozenset(range(len(self._wanted.body_tests))) - missing.keys()
 
 
-class _Subject(ExchangeSummary):
+def _exchange_summary(view: LiveView, row: Row, passed_tests: frozenset[int]) -> ExchangeSummary:
     """A row in the words of filters."""
-
-    __slots__ = ()
-
-    def __init__(self, view: LiveView, row: Row, passed_tests: frozenset[int]) -> None:
-        shown = view.summary(row)
-        messages = [stored.observed for stored in row.messages]
-        self.own = row.first.own
-        self.run, self.seq, self.exchange = view.run_name, 0, row.exchange
-        self.time, self.at = view.time_of(row.first), row.first.at
-        self.kind = "exchange" if row.exchange else row.first.kind
-        self.method, self.client, self.revision = shown.method, shown.client, shown.revision
-        self.id = row.first.id
-        self.target = (shown.target,) if shown.target is not None else ()
-        self.upstream = row.upstreams
-        self.leg = tuple({observed.leg.side: None for observed in messages})
-        self.direction = tuple({observed.direction: None for observed in messages})
-        self.peer = tuple({observed.leg.peer: None for observed in messages})
-        self.transport = tuple({observed.leg.transport: None for observed in messages})
-        session = row.first.leg.session
-        self.session = fingerprint(session) if session is not None else None
-        self.status = row.http
-        words = (row.status,) if row.status != "note" else ()
-        self.statuses = (
+    shown = view.summary(row)
+    messages = [stored.observed for stored in row.messages]
+    session = row.first.leg.session
+    words = (row.status,) if row.status != "note" else ()
+    return ExchangeSummary(
+        own=row.first.own,
+        run=view.run_name,
+        seq=0,
+        exchange=row.exchange,
+        time=view.time_of(row.first),
+        at=row.first.at,
+        kind="exchange" if row.exchange else row.first.kind,
+        method=shown.method,
+        client=shown.client,
+        revision=shown.revision,
+        id=row.first.id,
+        target=(shown.target,) if shown.target is not None else (),
+        upstream=row.upstreams,
+        leg=tuple({observed.leg.side: None for observed in messages}),
+        direction=tuple({observed.direction: None for observed in messages}),
+        peer=tuple({observed.leg.peer: None for observed in messages}),
+        transport=tuple({observed.leg.transport: None for observed in messages}),
+        session=fingerprint(session) if session is not None else None,
+        status=row.http,
+        statuses=(
             *(word for word in words if word != "ok" or not http_words(row.http)),
             *http_words(row.http),
-        )
-        self.code, self.failed, self.ms = row.code, row.status == "tool-error", row.ms
-        self.redacted = 1 if row.redacted else None
-        self.size = row.messages[0].size if row.messages else 0
-        self.answer_size = None
-        self.messages = row.count
-        self.passed_tests = passed_tests
+        ),
+        code=row.code,
+        failed=row.status == "tool-error",
+        ms=row.ms,
+        redacted=1 if row.redacted else None,
+        size=row.messages[0].size if row.messages else 0,
+        messages=row.count,
+        passed_tests=passed_tests,
+    )

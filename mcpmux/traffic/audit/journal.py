@@ -27,12 +27,12 @@ from mcpmux.traffic.audit.record import (
     AuditRecord,
     Body,
     RecordBodies,
-    TextRedactor,
     encode_audit,
     milliseconds,
     when,
 )
 from mcpmux.traffic.observer import Exchange
+from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.inline import AT_ONCE
 
 if TYPE_CHECKING:
@@ -72,28 +72,11 @@ class _FileStore:
         await trio.lowlevel.wait_task_rescheduled(abandon)
 
 
-class _NoRedaction:
-    """A TextRedactor that knows nothing."""
-
-    @property
-    def current(self) -> _NoRedaction:
-        """See TextRedactor."""
-        return self
-
-    def clean(self, text: str) -> str:
-        """See TextRedactor."""
-        return text
-
-    def leaves_text_unchanged(self, joined: str) -> bool:
-        """See TextRedactor."""
-        return True
-
-
 @asynccontextmanager
 async def open_audit(
     settings: AuditSettings,
     run: str,
-    cleaner: TextRedactor | None = None,
+    redactor: Redactor | None = None,
     wall: Callable[[], float] = time.time,
 ) -> AsyncIterator[Audit | None]:
     """The audit log as configured; None when there is none. `run` names this run in its records.
@@ -114,7 +97,7 @@ async def open_audit(
         reason = (error.strerror or str(error)).lower()
         raise AuditUnusable(f"cannot open the audit log in {directory}: {reason}") from None
     log.info("audit log opened", directory=str(directory), record=files.head.seq, head=files.head.hash)
-    audit = Audit(_FileStore(files), settings, run, cleaner or _NoRedaction(), wall)
+    audit = Audit(_FileStore(files), settings, run, redactor or Redactor(), wall)
     writing = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_write_to_the_end, writing, audit, files, name="audit")
@@ -223,7 +206,7 @@ class Audit:
         store: Store,
         settings: AuditSettings,
         run: str,
-        cleaner: TextRedactor,
+        redactor: Redactor,
         wall: Callable[[], float],
     ) -> None:
         self._store = store
@@ -232,7 +215,7 @@ class Audit:
         self._group_limit = 1 if settings.sync == "always" else GROUP_LIMIT
         self._run = run
         self._wall = wall
-        self._bodies = RecordBodies(run, cleaner, wall)
+        self._bodies = RecordBodies(run, redactor, wall)
         self._backlog: deque[_Entry] = deque()
         self._open = 0  # exchanges that were admitted and have not ended
         self._written = 0  # records so far

@@ -51,7 +51,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring as _quote
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 import trio
@@ -66,6 +66,7 @@ from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.tap import name_in
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.record import MICROS, micros_of, rfc3339, second_of
+from mcpmux.traffic.redaction.redactor import Redactor
 
 TEXT_LIMIT = 2048  # characters of a target
 NAME_LIMIT = 200  # characters of a client's name or a method
@@ -74,24 +75,6 @@ FRAGMENT_LIMIT = 4096  # bytes of a torn line; records are rarely longer
 
 Clean = Callable[[str], str]
 """Takes what is secret out of a stranger's text."""
-
-
-class TextRedactor(Protocol):
-    """Knows what is secret."""
-
-    @property
-    def current(self) -> TextRedactor:
-        """What goes by the rules of now; another one when they have been replaced."""
-        ...
-
-    def clean(self, text: str) -> str:
-        """See Clean."""
-        ...
-
-    def leaves_text_unchanged(self, joined: str) -> bool:
-        """Whether it is plain to see that `clean` leaves each of the texts that are joined as it is."""
-        ...
-
 
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
@@ -280,7 +263,7 @@ def _error_size(error: RpcError) -> int:
 # here, from parts that are the same for many; what these say, and how every other exchange is written, is
 # known to `record`. Either way gives the same record.
 
-KEPT = 256  # ways of asking, and names of upstreams, that are kept as they are written
+KEPT = 256  # callers, and names of upstreams, that are kept as they are written
 
 _COMPLETE = Raw(b'"complete"')
 _FALSE = Raw(b"false")
@@ -292,14 +275,14 @@ _Caller = tuple[str, str | None, str, str | None, str]
 
 
 class _CallerText(NamedTuple):
-    """What records of one way of asking have before and behind `peer`."""
+    """What records of one caller have before and behind `peer`."""
 
     before: str
     behind: str
 
 
 UnredactedBody = tuple[str, str, str]
-"""A body whose target has not been cleaned: what is before it, the target, and what is behind it."""
+"""A body whose target has not been redacted: what is before it, the target, and what is behind it."""
 
 Body = bytes | UnredactedBody
 
@@ -307,10 +290,10 @@ Body = bytes | UnredactedBody
 class RecordBodies:
     """Of the records of one run. `wall` gives seconds since 1970."""
 
-    def __init__(self, run: str, cleaner: TextRedactor, wall: Callable[[], float]) -> None:
+    def __init__(self, run: str, redactor: Redactor, wall: Callable[[], float]) -> None:
         self._run = run
-        self._cleaner = cleaner
-        self._rules = cleaner.current  # what the ways are cleaned by
+        self._redactor = redactor
+        self._rules = redactor.current  # what the callers' texts were redacted by
         self._wall = wall
         self._callers: dict[_Caller, _CallerText | None] = {}
         self._names: dict[str, str] = {}
@@ -318,7 +301,7 @@ class RecordBodies:
         self._before = '{"time":"%s.%06d' + self._before + '%d,%s"peer":%s,%s'
 
     def __repr__(self) -> str:
-        return f"<RecordBodies of {self._run} {len(self._callers)} ways>"
+        return f"<RecordBodies of {self._run} {len(self._callers)} callers>"
 
     def now(self) -> str:
         """The time of a record."""
@@ -326,20 +309,20 @@ class RecordBodies:
 
     def begin(self, exchange: Exchange) -> bytes:
         """Who asks what, before anything is done."""
-        return encode_audit(begin_record(exchange, self.now(), self._run, self._cleaner.clean))
+        return encode_audit(begin_record(exchange, self.now(), self._run, self._redactor.clean))
 
     def end(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Body:
         """The whole of an exchange that has ended."""
         body = None if isinstance(outcome, BaseException) else self._assemble(exchange, outcome, seconds)
         if body is not None:
             return body
-        clean = self._cleaner.clean
+        clean = self._redactor.clean
         return encode_audit(end_record(exchange, outcome, seconds, self.now(), self._run, clean))
 
     def finish(self, bodies: Sequence[Body]) -> list[bytes]:
-        """The same with clean targets: one look at all of them costs less than one at each."""
+        """The same with redacted targets: one look at all of them costs less than one at each."""
         targets = [body[1] for body in bodies if not isinstance(body, bytes)]
-        rules = self._cleaner.current
+        rules = self._redactor.current
         is_clean = rules.leaves_text_unchanged("\n".join(targets))
         finished = []
         for body in bodies:
@@ -367,7 +350,7 @@ class RecordBodies:
         target = text_of(about)
         if about is None or target is None or len(target) > TEXT_LIMIT:
             return None
-        rules = self._cleaner.current
+        rules = self._redactor.current
         if rules is not self._rules:
             self._rules = rules
             self._callers.clear()

@@ -24,12 +24,10 @@ import trio
 from mcpmux.config.traffic import Capture
 from mcpmux.errors import McpmuxError
 from mcpmux.traffic.capture.files import CaptureWriter, Stopped, sweep
-from mcpmux.traffic.capture.message import Run, to_record
+from mcpmux.traffic.capture.message import Run
 from mcpmux.traffic.capture.sink import CaptureSink, Levels, reason_of
 from mcpmux.traffic.observer import ExchangeObserver
 from mcpmux.traffic.redaction.redactor import Redactor
-
-__all__ = ["CaptureSink", "Capturing", "Run", "open_capture", "to_record"]
 
 log = structlog.get_logger()
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from mcpmux.errors import McpmuxError
 from mcpmux.mux.glob import Glob
-from mcpmux.traffic.reading.summary import BAD_HTTP, WORDS, Summary, statuses_of
+from mcpmux.traffic.reading.summary import BAD_HTTP, WORDS, ExchangeSummary, statuses_of
 from mcpmux.traffic.record import Record
 
 OPERATORS = ("!=", "!~", ">=", "<=", "=", "~", ">", "<")
@@ -162,7 +162,7 @@ def _read_value(text: str, at: int) -> tuple[Glob, int]:
 # `KEYS` is the table that `--help` shows. Values are read once; times are relative to a `now` that is
 # handed in.
 
-Subject: TypeAlias = Record | Summary
+Subject: TypeAlias = Record | ExchangeSummary
 
 ORDERED = frozenset({">", ">=", "<", "<="})
 TIME_LENGTH = len("2026-11-21T12:00:00.000000")

@@ -32,7 +32,7 @@ from mcpmux.traffic.reading.filter_language import (
     print_terms,
     split_terms,
 )
-from mcpmux.traffic.reading.summary import Summary
+from mcpmux.traffic.reading.summary import ExchangeSummary
 from mcpmux.traffic.record import Record
 
 Test: TypeAlias = Callable[[Subject], bool]
@@ -219,7 +219,9 @@ def _opposite(test: Test) -> Test:
 
 
 def _heard(test: Test, number: int) -> Test:
-    return lambda subject: number in subject.passed_tests if isinstance(subject, Summary) else test(subject)
+    return lambda subject: (
+        number in subject.passed_tests if isinstance(subject, ExchangeSummary) else test(subject)
+    )
 
 
 def _body_test(term: Term) -> Test:

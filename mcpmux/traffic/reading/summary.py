@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
+from attrs import define, field
 
 from mcpmux.protocol import method as m
 from mcpmux.traffic.record import Record
@@ -86,76 +87,65 @@ VALUES_LIMIT = 16  # different upstreams or targets of one exchange that are tol
 T = TypeVar("T")
 
 
-class Summary:
+@define(eq=False, repr=False, kw_only=True)
+class ExchangeSummary:
     """One exchange. Members are named like those of Record; tuples hold the values of both legs.
 
     `size` is of the client's request, `answer_size` of what it got, `messages` how many there were.
     `passed_tests`: which of the Summarizer's body tests one of its messages has passed.
     """
 
-    __slots__ = (
-        "_asked",
-        "_withdrawn",
-        "answer_size",
-        "at",
-        "client",
-        "code",
-        "direction",
-        "exchange",
-        "failed",
-        "id",
-        "kind",
-        "leg",
-        "messages",
-        "method",
-        "ms",
-        "own",
-        "passed_tests",
-        "peer",
-        "redacted",
-        "revision",
-        "run",
-        "seq",
-        "session",
-        "size",
-        "status",
-        "statuses",
-        "target",
-        "time",
-        "transport",
-        "upstream",
-        "withdrawn_at",
-    )
+    run: str
+    seq: int
+    exchange: int | None
+    time: str
+    at: float
+    method: str | None
+    id: int | str | None
+    size: int
+    kind: str = "exchange"
+    own: bool = False
+    client: str | None = None
+    session: str | None = None
+    revision: str | None = None
+    leg: tuple[str, ...] = ()
+    direction: tuple[str, ...] = ()
+    peer: tuple[str, ...] = ()
+    transport: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    upstream: tuple[str, ...] = ()
+    code: int | None = None
+    status: int | None = None
+    failed: bool | None = None
+    redacted: int | None = None
+    ms: float | None = None
+    answer_size: int | None = None
+    messages: int = 0
+    statuses: tuple[str, ...] = (OPEN,)
+    passed_tests: frozenset[int] = frozenset()
+    withdrawn_at: float = 0.0
+    _unanswered: set[tuple[object, object]] = field(factory=set)
+    _withdrawn: int = 0
 
-    def __init__(self, asked: Record) -> None:
-        self.kind = "exchange"
-        self.own = False
-        self.run, self.seq, self.exchange = asked.run, asked.seq, asked.exchange
-        self.time, self.at, self.method, self.id = asked.time, asked.at, asked.method, asked.id
-        self.client, self.session, self.revision = asked.client, asked.session, asked.revision
-        self.leg: tuple[str, ...] = ("client",)
-        self.direction: tuple[str, ...] = ()
-        self.peer: tuple[str, ...] = ()
-        self.transport: tuple[str, ...] = ()
-        self.target: tuple[str, ...] = ()
-        self.upstream: tuple[str, ...] = ()
-        self.code: int | None = None
-        self.status: int | None = None
-        self.failed: bool | None = None
-        self.redacted: int | None = None
-        self.ms: float | None = None
-        self.size = asked.size
-        self.answer_size: int | None = None
-        self.messages = 0
-        self.statuses: tuple[str, ...] = (OPEN,)
-        self.passed_tests: frozenset[int] = frozenset()
-        self.withdrawn_at = 0.0
-        self._asked: set[tuple[object, object]] = set()  # what upstreams have not answered
-        self._withdrawn = 0
-        self.add(asked)
+    @classmethod
+    def begin(cls, asked: Record) -> ExchangeSummary:
+        """One that begins with a client's request."""
+        summary = cls(
+            run=asked.run,
+            seq=asked.seq,
+            exchange=asked.exchange,
+            time=asked.time,
+            at=asked.at,
+            method=asked.method,
+            id=asked.id,
+            size=asked.size,
+            session=asked.session,
+        )
+        summary.add(asked)
+        return summary
 
     def __repr__(self) -> str:
-        return f"<Summary {self.exchange} {self.method} {self.statuses}>"
+        return f"<ExchangeSummary {self.exchange} {self.method} {self.statuses}>"
 
     def add(self, record: Record) -> None:
         """One more of its messages."""
@@ -173,7 +163,6 @@ class Summary:
             self.client = record.client
         if record.leg == "client" and self.revision is None:
             self.revision = record.revision
-
         if record.leg == "upstream":
             self._follow(record)
 
@@ -184,14 +173,14 @@ class Summary:
                 self.withdrawn_at = record.at
         elif record.kind == "request":
             if record.direction == "out":
-                self._asked.add((record.peer, record.id))
+                self._unanswered.add((record.peer, record.id))
         elif is_answer(record) and record.direction == "in":
-            self._asked.discard((record.peer, record.id))
+            self._unanswered.discard((record.peer, record.id))
 
     @property
     def given_up(self) -> bool:
         """Whether mcpmux waits for no upstream any more, as it has taken back what is not answered."""
-        return 0 < self._withdrawn >= len(self._asked) and self.method != m.LISTEN
+        return 0 < self._withdrawn >= len(self._unanswered) and self.method != m.LISTEN
 
     def end(self, answer: Record) -> None:
         """What the client got."""
@@ -212,13 +201,13 @@ class Summarizer:
 
     def __init__(self, body_tests: Sequence[Callable[[Record], bool]] = ()) -> None:
         self._body_tests = tuple(body_tests)
-        self._open: OrderedDict[tuple[str, int], Summary] = OrderedDict()
-        self._fading: dict[tuple[str, int], Summary] = {}  # perhaps given up
+        self._open: OrderedDict[tuple[str, int], ExchangeSummary] = OrderedDict()
+        self._fading: dict[tuple[str, int], ExchangeSummary] = {}  # perhaps given up
 
     def __repr__(self) -> str:
         return f"<Summarizer {len(self._open)} open>"
 
-    def add(self, record: Record) -> Iterator[Summary]:
+    def add(self, record: Record) -> Iterator[ExchangeSummary]:
         """The exchanges that are over with this message."""
         if self._fading:
             yield from self._given_up(record)
@@ -229,7 +218,7 @@ class Summarizer:
         if known is None:
             if not _begins(record):
                 return
-            known = self._open[key] = Summary(record)
+            known = self._open[key] = ExchangeSummary.begin(record)
         elif _ends(record):
             known.end(record)
             del self._open[key]
@@ -247,7 +236,7 @@ class Summarizer:
         elif len(self._open) > OPEN_LIMIT:
             yield self._open.popitem(last=False)[1]
 
-    def rest(self) -> list[Summary]:
+    def rest(self) -> list[ExchangeSummary]:
         """The exchanges without an answer, oldest first; they are forgotten."""
         left = list(self._open.values())
         self._open.clear()
@@ -257,7 +246,7 @@ class Summarizer:
                 each.statuses = (CANCELLED,)
         return left
 
-    def _given_up(self, record: Record) -> Iterator[Summary]:
+    def _given_up(self, record: Record) -> Iterator[ExchangeSummary]:
         """Those that had their time to be answered, the first ones first."""
         for key, known in list(self._fading.items()):
             if known.run != record.run or record.at - known.withdrawn_at <= GRACE:
@@ -268,7 +257,7 @@ class Summarizer:
                 del self._open[key]
                 yield known
 
-    def _listen(self, known: Summary, record: Record) -> None:
+    def _listen(self, known: ExchangeSummary, record: Record) -> None:
         passed_tests = {
             number
             for number, watch in enumerate(self._body_tests)

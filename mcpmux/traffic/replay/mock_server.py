@@ -98,8 +98,6 @@ class Mock:
 
     def find(self, call: Call, revision: str) -> CapturedRequest | None:
         """The captured request that this one repeats."""
-        if call.method == m.DISCOVER:
-            return find_discover(self.book, call, revision)
         return self.book.find(call.method, call.params, revision)
 
     def refuse(self, call: Call) -> RpcError:
@@ -318,11 +316,6 @@ _OFFERED_BY = {
     m.SET_LEVEL: "logging",
     **{method: listed.capability for method, listed in m.LISTS.items()},
 }
-
-
-def find_discover(book: CapturedAnswers, call: Call, revision: str) -> CapturedRequest | None:
-    """The captured `server/discover`."""
-    return book.find(m.DISCOVER, call.params, revision)
 
 
 def find_initialize(book: CapturedAnswers, params: Fields) -> CapturedRequest | None:

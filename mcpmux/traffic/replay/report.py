@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from mcpmux.traffic.reading.dialogue import CapturedRequest
-from mcpmux.traffic.reading.stats import Histogram
+from mcpmux.traffic.reading.stats import Histogram, percentiles_of
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.replay.difference import Difference, Path, show_path
 from mcpmux.traffic.replay.mapping import Kind
@@ -27,7 +27,6 @@ from mcpmux.traffic.replay.mapping import Kind
 Status = Literal["same", "different", "failed", "unasked", "unchecked", "skipped"]
 STATUSES: tuple[Status, ...] = ("same", "different", "failed", "unasked", "unchecked", "skipped")
 PLACES_LIMIT = 1000  # of a list that is made up to look at one value in it
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 class Outcome(NamedTuple):
@@ -141,7 +140,11 @@ class Report:
             "skipped": dict(self.reasons("skipped")),
             "leftOut": dict(self.left_out),
             "latencyMs": {
-                method: {"count": both.now.count, "captured": _told(both.captured), "now": _told(both.now)}
+                method: {
+                    "count": both.now.count,
+                    "captured": percentiles_of(both.captured),
+                    "now": percentiles_of(both.now),
+                }
                 for method, both in self.latency().items()
             },
             "exchanges": [
@@ -165,11 +168,6 @@ def _at(path: Path, message: Any) -> Any:
         elif isinstance(message, list) and isinstance(step, int) and message:
             message = message[-1]
     return message
-
-
-def _told(histogram: Histogram) -> dict[str, float | None]:
-    told = {name: histogram.percentile(share) for name, share in PERCENTILES.items()}
-    return {name: None if value is None else round(value, 3) for name, value in told.items()}
 
 
 def _outcome_as_json(outcome: Outcome) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import trio
 from opentelemetry.context import Context as OtelContext
-from opentelemetry.metrics import Meter
+from opentelemetry.metrics import Histogram, Meter
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
@@ -247,20 +247,13 @@ def _inject(span: Span) -> Context:
     return found
 
 
-class _Duration(NamedTuple):
-    """What records durations."""
-
-    record: Callable[[float, Attributes], None]
-
-
-def _duration(meter: Meter, side: str) -> _Duration:
-    histogram = meter.create_histogram(
+def _duration(meter: Meter, side: str) -> Histogram:
+    return meter.create_histogram(
         f"mcp.{side}.operation.duration",
         unit="s",
         description=f"Duration of MCP requests as seen by the {side}.",
         explicit_bucket_boundaries_advisory=BOUNDS,
     )
-    return _Duration(histogram.record)
 
 
 # What a span tells: its name and attributes, after the semantic conventions for MCP. See `spans`.
