@@ -30,22 +30,8 @@ from mcpmux.protocol.envelope import decode_fields
 from mcpmux.runtime.downstreams.http_answer import STREAM_HEADERS
 from mcpmux.traffic.admin.ring import Row, StoredMessage, TimedCall, measure
 from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, whole_number
-from mcpmux.traffic.admin.upstreams import (
-    ACTIONS,
-    Control,
-    NoSuchUpstream,
-    NotPossible,
-    Upstreams,
-)
-from mcpmux.traffic.admin.view import (
-    LARGE,
-    PAGE_ROWS,
-    LiveView,
-    Matches,
-    RowFilter,
-    RowSummary,
-    read_filter,
-)
+from mcpmux.traffic.admin.upstreams import ACTIONS, Control, NoSuchUpstream, NotPossible, Upstreams
+from mcpmux.traffic.admin.view import LARGE, PAGE_ROWS, LiveView, Matches, RowFilter, RowSummary, read_filter
 from mcpmux.traffic.reading.filter_language import FilterError
 from mcpmux.traffic.reading.filters import Filter
 from mcpmux.traffic.record import Record, encode_record
@@ -64,11 +50,7 @@ class Api:
     """Answers the inspector."""
 
     def __init__(
-        self,
-        view: LiveView,
-        upstreams: Upstreams,
-        stopping: trio.Event,
-        ready: str = "any",
+        self, view: LiveView, upstreams: Upstreams, stopping: trio.Event, ready: str = "any"
     ) -> None:
         """`ready`: see `Admin.ready`."""
         self._view = view
@@ -228,11 +210,7 @@ COMMENT = b":\n\n"
 
 
 async def stream_rows(
-    view: LiveView,
-    matches: Matches | None,
-    since: int,
-    reply: HttpReply,
-    stopping: trio.Event,
+    view: LiveView, matches: Matches | None, since: int, reply: HttpReply, stopping: trio.Event
 ) -> None:
     """Events `rows`: the rows that changed, the newest of them; those that match no more; how many there are.
 

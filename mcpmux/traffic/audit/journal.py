@@ -74,10 +74,7 @@ class _FileStore:
 
 @asynccontextmanager
 async def open_audit(
-    settings: AuditSettings,
-    run: str,
-    redactor: Redactor | None = None,
-    wall: Callable[[], float] = time.time,
+    settings: AuditSettings, run: str, redactor: Redactor | None = None, wall: Callable[[], float] = time.time
 ) -> AsyncIterator[Audit | None]:
     """The audit log as configured; None when there is none. `run` names this run in its records.
 
@@ -202,12 +199,7 @@ class Audit:
     """See `recorder.Keeper`. Nothing is written unless `run` runs. `wall` gives seconds since 1970."""
 
     def __init__(
-        self,
-        store: Store,
-        settings: AuditSettings,
-        run: str,
-        redactor: Redactor,
-        wall: Callable[[], float],
+        self, store: Store, settings: AuditSettings, run: str, redactor: Redactor, wall: Callable[[], float]
     ) -> None:
         self._store = store
         self._continues = settings.on_full == "continue"

@@ -167,12 +167,7 @@ def begin_record(exchange: Exchange, time: str, run: str, clean: Clean) -> Audit
 
 
 def end_record(
-    exchange: Exchange,
-    outcome: Fields | BaseException,
-    seconds: float,
-    time: str,
-    run: str,
-    clean: Clean,
+    exchange: Exchange, outcome: Fields | BaseException, seconds: float, time: str, run: str, clean: Clean
 ) -> AuditRecord:
     """The whole of an exchange that has ended."""
     record = begin_record(exchange, time, run, clean)
@@ -371,13 +366,7 @@ class RecordBodies:
             self._before % (second, micros % MICROS, exchange.number, before, _quote(leg.peer), behind),
             target,
             _BEHIND
-            % (
-                by or self._add_names(upstreams),
-                duration // 1000,
-                duration % 1000,
-                asked,
-                size(result),
-            ),
+            % (by or self._add_names(upstreams), duration // 1000, duration % 1000, asked, size(result)),
         )
 
     def _add_caller(self, caller: _Caller) -> _CallerText | None:

@@ -62,12 +62,7 @@ def facts_after_redaction(
 
 
 def to_record(
-    observed: Observation,
-    run: Run,
-    seq: int,
-    redactor: Redactor,
-    level: str = "full",
-    body_bytes: int = 4096,
+    observed: Observation, run: Run, seq: int, redactor: Redactor, level: str = "full", body_bytes: int = 4096
 ) -> Record:
     """The record of a message, all of it redacted first. `level` as in `[capture]`, but not `off`.
 

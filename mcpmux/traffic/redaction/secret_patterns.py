@@ -110,16 +110,8 @@ BUILT_IN: tuple[Shape, ...] = (
         r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[^-]|-(?!----))*+"
         r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?",
     ),
-    _shape(
-        "authorization",
-        ["auth"],
-        _assignment(r"authorization", _LINE),
-    ),
-    _shape(
-        "cookie",
-        ["cookie"],
-        _assignment(r"cookie", _LINE),
-    ),
+    _shape("authorization", ["auth"], _assignment(r"authorization", _LINE)),
+    _shape("cookie", ["cookie"], _assignment(r"cookie", _LINE)),
     _shape(
         "authorization",
         ["bearer", "basic"],
@@ -127,31 +119,19 @@ BUILT_IN: tuple[Shape, ...] = (
         r"(?=[A-Za-z0-9._~+/-]{0,200}[0-9._~+/=-]|[A-Za-z]{0,200}[a-z][A-Z]|[A-Za-z]{24})"
         r"[A-Za-z0-9._~+/-]{8,}+=*+",
     ),
-    _shape(
-        "url-userinfo",
-        ["@"],
-        r"(?P<kept>:(?:\\{0,2}/){2})(?!\[redacted: )[^\s/?#\"'<>\\]{1,1024}(?=@)",
-    ),
+    _shape("url-userinfo", ["@"], r"(?P<kept>:(?:\\{0,2}/){2})(?!\[redacted: )[^\s/?#\"'<>\\]{1,1024}(?=@)"),
     _shape(
         "url-token",
         ["token", "secret", "pass", "key", "sig", "credential", "auth", "code=", "pwd"],
         rf"(?i:(?P<kept>[?&#;](?:{_QUERY_NAMES})=)(?!\[redacted: )[^\s&#\"'<>\\]++)",
     ),
-    _shape(
-        "password",
-        ["pass"],
-        _assignment(r"passw(?:or)?d|passphrase|passcode", _WORD),
-    ),
+    _shape("password", ["pass"], _assignment(r"passw(?:or)?d|passphrase|passcode", _WORD)),
     _shape("password", ["pass"], _element(r"passw(?:or)?d|passphrase|passcode")),
     _shape("secret", ["secret", "credential"], _element(r"secret|credentials?")),
     _shape("api-key", ["key"], _element(r"(?:api|access|account|secret|subscription)[-_]?key")),
     _shape("token", ["token"], _element(r"(?<!progress)token")),
     _shape("secret", ["secret", "credential"], _assignment(r"secret|credentials?", _WORD)),
-    _shape(
-        "api-key",
-        ["key"],
-        _assignment(r"(?:api|access|account|secret|subscription)[-_ ]?key", _WORD),
-    ),
+    _shape("api-key", ["key"], _assignment(r"(?:api|access|account|secret|subscription)[-_ ]?key", _WORD)),
     _shape("token", ["token"], _assignment(r"(?<!progress)token", _WORD)),
     _shape(
         "jwt",
