@@ -1,4 +1,4 @@
-"""A message and an exchange, as whoever watches the traffic is told of them."""
+"""What observers of the traffic are told: of messages, and of exchanges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcpmux.traffic.record import ANSWERS
 
 
 class Observation(msgspec.Struct, gc=False):
-    """One message and what is known about it. See `record`.
+    """One message that passed, with what is known about it. See `record` for the members.
 
     `ms`: of an answer, since its request, to the microsecond.
     """

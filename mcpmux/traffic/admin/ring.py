@@ -1,15 +1,16 @@
-"""The last exchanges in memory, for whoever looks at the traffic while it passes.
+"""The last exchanges in memory, for the inspector.
 
-Promises: bounded in rows and in bytes; taking a message costs a few steps of plain work, whether somebody
-looks or not; what nobody looks at is never decoded. Refuses to know who looks. What it holds is as it was on
-the wire: nothing of it may be shown but through `live_view`, which redacts.
+Promises: bounded in rows and in bytes; taking a message costs the same few steps whether there are readers or
+not; a message is decoded only when it is read. Messages are kept as they were on the wire: they may be shown
+only through `view`, which redacts.
 
-A row is what a person takes for one thing: an exchange with all its messages on both legs, or what belongs to
-no exchange: a notification, or a request of mcpmux's own with its answer. Rows have consecutive numbers; so
-have messages (`seq`). Readers keep the number up to which they have read, and miss what has gone meanwhile.
+A row is one line of the inspector's list: an exchange with all its messages on both legs, or what belongs to
+no exchange, which is a notification, or a request of mcpmux's own with its answer. Rows have consecutive
+numbers; so have messages (`seq`). A reader keeps the number up to which it has read, and misses what is gone
+by then.
 
 What mcpmux asks by itself, every half a minute of each idle server, is in a ring of its own, with numbers of
-its own, so that it takes no place from what clients do.
+its own, so that it takes no room from the exchanges of clients.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Row(msgspec.Struct, gc=False):
-    """One line of the list, begun by `first`. `shown`: its texts as they may be shown, once somebody looked.
+    """One line of the list, begun by `first`. `shown`: its redacted texts, once they were read.
 
     `status`: `open`, `ok`, `error`, `tool-error`, `cancelled`, `invalid`, or `note` for a notification.
     `ms` is from its request to its answer on the leg where it began, `http` the HTTP status of that answer.
@@ -121,7 +122,7 @@ class Row(msgspec.Struct, gc=False):
 
 
 class LiveRing:
-    """See the module. It is a MessageObserver, and an ExchangeObserver that only takes note."""
+    """See the module. A MessageObserver, and an ExchangeObserver that never waits."""
 
     def __init__(
         self, most_rows: int, most_bytes: int, recent: int = RECENT, *, is_own: bool = False
@@ -270,7 +271,7 @@ def _find(row: Row, seq: int) -> StoredMessage | None:
     return stored if stored is not None and stored.seq == seq else None
 
 
-# How long things took of late: per upstream and method, and over time. Pure.
+# How long calls took lately: per upstream and method, and over time. Pure.
 #
 # Durations are in milliseconds; percentiles are nearest ranks of the durations themselves, so exact.
 # Histograms have one bucket for each factor of the square root of ten, from 0.1 ms up; the last has no
@@ -282,7 +283,7 @@ REST = "(others)"
 
 
 class TimedCall(NamedTuple):
-    """One thing that took time. `at`: when it began, milliseconds since 1970. `upstream` "" is mcpmux."""
+    """`at`: when it began, milliseconds since 1970. `upstream` "" stands for mcpmux."""
 
     at: float
     upstream: str
@@ -325,7 +326,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int) -> Stats:
-    """What took how long in the window before `now`; what is older is left out. Clocks may differ."""
+    """How long calls took that began in the window before `now`; older ones are left out."""
     by_pair: dict[tuple[str, str], list[TimedCall]] = {}
     by_slot: list[list[TimedCall]] = [[] for _ in range(slots)]
     begin, width = now - window_ms, window_ms / slots

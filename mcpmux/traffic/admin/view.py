@@ -1,7 +1,7 @@
-"""What of the ring may be shown, as JSON: everything in it goes through the redactor first.
+"""The ring as it may be shown, as JSON: everything goes through the redactor first.
 
-Promises: no text of a message leaves but redacted; a large one is not read on the way of others: it is cut,
-or redacted in a thread. Times are milliseconds since 1970.
+Promises: no text of a message leaves but redacted; a large message does not hold up others: it is cut, or
+redacted in a thread. Times are milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LARGE = 64 * 2**10  # bytes; from here on a message is redacted in a thread
 
 
 class RowSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A row as the list shows it; see `live.Row`. `leg`: where it began. `left_out`: messages not kept."""
+    """A row as the list shows it; see `ring.Row`. `leg`: where it began. `left_out`: messages not kept."""
 
     row: int
     at: float

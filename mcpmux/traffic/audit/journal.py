@@ -1,4 +1,20 @@
-"""The audit log of one run: its files, opened, kept by a task while mcpmux runs, and closed at last."""
+"""The audit log of one run: it holds exchanges back until the disk has their records.
+
+Promises
+- Every exchange that was admitted leaves one record, whatever ended it, cancellation included; `record` and
+  `chain` have the formats.
+- The record is written, and with `sync` other than `never` on the disk, before the client has the answer:
+  an answer that a client got is in the log, also after `kill -9`. What had begun and was not answered when
+  mcpmux was killed has a `begin` record only: listens, or with `begin = "all"` every request.
+- Records that wait while the disk is busy, or that follow each other closely, are written together, with one
+  fsync.
+- A slow disk loses nothing: answers wait for their records, and with BACKLOG_LIMIT records waiting new
+  exchanges wait as well. So memory holds that many records, and one for each exchange under way.
+- When a write fails it is tried again every RETRY_SECONDS. Until then, with `on_full = "refuse"`, no exchange
+  is admitted (BUSY, nothing was done), and the answers of those under way are withheld; their records are
+  kept and written later. With `continue` all goes on; records beyond BACKLOG_LIMIT are lost and counted.
+  Either way a `gap` record tells it afterwards.
+"""
 
 from __future__ import annotations
 
@@ -41,118 +57,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 FLUSH_SECONDS = 5.0  # for what still waits at the end
-
-
-class _FileStore:
-    """The files, written by a thread."""
-
-    def __init__(self, files: AuditFiles) -> None:
-        self._files = files
-
-    async def append(self, bodies: Sequence[bytes]) -> None:
-        """See Store; one call at a time. Cancelling it leaves a thread behind that may still write."""
-        # Half of what `trio.to_thread` costs: there is one write at a time, so nothing has to limit them.
-        task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
-        is_waiting = True
-
-        def deliver(result: Outcome[None]) -> None:  # in the thread
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(wake, result)
-
-        def wake(result: Outcome[None]) -> None:
-            if is_waiting:
-                trio.lowlevel.reschedule(task, result)
-
-        def abandon(_raise_cancel: object) -> trio.lowlevel.Abort:
-            nonlocal is_waiting
-            is_waiting = False
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        trio.lowlevel.start_thread_soon(partial(self._files.append, bodies), deliver, "audit")
-        await trio.lowlevel.wait_task_rescheduled(abandon)
-
-
-@asynccontextmanager
-async def open_audit(
-    settings: AuditSettings, run: str, redactor: Redactor | None = None, wall: Callable[[], float] = time.time
-) -> AsyncIterator[Audit | None]:
-    """The audit log as configured; None when there is none. `run` names this run in its records.
-
-    Belongs around everything whose exchanges it keeps. Leaving writes what waits, for FLUSH_SECONDS at most.
-    Raises AuditUnusable when it cannot be opened.
-    """
-    if settings.directory is None:
-        yield None
-        return
-    key = settings.key.reveal().encode() if settings.key is not None else None
-    opening = partial(_opening_body, run=run, keyed=key is not None, wall=wall)
-    directory, sync = Path(settings.directory), settings.sync != "never"
-    files = AuditFiles(directory, key, settings.rotate_size, opening, sync=sync)
-    try:
-        await trio.to_thread.run_sync(files.open)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise AuditUnusable(f"cannot open the audit log in {directory}: {reason}") from None
-    log.info("audit log opened", directory=str(directory), record=files.head.seq, head=files.head.hash)
-    audit = Audit(_FileStore(files), settings, run, redactor or Redactor(), wall)
-    writing = trio.CancelScope(shield=True)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_write_to_the_end, writing, audit, files, name="audit")
-        try:
-            yield audit
-        finally:
-            audit.close()
-            writing.deadline = trio.current_time() + FLUSH_SECONDS
-
-
-async def _write_to_the_end(scope: trio.CancelScope, audit: Audit, files: AuditFiles) -> None:
-    with scope:
-        await audit.run()
-    if scope.cancelled_caught:  # a thread may still be at the files
-        log.error("audit log could not be finished in time", state=repr(audit))
-        return
-    files.close()
-    log.info("audit log closed", record=files.head.seq, head=files.head.hash)
-
-
-def _opening_body(
-    number: int | None, torn: bytes, *, run: str, keyed: bool, wall: Callable[[], float]
-) -> bytes:
-    return encode_audit(
-        AuditRecord(
-            time=when(wall()),
-            kind="open",
-            run=run,
-            version=__version__,
-            file=number,
-            keyed=keyed or None,
-            torn=len(torn) or None,
-            fragment=torn[:FRAGMENT_LIMIT].decode(errors="replace") or None,
-        )
-    )
-
-
-# The audit log at work: a keeper that holds exchanges back until the disk has their records.
-#
-# Promises
-# - Every exchange that was admitted leaves one record, whatever ended it, cancellation included; the formats
-#   are those of `audit_record`, `chain` and `audit_files`.
-# - The record is written, and with `sync` other than `never` on the disk, before the client has the answer:
-#   an answer that somebody got is in the log, also after `kill -9`. What was begun and not answered when
-#     mcpmux
-#   was killed has a `begin` record only: listens, or with `begin = "all"` every request.
-# - Records that wait while the disk is busy, or that come one behind the other, are written together, with
-#   one fsync.
-# - A slow disk loses nothing: answers wait for their records, and with BACKLOG_LIMIT records waiting new
-#   exchanges wait as well. So memory holds that many records, and one for each exchange under way.
-# - When a write fails it is tried again every RETRY_SECONDS. Until then, with `on_full = "refuse"`, no
-#   exchange
-#   is admitted (BUSY, nothing was done), and the answers of those under way are withheld; their records
-#   are kept and written later. With `continue` all goes on; records beyond BACKLOG_LIMIT are lost and
-#     counted.
-#   Either way a `gap` record tells it afterwards.
-
-
 BACKLOG_LIMIT = 1024  # records that wait for the disk before exchanges are held back
 GROUP_LIMIT = 256  # records of one write: about 150 kB
 GATHER_SECONDS = 0.005  # for more records, while they come: a write costs as much as some exchanges
@@ -196,7 +100,7 @@ class _Outage:
 
 
 class Audit:
-    """See `recorder.Keeper`. Nothing is written unless `run` runs. `wall` gives seconds since 1970."""
+    """See ExchangeObserver. Nothing is written unless `run` runs. `wall` gives seconds since 1970."""
 
     def __init__(
         self, store: Store, settings: AuditSettings, run: str, redactor: Redactor, wall: Callable[[], float]
@@ -373,3 +277,92 @@ class Audit:
                 if waiter is not None:
                     trio.lowlevel.reschedule(waiter)
             self._parked.unpark_all()
+
+
+class _FileStore:
+    """The files, written by a thread."""
+
+    def __init__(self, files: AuditFiles) -> None:
+        self._files = files
+
+    async def append(self, bodies: Sequence[bytes]) -> None:
+        """See Store; one call at a time. Cancelling it leaves a thread behind that may still write."""
+        # Half of what `trio.to_thread` costs: there is one write at a time, so nothing has to limit them.
+        task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
+        is_waiting = True
+
+        def deliver(result: Outcome[None]) -> None:  # in the thread
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(wake, result)
+
+        def wake(result: Outcome[None]) -> None:
+            if is_waiting:
+                trio.lowlevel.reschedule(task, result)
+
+        def abandon(_raise_cancel: object) -> trio.lowlevel.Abort:
+            nonlocal is_waiting
+            is_waiting = False
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        trio.lowlevel.start_thread_soon(partial(self._files.append, bodies), deliver, "audit")
+        await trio.lowlevel.wait_task_rescheduled(abandon)
+
+
+@asynccontextmanager
+async def open_audit(
+    settings: AuditSettings, run: str, redactor: Redactor | None = None, wall: Callable[[], float] = time.time
+) -> AsyncIterator[Audit | None]:
+    """The audit log as configured; None when there is none. `run` names this run in its records.
+
+    Belongs around everything whose exchanges it keeps. Leaving writes what waits, for FLUSH_SECONDS at most.
+    Raises AuditUnusable when it cannot be opened.
+    """
+    if settings.directory is None:
+        yield None
+        return
+    key = settings.key.reveal().encode() if settings.key is not None else None
+    opening = partial(_opening_body, run=run, keyed=key is not None, wall=wall)
+    directory, sync = Path(settings.directory), settings.sync != "never"
+    files = AuditFiles(directory, key, settings.rotate_size, opening, sync=sync)
+    try:
+        await trio.to_thread.run_sync(files.open)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise AuditUnusable(f"cannot open the audit log in {directory}: {reason}") from None
+    log.info("audit log opened", directory=str(directory), record=files.head.seq, head=files.head.hash)
+    audit = Audit(_FileStore(files), settings, run, redactor or Redactor(), wall)
+    writing = trio.CancelScope(shield=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_write_to_the_end, writing, audit, files, name="audit")
+        try:
+            yield audit
+        finally:
+            audit.close()
+            writing.deadline = trio.current_time() + FLUSH_SECONDS
+
+
+async def _write_to_the_end(scope: trio.CancelScope, audit: Audit, files: AuditFiles) -> None:
+    with scope:
+        await audit.run()
+    if scope.cancelled_caught:  # a thread may still be at the files
+        log.error("audit log could not be finished in time", state=repr(audit))
+        return
+    files.close()
+    log.info("audit log closed", record=files.head.seq, head=files.head.hash)
+
+
+def _opening_body(
+    number: int | None, torn: bytes, *, run: str, keyed: bool, wall: Callable[[], float]
+) -> bytes:
+    return encode_audit(
+        AuditRecord(
+            time=when(wall()),
+            kind="open",
+            run=run,
+            version=__version__,
+            file=number,
+            keyed=keyed or None,
+            torn=len(torn) or None,
+            fragment=torn[:FRAGMENT_LIMIT].decode(errors="replace") or None,
+        )
+    )

@@ -1,7 +1,7 @@
 """The audit log's format: what one record says. Version 1.
 
 A file is lines of JSON, one record each, in the order of their ends; see `chain` for the members `v`, `seq`,
-`prev` and `hash` that every record has, and `audit_files` for the files. Members that would be null are left
+`prev` and `hash` that every record has, and for the files. Members that would be null are left
 out. Neither arguments nor results nor messages of errors are in a record.
 
 | member | meaning |
@@ -74,7 +74,7 @@ TARGETS_LIMIT = 50  # URIs of a listen
 FRAGMENT_LIMIT = 4096  # bytes of a torn line; records are rarely longer
 
 Clean = Callable[[str], str]
-"""Takes what is secret out of a stranger's text."""
+"""Takes secrets out of a stranger's text."""
 
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
