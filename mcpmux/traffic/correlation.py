@@ -4,11 +4,11 @@ State, for each leg and direction: the requests that are not answered yet, by id
 Pure; the time is handed in.
 
     a client's request          begins an exchange
-    what mcpmux sends           belongs to the exchange that it is sent for, as the caller says
+    what mcpmux sends           belongs to the exchange that it is sent for, which the caller names
     an answer                   belongs to the exchange of its request
     progress of an upstream     belongs to the exchange of the request with that token (mcpmux uses its id)
-    anything else an upstream   belongs to the exchange that is being read for, or to the only one that the
-      says                      leg has and that was not taken back, or to none
+    anything else of an         belongs to the exchange that is being read for, or to the only one of the leg
+      upstream                  that was not taken back, or to none
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Correlator:
         return self._exchanges
 
     def settle(self, unread: Iterable[UnreadMessage]) -> list[Observation]:
-        """What messages are, in the order in which they passed, each member of a batch by itself."""
+        """Observations of messages in the order in which they passed, one for each member of a batch."""
         observed: list[Observation] = []
         for each in unread:
             try:
@@ -89,7 +89,7 @@ class Correlator:
         leg.notes = None
 
     def _read_batch(self, unread: UnreadMessage, bad: BadMessage) -> list[Observation]:
-        """What is no message: the members of a batch, which are looked into once, or nonsense."""
+        """The members of a batch, each read once; one invalid message for anything else."""
         leg, direction, data, at, status, exchange, _ = unread
         parts = _split(data)
         if parts is None:
@@ -106,7 +106,7 @@ class Correlator:
         return members
 
     def _relate(self, unread: UnreadMessage, envelope: Envelope) -> Observation:
-        """What a message is."""
+        """The observation of a message."""
         if envelope.method is UNSET:
             return _answer(unread, envelope)
         if envelope.id is UNSET or envelope.id is None:
@@ -114,7 +114,7 @@ class Correlator:
         return self._request(unread, envelope.method, envelope.id, envelope.params or NO_PARAMS)
 
     def _request(self, unread: UnreadMessage, method: str, request_id: Id, params: Params) -> Observation:
-        """What it belongs to. From now on it is not answered."""
+        """The observation of a request, which is pending from now on."""
         leg, direction, data, at, status, exchange, has_begun = unread
         if direction == "in" and not has_begun:
             if leg.side == "client":
@@ -143,7 +143,7 @@ class Correlator:
         )
 
     def _notification(self, unread: UnreadMessage, method: str, params: Params) -> Observation:
-        """What it belongs to."""
+        """The observation of a notification."""
         leg, direction, data, at, status, exchange, _ = unread
         if method == m.CANCELLED:
             exchange = _cancelled(leg, direction, params.requestId) or exchange
@@ -155,7 +155,7 @@ class Correlator:
 
 
 def _answer(unread: UnreadMessage, envelope: Envelope) -> Observation:
-    """What it answers."""
+    """The observation of an answer, with the request that it answers."""
     leg, direction, data, at, status, exchange, _ = unread
     method = ms = failed = request_id = None
     if envelope.id is not UNSET and envelope.id is not None:
@@ -177,7 +177,7 @@ def _answer(unread: UnreadMessage, envelope: Envelope) -> Observation:
 
 
 def _cancelled(leg: Leg, direction: Direction, request_id: Any) -> int:
-    """A request is taken back: no answer is to be expected, but may come. Its exchange."""
+    """The exchange of a request that is taken back; an answer may come nevertheless."""
     pending_of_side = _pending(leg)[direction == "out"]
     pending = pending_of_side.get(request_id) if _is_id(request_id) else None
     if pending is None:
@@ -204,7 +204,7 @@ def _only_exchange(leg: Leg) -> int:
 
 
 def _split(batch: bytes) -> list[bytes] | None:
-    """Its members; None when it is none, or they cannot be told apart."""
+    """Its members; None when it is no batch, or is malformed."""
     try:
         return split_batch(batch) if is_batch(batch) else None
     except BadMessage:
@@ -222,10 +222,10 @@ def _is_id(value: Any) -> bool:
     return isinstance(value, (int, str)) and not isinstance(value, bool)
 
 
-# What a message says it is and is about, without the rest of it. Pure.
+# The envelope of a message, with the few members of params and results that are recorded. Pure.
 #
-# Promises: the same messages are good and bad as for `decode_message`. Most are read in one go; those that
-# are not as they should be in some place are read again, member by member.
+# Promises: takes and refuses the same messages as `decode_message`. Most are decoded in one go; those that
+# are malformed in some place are read again, member by member.
 
 _decode: Final = msgspec.json.Decoder(Envelope).decode
 _params_decoder: Final = msgspec.json.Decoder(Params)
@@ -252,7 +252,7 @@ def read_envelope(data: bytes) -> Envelope:
 
 
 def method_id_target(message: bytes) -> tuple[str | None, Id | None, str | None]:
-    """Method, id and target as a message by itself says them; None for what it does not say."""
+    """Method, id and target in a message; None for what is not there."""
     try:
         envelope = read_envelope(message)
     except BadMessage as bad:

@@ -36,7 +36,7 @@ class Observation(msgspec.Struct, gc=False):
 
     @property
     def own(self) -> bool:
-        """Whether mcpmux says or asks this by itself (to connect, to see who lives), or it answers that."""
+        """Whether mcpmux sends this by itself (to connect, to check health), or it answers that."""
         if self.exchange or self.leg.upstream is None:
             return False
         return self.direction == ("in" if self.kind in ANSWERS else "out")
@@ -80,13 +80,13 @@ class MessageObserver(Protocol):
 class BatchObserver(Protocol):
     """Told of every message, of many at a time.
 
-    `most_waiting`: how many messages of up to LONG_BYTES may wait to be told.
+    `most_waiting`: how many messages of up to LONG_BYTES may be held back from it.
     """
 
     most_waiting: int
 
     def expect(self, settle: Callable[[], None]) -> None:
-        """A message has passed. `settle`, which has it told of all that have, is to be called before long."""
+        """A message has passed. `settle`, which leads to `take_all`, is to be called before long."""
         ...
 
     def take_all(self, batch: Sequence[Observation]) -> None:
@@ -108,7 +108,7 @@ class ExchangeObserver(Protocol):
 
 @runtime_checkable
 class AdmissionObserver(ExchangeObserver, Protocol):
-    """Only holds exchanges back; how they end is nothing to it."""
+    """Only holds exchanges back; how they end does not matter to it."""
 
     @property
     def is_open(self) -> bool:

@@ -118,7 +118,7 @@ def decode_record(line: bytes) -> Record:
     return record
 
 
-# Moments as records write them. Pure; made for many of them in the same second.
+# Times as records have them. Pure; made for many in the same second.
 
 MICROS: Final = 1_000_000
 SECONDS_CACHED: Final = 16  # what is written at one time is from one or two
@@ -141,7 +141,7 @@ def second_of(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
-# The shape of what a message says it is and is about, see `read_envelope`.
+# The parts of a message that `read_envelope` decodes.
 
 
 class Params(msgspec.Struct, gc=False):

@@ -1,4 +1,4 @@
-"""The tap: tells observers of every message and every exchange.
+"""The tap, which tells observers of every message and every exchange.
 
 Observers of messages never hold anything up. The batch observer is told after them, of many at a time:
 without others, messages are only collected when they pass, and read later. Observers of exchanges are asked

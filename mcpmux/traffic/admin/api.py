@@ -144,7 +144,7 @@ class Api:
             if index >= STATS_ROWS:
                 break
             at = self._view.when(row.first.at)
-            # A listen goes on for days: that says nothing of how fast anything is.
+            # A listen lasts for days, which is no measure of speed.
             if at >= since and row.first.method != m.LISTEN:
                 found += self._calls_in(row, at)
             if index % STATS_AT_ONCE == 0:
@@ -196,14 +196,14 @@ def is_ready(when: str, states: Collection[str]) -> bool:
     return all(there) if when == "all" else any(there)
 
 
-# What passes, as server-sent events: looked up ten times a second, so that traffic itself wakes nobody.
+# Live traffic as server-sent events: the ring is polled ten times a second, so that messages wake no task.
 #
-# Promises: a reader that is slow holds up nothing and costs no memory: it misses what the ring gives up
-# meanwhile, and is told how much. A stream ends when we stop, or when its reader has gone.
+# Promises: a slow reader holds nothing up and costs no memory: it misses what the ring gives up, and learns
+# how much that was. A stream ends when we stop, or when its reader has gone.
 
-TICK_SECONDS = 0.1  # as fast as a person sees
-QUIET_SECONDS = 15.0  # after which something is sent, to notice a reader that has gone
-ROWS_AT_ONCE = 200  # of one tick; more is a flood, and the newest count
+TICK_SECONDS = 0.1  # faster than a person sees
+QUIET_SECONDS = 15.0  # of silence, before a comment is sent to notice a reader that has gone
+ROWS_AT_ONCE = 200  # of one tick, the newest ones
 RECORDS_AT_ONCE = 500
 BREATH = 25  # records that are encoded before others may do something
 COMMENT = b":\n\n"
@@ -214,8 +214,8 @@ async def stream_rows(
 ) -> None:
     """Events `rows`: the rows that changed, the newest of them; those that match no more; how many there are.
 
-    `since`: messages that had passed when the list was asked for; what came after them is told.
-    `first`, `last`: of all rows. `skipped`: rows that changed and are not told, for there were too many.
+    `since`: messages that had passed when the list was asked for; what came after them is sent.
+    `first`, `last`: of all rows. `skipped`: rows that changed and are not sent, as there were too many.
     """
     ring = view.ring
     position, quiet = min(since, ring.seq), 0.0  # more had passed in another run
@@ -223,7 +223,7 @@ async def stream_rows(
     over = False
     while not over:
         await trio.sleep(TICK_SECONDS)
-        over = stopping.is_set()  # what has passed by now is told
+        over = stopping.is_set()  # what has passed by now is still sent
         if ring.seq == position:
             quiet += TICK_SECONDS
             if quiet >= QUIET_SECONDS:
@@ -238,8 +238,8 @@ async def stream_rows(
         kept = [row for row in newest if matches is None or matches(row)]
         wanted = {row.number for row in kept}
         gone = [row.number for row in newest if row.number not in wanted]
-        told = [view.summary(row) for row in kept]
-        await reply.write(_rows_event(view, told, gone, len(rows) - len(newest) + missed))
+        shown = [view.summary(row) for row in kept]
+        await reply.write(_rows_event(view, shown, gone, len(rows) - len(newest) + missed))
 
 
 def _number(row: Row) -> int:
@@ -266,7 +266,7 @@ async def stream_records(
     positions, quiet = [view.ring.seq for view in views], 0.0
     await reply.open(200, (*STREAM_HEADERS, *SECURITY), COMMENT)
     while True:
-        over = stopping.is_set()  # what has passed by now is told
+        over = stopping.is_set()  # what has passed by now is still sent
         parts = []
         for number, view in enumerate(views):
             found, positions[number], missed = view.ring.messages_since(positions[number], RECORDS_AT_ONCE)
@@ -303,7 +303,7 @@ async def _read(view: LiveView, stored: StoredMessage) -> Record:
     return view.record(stored)
 
 
-# What can be done to mcpmux over the admin listener.
+# What administrators can do over the admin listener.
 #
 # | request | answer |
 # | --- | --- |
@@ -316,7 +316,7 @@ async def _read(view: LiveView, stored: StoredMessage) -> Record:
 
 
 class Actions:
-    """Does it. `key`: see `AccessCheck.key`."""
+    """Carries it out. `key`: see `AccessCheck.key`."""
 
     def __init__(self, control: Control, key: str) -> None:
         self._control = control
@@ -339,8 +339,8 @@ class Actions:
         try:
             changed = await self._control.reload()
         except ConfigError as error:
-            said = {"error": "the configuration is as it was", "problems": error.problems}
-            await http.send(said, 422)
+            answer = {"error": "the configuration is as it was", "problems": error.problems}
+            await http.send(answer, 422)
             return
         await http.send({"changed": dict(changed), "pending": list(self._control.pending)})
 
@@ -361,7 +361,7 @@ class Actions:
 
 
 def _check_body(http: HttpExchange) -> None:
-    """Raises BadRequest for what a form could send, and for members that nobody would look at."""
+    """Raises BadRequest for what a form could send, and for members that would be ignored."""
     content_type = http.request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise BadRequest("send `Content-Type: application/json`")

@@ -1,8 +1,8 @@
 """The admin listener: the inspector's page and what it asks for, for people who have the token.
 
 Promises: it is an HTTP listener of its own, so no client's request reaches it and none of its pages a client;
-nobody gets anything without the token but whether mcpmux lives and is ready; a page of it loads nothing from
-anywhere else. Refuses to know how the traffic comes into the ring.
+without the token it tells only whether mcpmux lives and is ready; its pages load nothing from anywhere else.
+Refuses to know how the traffic comes into the ring.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mcpmux.transports.http.server_request import HttpRequest
 from mcpmux.transports.stream import cannot_listen
 from mcpmux.transports.tls.context import TlsContexts
 
-CONNECTIONS = 64  # people, and whoever collects metrics
+CONNECTIONS = 64  # people, and collectors of metrics
 BODY_BYTES = 64 * 2**10  # of a request
 TOKEN_BYTES = 32
 
@@ -139,7 +139,7 @@ async def serve_admin(
 ) -> None:
     """Serve the admin listener until `stopping` is set.
 
-    `more`: routes besides those of the inspector. `control`: what changes things from here; None for nothing.
+    `more`: routes besides those of the inspector. `control`: carries out changes; None for none.
     `certificates`: renews that of this listener.
 
     `announce` gets the URL; the token is in it when it was made here. Raises TransportError when the address
@@ -180,14 +180,14 @@ def _refuse(_status: int, sentence: str) -> tuple[Fields, bytes]:
     return TEXT, f"{sentence}\n".encode()
 
 
-# Who may come in at the admin listener. Pure but for the comparison in constant time.
+# Who may use the admin listener. Pure but for the comparison in constant time.
 #
-# Whoever shows the token: as `Authorization: Bearer …`, or a browser once as `?token=…`, which gives it a
-# cookie that no script reads and no other site sends. The cookie is made of the token by a one-way function
+# With the token: as `Authorization: Bearer …`, or a browser once as `?token=…`, which gives it
+# a cookie that no script reads and no other site sends. The cookie is made of the token by a one-way function
 # with a secret of this run, so it ends with the run. A request that changes something needs more than a
-# cookie, which browsers send by themselves: the token, or the key that the pages ask for. Every request
-# must be for a Host of ours, and one that a web page makes must come from a page of ours: the same name and
-# port, for cookies know no ports.
+# cookie, which browsers send by themselves: the token, or the key that the pages ask for. Every request must
+# be for a Host of ours, and one that a web page makes must come from a page of ours: the same name and port,
+# for cookies know no ports.
 
 COOKIE = "mcpmux-admin"
 KEY_HEADER = "x-mcpmux-key"
@@ -195,7 +195,7 @@ FOLLOWED_LINK = ("navigate", "document")  # Sec-Fetch-Mode and -Dest of what a p
 
 
 class Access(Enum):
-    """What becomes of a request at the door."""
+    """What becomes of a request."""
 
     IN = "in"
     SIGN_IN = "sign in"  # it showed the token in its URL: it gets the cookie, and a URL without the token
@@ -203,7 +203,7 @@ class Access(Enum):
 
 
 class AccessCheck:
-    """One admin listener's. Stateless."""
+    """Of one admin listener. Stateless."""
 
     def __init__(
         self, policy: OriginPolicy, token: Secret, run_secret: bytes, port: int, *, https: bool
@@ -225,7 +225,7 @@ class AccessCheck:
         return f"{self._name}={self._pass}; Path=/; HttpOnly; SameSite=Strict{self._secure}"
 
     def refuses(self, headers: dict[str, str]) -> str | None:
-        """Why a request is not served, whoever it is from; None when it is."""
+        """Why a request is refused even with the token; None when it is not."""
         origin = headers.get("origin")
         if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():
             return f"Origin {origin!r} may not connect; only the listener's own pages may"
@@ -237,7 +237,7 @@ class AccessCheck:
         return None
 
     def is_deliberate(self, headers: Mapping[str, str]) -> bool:
-        """Whether whoever is in has asked for a change in so many words."""
+        """Whether a change was asked for with more than a cookie."""
         shown = headers.get(KEY_HEADER, "")
         return self._shows_token(headers) or hmac.compare_digest(
             shown.encode("utf-8", "surrogateescape"), self.key.encode()
@@ -248,7 +248,7 @@ class AccessCheck:
         return scheme.lower() == "bearer" and self._is_token(shown.strip())
 
     def access_of(self, path: str, query: str, headers: Mapping[str, str]) -> Access:
-        """Whether whoever asks may come in."""
+        """What becomes of a request."""
         if self._shows_token(headers):
             return Access.IN
         if self._has_pass(headers.get("cookie", "")):

@@ -172,7 +172,7 @@ class LiveRing:
         """See ExchangeObserver."""
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, _seconds: float) -> None:
-        """See ExchangeObserver. An exchange that was cut off has no message that says so."""
+        """See ExchangeObserver. An exchange that was cut off has no last message."""
         if isinstance(outcome, trio.Cancelled):
             self.cut_off(exchange.number)
 
@@ -193,7 +193,7 @@ class LiveRing:
         return self._by_exchange.get(number)
 
     def before(self, number: int) -> Iterator[Row]:
-        """The rows before a number, newest first. Ends early when the ring has moved on meanwhile."""
+        """The rows before a number, newest first. Ends early when the ring has given them up."""
         for each in range(min(number - 1, self.last), self.first - 1, -1):
             row = self._rows.get(each)
             if row is None:

@@ -54,7 +54,7 @@ class HttpExchange:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What is answered where. `open` to everybody who reaches the listener: it must tell nothing."""
+    """`open`: also without the token, so its answer must be harmless."""
 
     path: str
     handle: Callable[[HttpExchange], Awaitable[None]]
@@ -63,11 +63,11 @@ class Route:
 
 
 class BadRequest(ValueError):
-    """A request that cannot be answered as it is; the text is for whoever asked."""
+    """A request that cannot be answered; the text says why."""
 
 
 class Routes:
-    """The table, looked up."""
+    """Finds the route for a path."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._exact: dict[str, list[Route]] = {}

@@ -1,6 +1,6 @@
-"""How the upstreams are, as JSON: each with its sessions, and what those are subscribed to.
+"""The state of the upstreams as JSON: each with its sessions and their subscriptions.
 
-A disabled one is told, too, without sessions.
+Disabled upstreams are in it, too, without sessions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.traffic.redaction.redactor import Redactor
 
-SESSIONS = 100  # of one upstream that are told; there may be one for each client
+SESSIONS = 100  # of one upstream that are listed; there may be one for each client
 URIS = 200  # of one session
 DISABLED = "disabled"
 
@@ -120,7 +120,7 @@ class UpstreamView:
             prefix=upstream.config.prefix,
             target=upstream.config.target.display,
             state=upstream.state,
-            since=self._moment(upstream.since),
+            since=self._utc(upstream.since),
             restarts=upstream.restarts,
             in_flight=sum(each.in_flight for each in sessions),
             retry_seconds=None if upstream.retry_seconds is None else round(upstream.retry_seconds, 1),
@@ -136,8 +136,8 @@ class UpstreamView:
             more_sessions=max(0, len(sessions) - SESSIONS),
         )
 
-    def _moment(self, clock: float) -> str:
-        """A moment of trio's clock in UTC, to the second."""
+    def _utc(self, clock: float) -> str:
+        """A time of trio's clock in UTC, to the second."""
         moment = datetime.fromtimestamp(self._epoch + clock, UTC)
         return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
@@ -146,7 +146,7 @@ class UpstreamView:
         facts = session.facts
         asked, wanted = session.subscriber.asked, self._subscriptions.wanted(session.key)
         uris = sorted(asked | wanted)
-        told = [
+        subscriptions = [
             {
                 "uri": self._redactor.redact_text(uri)[0],
                 "agreed": uri in asked,
@@ -158,12 +158,12 @@ class UpstreamView:
             key=session.key,
             kind=kind,
             state=session.state,
-            since=self._moment(session.since),
+            since=self._utc(session.since),
             in_flight=session.in_flight,
             revision=facts.revision if facts is not None else None,
             trouble=self._trouble(session),
             connect_ms=round(session.connect_seconds * 1000, 1) if session.connect_seconds else None,
-            subscriptions=told,
+            subscriptions=subscriptions,
             more_subscriptions=max(0, len(uris) - URIS),
         )
 
@@ -186,11 +186,11 @@ def _calls_itself(info: Any) -> tuple[str | None, str | None]:
     return text_of(fields.get("title")) or text_of(fields.get("name")), text_of(fields.get("version"))
 
 
-# What the admin listener asks and does; several processes have other answers than one.
+# What the admin listener needs: of one process, or of several together.
 
 
 class Upstreams(Protocol):
-    """Who tells how the upstreams are; see `UpstreamView`."""
+    """Reads the state of the upstreams; see `UpstreamView`."""
 
     async def read_all(self) -> list[UpstreamState]:
         """All of them."""
@@ -206,11 +206,11 @@ ACTIONS = ("enable", "disable", "drain", "restart")
 
 
 class NoSuchUpstream(LookupError):
-    """The text says what there is instead."""
+    """The text lists the upstreams there are."""
 
 
 class NotPossible(Exception):
-    """It would make no sense now; the text says why."""
+    """It makes no sense in the present state; the text says why."""
 
 
 class Control(Protocol):

@@ -25,7 +25,7 @@ from mcpmux.traffic.redaction.redactor import Redactor
 
 PAGE_ROWS = 500  # of one answer
 BREATH_SECONDS = 0.01  # of searching before others may do something
-SCAN_SECONDS = 1.0  # after which a search answers with what it has, and where to go on
+SCAN_SECONDS = 1.0  # of a search; then it answers with what it has, and where to go on
 BODY_BYTES = 256 * 2**10  # of one message beside others; the whole of it is had by itself
 CUT_BYTES = 16 * 2**10  # what is shown of a longer one
 DETAIL_BYTES = 8 * 2**20  # of all messages in one answer; of the later ones their beginning is shown
@@ -82,7 +82,7 @@ Matches = Callable[[Row], bool]
 
 
 class LiveView:
-    """Reads a ring for people. `own`: the view of what mcpmux has asked by itself."""
+    """Reads a ring for the inspector. `own`: the view of what mcpmux has asked by itself."""
 
     def __init__(self, ring: LiveRing, redactor: Redactor, run: Run) -> None:
         self.ring = ring
@@ -99,7 +99,7 @@ class LiveView:
         return self._run.name
 
     def time_of(self, observed: Observation) -> str:
-        """When a message passed, as captures say it."""
+        """When a message passed, as in captures."""
         return self._run.time_of(observed.at)
 
     def when(self, clock: float) -> float:
@@ -107,7 +107,7 @@ class LiveView:
         return round((self._run.wall + clock - self._run.clock) * 1000, 3)
 
     def summary(self, row: Row) -> RowSummary:
-        """The row, redacted. What it is about is read once."""
+        """The row, redacted; its texts once only."""
         if row.shown is None:
             row.shown = self._shown(row)
         leg = row.first.leg
@@ -134,7 +134,7 @@ class LiveView:
         )
 
     def _shown(self, row: Row) -> tuple[str | None, str | None]:
-        """Method and target: not as they were when a secret was in the message, for it may be in them."""
+        """Method and target; read from the redacted message when it had a secret, which may be in them."""
         first = row.first
         if len(first.data) > LARGE:
             return self.redactor.redact_name(first.method), None
@@ -213,7 +213,7 @@ def _is_json(data: Raw) -> bool:
     return True
 
 
-# The filter language on rows of the ring, as they may be shown: a filter finds no secret either.
+# The filter language on redacted rows: a filter finds no secret either.
 
 
 def read_filter(text: str, now: float) -> Filter | None:

@@ -51,7 +51,7 @@ START = Link(0, "0" * _HASH_DIGITS)
 
 
 class Broken(ValueError):
-    """A line that is not the record that has to be there; the text says why, after "the record …"."""
+    """A line is not the record that has to be there; the text goes on after "the record …"."""
 
 
 class KeyNeeded(ValueError):
@@ -59,7 +59,7 @@ class KeyNeeded(ValueError):
 
 
 class VersionUnknown(ValueError):
-    """A record that is as it was written, by an mcpmux that knows another format."""
+    """A sound record of a format that this mcpmux does not know."""
 
 
 class _Head(msgspec.Struct, gc=False):
@@ -109,7 +109,7 @@ def follow(line: bytes, after: Link | None, key: bytes | None) -> Link:
 
 
 def read_link(line: bytes) -> Link:
-    """The place that a record on a line says it has, unchecked. Raises Broken."""
+    """The place of a record by its own words, unchecked. Raises Broken."""
     found = line[-_SUFFIX_BYTES:]
     if not found.startswith(_BEFORE_HASH) or not found.endswith(b'"}'):
         raise Broken(NO_HASH)
@@ -186,7 +186,7 @@ and the torn line before it."""
 
 
 class AuditUnusable(McpmuxError):
-    """The log cannot be continued; the text says what to do."""
+    """The log cannot be continued; the text advises."""
 
 
 class Tail(NamedTuple):
@@ -211,7 +211,7 @@ def audit_files(directory: Path) -> list[Path]:
 
 
 def number_of(path: Path) -> int | None:
-    """Which file of a log it is by its name; None for a stranger."""
+    """The number in the name of a file of a log; None for any other file."""
     found = _FILE_NAME.fullmatch(path.name)
     return int(found[1]) if found is not None else None
 
@@ -244,7 +244,7 @@ class AuditFiles:
         self._sync = sync
         self._lock = self._file = -1
         self._number = 0
-        self._size = 0  # of the file, as far as it is good
+        self._size = 0  # of the file, up to its last good byte
         self._spoilt = False  # the file may be longer than that
         self.head = START
 
@@ -327,7 +327,7 @@ class AuditFiles:
         raise AuditUnusable(f"{path}: {reason}{_AWAY}")
 
     def _begin_file(self) -> None:
-        """Go on in a new file. Raises OSError: everything is as it was."""
+        """Go on in a new file. Raises OSError: nothing has changed."""
         number = self._number + 1
         path = self._directory / f"audit-{number:06}.jsonl"
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""Reading an audit log back: is the chain whole, where does it end, what do its records say.
+"""Reads an audit log back: whether the chain is whole, where it ends, and its records.
 
 Nothing is changed, and no lock is needed: a log that is being written ends where it was when it was read,
 maybe in the middle of a record.

@@ -149,7 +149,7 @@ class Audit:
         entry = self._queue(self._bodies.begin(exchange))
         try:
             await self._hold(entry, self._refusal)
-        except BaseException as error:  # nobody tells `ended` about it
+        except BaseException as error:  # `ended` is not called for it
             self._open -= 1
             self._queue(self._bodies.end(exchange, error, 0.0))
             raise

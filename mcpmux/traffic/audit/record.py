@@ -1,4 +1,4 @@
-"""The audit log's format: what one record says. Version 1.
+"""The audit log's format: the members of a record. Version 1.
 
 A file is lines of JSON, one record each, in the order of their ends; see `chain` for the members `v`, `seq`,
 `prev` and `hash` that every record has, and for the files. Members that would be null are left
@@ -252,11 +252,11 @@ def _error_size(error: RpcError) -> int:
     return len(raw(body))
 
 
-# What exchanges become in the log: the bodies of their records, as `chain` takes them.
+# The bodies of records, as `chain` takes them.
 #
-# Most exchanges are answered with a result, for a client that has said who it is. Theirs are put together
-# here, from parts that are the same for many; what these say, and how every other exchange is written, is
-# known to `record`. Either way gives the same record.
+# Most exchanges are answered with a result, for a client that is known by name. Their bodies are assembled
+# from parts that are the same for many; all others are encoded from an AuditRecord. Both ways give the same
+# record.
 
 KEPT = 256  # callers, and names of upstreams, that are kept as they are written
 
@@ -370,7 +370,7 @@ class RecordBodies:
         )
 
     def _add_caller(self, caller: _Caller) -> _CallerText | None:
-        """None when the client is not known well enough, or more is to be told."""
+        """None when the client is not known by name, or its records have other members."""
         principal, client, transport, revision, method = caller
         asked = None
         if client and revision is not None and method != m.LISTEN:

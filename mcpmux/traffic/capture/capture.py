@@ -3,8 +3,8 @@
     tap → queue, bounded in bytes: redact, encode many → one writer task → thread: write, begin new files
                                                                          → thread: compress, remove
 
-A message that finds the queue full is dropped: its number (`seq`) is missing in the files and a warning says
-how many were. With `on_full = "wait"` new requests of clients wait while the queue is more than half full, so
+A message that finds the queue full is dropped: its number (`seq`) is missing in the files, and a warning
+counts them. With `on_full = "wait"` new requests of clients wait while the queue is more than half full, so
 that a slow disk slows clients down instead. While files cannot be written at all (full, read-only), capture
 pauses and says so, traffic goes on, and what the queue holds is written when it works again.
 """
@@ -36,11 +36,11 @@ CLOSE_SECONDS = 5.0  # for the last messages when mcpmux stops
 
 
 class CaptureUnusable(McpmuxError):
-    """Its folder cannot be written; the text says what to do."""
+    """Its folder cannot be written; the text advises."""
 
 
 class Capturing(NamedTuple):
-    """What the tap has to tell; nothing when nothing is captured."""
+    """Observers for the recorder; none when nothing is captured."""
 
     exchange_observers: tuple[ExchangeObserver, ...] = ()
     sink: CaptureSink | None = None

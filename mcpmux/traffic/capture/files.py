@@ -150,7 +150,7 @@ def sweep(directory: Path, config: Capture, stop: threading.Event, now: float) -
 
 
 def compress(path: Path, stop: threading.Event) -> None:
-    """The file as `.gz` in its place, as old as it was. Rests half of the time: traffic goes first."""
+    """Put `.gz` in its place, with the same time. Rests half of the time: traffic goes first."""
     whole = path.with_name(path.name + ".gz")
     part = whole.with_name(whole.name + UNFINISHED)
     facts = path.stat()
@@ -195,7 +195,7 @@ def remove_surplus(directory: Path, config: Capture, now: float) -> None:
 
 @contextmanager
 def _only_user(path: Path) -> Iterator[bool]:
-    """Whether nobody else has the file locked; while this is open, nobody else can."""
+    """Whether no other process has the file locked; inside of this none can lock it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -329,7 +329,7 @@ class CaptureWriter:
         return self._size - good
 
     def _take_back(self, good: int) -> None:
-        """The file as it was up to there, after a write that failed."""
+        """Cut the file back to its good size, after a write that failed."""
         assert self._fd is not None
         try:
             os.ftruncate(self._fd, good)

@@ -1,8 +1,8 @@
 """Messages as lines of a capture file, many at a time.
 
-Promises the very records that `to_record` makes, encoded, at a fraction of their cost: that nothing is to be
-redacted is seen with one look at many messages, and what lines have in common is encoded once. Not for
-several threads at a time.
+Promises the same records as `to_record`, encoded at a fraction of the cost: one scan of many messages shows
+that nothing is to be redacted, and what lines have in common is encoded once. Not for several threads at a
+time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MessageSort = tuple[str, str, str | None]
 
 
 class _LegFacts:
-    """What lines say of a leg, as long as it has this name, revision, session and transport.
+    """Encoded facts of a leg, valid while it has this name, revision, session and transport.
 
     `kinds`: of each sort of messages, `kind` of their lines.
     """
@@ -161,12 +161,12 @@ class LineEncoder:
         return (None, None) if level == "metadata" else body_of(kind, body, level, self._body_bytes)
 
     def _adopt(self, redactor: Redactor) -> None:
-        """What was redacted by other rules is of no use."""
+        """Forget what was redacted by the old rules."""
         self._current = redactor
         self._legs.clear()
 
     def _facts_of(self, leg: Leg) -> dict[_MessageSort, Raw]:
-        """What lines say of a leg, as it is called now."""
+        """The encoded facts of a leg, as they are now."""
         facts = leg.name, leg.revision, leg.session, leg.transport
         known = self._legs.get(leg)
         if known is None or known.facts != facts:
@@ -197,7 +197,7 @@ class LineEncoder:
         return found
 
     def _start_second(self, micros: int) -> tuple[int, str]:
-        """Another second than that of the line before: it, in microseconds, and how it is written."""
+        """A second other than that of the line before: in microseconds, and as text."""
         second = micros // MICROS
         self._second, self._second_text = second * MICROS, f"{second_of(second)}."
         return self._second, self._second_text

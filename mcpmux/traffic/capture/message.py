@@ -51,7 +51,7 @@ def start_record(run: Run, clock: float, version: str) -> Record:
 def facts_after_redaction(
     observed: Observation, body: bytes, count: int
 ) -> tuple[str | None, Id | None, str | None]:
-    """Method, id and target: what was a secret in the message is not told beside it either.
+    """Method, id and target, which must not repeat a secret of the message.
 
     `body`: the message without its `count` secrets. The method may still be one, that of a request before.
     """
@@ -128,17 +128,17 @@ def _is_object(body: bytes) -> bool:
 
 @lru_cache(SESSIONS_CACHED)
 def fingerprint(session: str) -> str:
-    """Text that is equal for equal session ids and says nothing else about them."""
+    """Equal for equal session ids, and useless for anything else."""
     return blake2b(session.encode("utf-8", "replace"), digest_size=FINGERPRINT_BYTES).hexdigest()
 
 
-# The shape of a line of a capture file, as it is written.
+# The shape of a line of a capture file, for encoding.
 
 
 class Line(msgspec.Struct, omit_defaults=True, gc=False):
     """A `Record`, made from values in their order. In `v` and `kind` other members follow, encoded before.
 
-    `v` is followed by `run`; `kind` by `leg`, `direction`, `method`, and what is said of the leg.
+    `v` is followed by `run`; `kind` by `leg`, `direction`, `method`, and the facts of the leg.
     """
 
     v: Raw

@@ -1,4 +1,4 @@
-"""The archive behind the capture: a bounded queue and the task that writes it. See `capture` for the whole.
+"""The queue of the capture, which is bounded, and the task that writes it. See `capture` for the whole.
 
 Redacting and encoding are done for many messages at a time: as soon as there are that many, or else in the
 writer's task. Files are touched in threads, and long messages are encoded there.
@@ -99,7 +99,7 @@ class CaptureSink:
         self._seq = 0
         self._logged = 0
         self._lost = 0  # at the end
-        self._has_paused = False  # since dropped messages were told last
+        self._has_paused = False  # since dropped messages were logged last
         self._filled = trio.Event()
         self._urgent = trio.Event()
         self._room = trio.Event()
@@ -199,7 +199,7 @@ class CaptureSink:
         self._urgent.set()
 
     async def _gather(self) -> None:
-        """A moment for more messages to come, which are written together."""
+        """Wait a little for more messages, which are written together."""
         self._urgent = trio.Event()
         if self._bytes <= self._enough and not self._closed.is_set():
             with trio.move_on_after(FLUSH_SECONDS):
@@ -325,7 +325,7 @@ class Levels:
         return None if self._rules else self._default
 
     def level(self, observed: Observation) -> str:
-        """The level for a message. Must be told of every message, in order."""
+        """The level for a message. To be called for every message, in order."""
         if not self._rules:
             return self._default
         if not self._by_upstream:

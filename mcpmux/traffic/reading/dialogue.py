@@ -1,4 +1,4 @@
-"""What was said in a capture, put together again: each client's requests with all that belongs to them. Pure.
+"""Dialogues out of a capture: each client's requests with all that belongs to them. Pure.
 
 A second `initialize` that was answered with a result begins another dialogue. Modern requests over HTTP may
 take any connection: those of clients with one name are one dialogue.
@@ -51,7 +51,7 @@ UNREADABLE = "no JSON-RPC message"
 
 
 class ServerMessage(msgspec.Struct, frozen=True, gc=False):
-    """What came before the answer, or without being asked for. `after`: seconds since what it belongs to."""
+    """A notification or request of the server. `after`: seconds since the request or answer it belongs to."""
 
     after: float
     method: str
@@ -63,7 +63,7 @@ class ServerMessage(msgspec.Struct, frozen=True, gc=False):
 class CapturedRequest(msgspec.Struct):
     """One request and what it led to. `position`: its position in the capture; `at`: seconds since 1970.
 
-    `problem` says why the request is not known as it was, `answer_problem` the same of its answer. A redacted
+    `problem` says why the request is not wholly known, `answer_problem` the same of its answer. A redacted
     answer is there all the same.
     """
 
@@ -349,7 +349,7 @@ def _sessions(dialogue: Dialogue) -> list[Dialogue]:
 
 
 def _message_of(record: Record) -> tuple[str | None, Message | None]:
-    """What is wrong with a message as it was captured, and the message as far as it is one."""
+    """What is wrong with a captured message, and the message if it can be read."""
     if record.message is None:
         return (TRUNCATED if record.text is not None else METADATA), None
     try:

@@ -78,7 +78,7 @@ def parse_filter(text: str, now: datetime) -> Filter:
         term = placed.term._replace(key=key.name)
         _check(key, placed, text)
         if key.sort == "body":
-            test = _heard(_body_test(term), len(body_tests))
+            test = _body_test_of(_body_test(term), len(body_tests))
             body_tests.append(_body_test(term))
         else:
             test = _test_of(key, placed, text, now)
@@ -218,7 +218,7 @@ def _opposite(test: Test) -> Test:
     return lambda subject: not test(subject)
 
 
-def _heard(test: Test, number: int) -> Test:
+def _body_test_of(test: Test, number: int) -> Test:
     return lambda subject: (
         number in subject.passed_tests if isinstance(subject, ExchangeSummary) else test(subject)
     )
@@ -231,14 +231,14 @@ def _body_test(term: Term) -> Test:
     def test(record: Subject) -> bool:
         if not isinstance(record, Record) or (record.message is None and record.text is None):
             return False
-        said = any(is_inside(glob, body.casefold()) for body in body_texts(record) for glob in globs)
-        return said is wanted
+        found = any(is_inside(glob, body.casefold()) for body in body_texts(record) for glob in globs)
+        return found is wanted
 
     return test
 
 
 def body_texts(record: Record) -> list[str]:
-    """The body as it was on the wire and, when there are escapes in it, all text in it without them."""
+    """The body as on the wire and, when there are escapes in it, all its text without them."""
     if record.message is None:
         return [record.text] if record.text is not None else []
     wire = bytes(record.message).decode("utf-8", "replace")

@@ -1,8 +1,8 @@
-"""Capture files as they grow: what is appended, in files that rotate, are compressed and go away.
+"""Follows capture files that grow, rotate, are compressed and go away.
 
 All that is being written is followed at once, so several mcpmux may write into one folder. A file that was
-rotated and compressed between two looks is read from its compressed copy. Blocks, never for long: whoever
-waits between two looks is somebody else.
+rotated and compressed between two looks is read from its compressed copy. Blocks, never for long: the caller
+waits between two looks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Growing:
             self._stream.readline()
 
     def skip_all(self) -> None:
-        """Go on behind what is there, with the line that is being written."""
+        """Go on with the line that is being written."""
         size = self._stream.seek(0, os.SEEK_END)
         start = self._stream.seek(max(0, size - LOOK_BACK_BYTES))
         self._stream.seek(start + self._stream.read(size - start).rfind(b"\n") + 1)
@@ -121,7 +121,7 @@ class Follower:
             yield from self._end_of(path)
 
     def skip(self) -> None:
-        """Leave out what is there."""
+        """Leave out all that is there already."""
         for growing in self._growing.values():
             growing.skip_all()
 
@@ -168,7 +168,7 @@ class Follower:
 
 
 def _is_compressed(path: Path) -> bool:
-    """By its name, or by how it begins: whoever passes a file on may call it otherwise."""
+    """By its name, or by its first bytes, as files may be renamed."""
     if path.suffix == _GZIP:
         return True
     with path.open("rb") as file:

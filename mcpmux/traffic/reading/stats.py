@@ -18,7 +18,7 @@ from mcpmux.traffic.record import Record
 
 # Percentiles of any number of values in bounded memory. Pure.
 #
-# Values go into buckets whose bounds grow by GROWTH, so what is told is at most ERROR away from the exact
+# Values go into buckets whose bounds grow by GROWTH, so a percentile is at most ERROR away from the exact
 # answer; the least and the most are exact. Two histograms added are the histogram of all their values.
 
 GROWTH = 1.02
@@ -125,9 +125,9 @@ class Timeline:
     def __repr__(self) -> str:
         return f"<Timeline of {len(self._slots)} slots of {self.width} s>"
 
-    def add(self, moment: float, failed: bool) -> None:
-        """Something happened at `moment`, seconds since 1970."""
-        place = int(moment // self.width)
+    def add(self, at: float, failed: bool) -> None:
+        """Something happened at `at`, seconds since 1970."""
+        place = int(at // self.width)
         slot = self._slots.get(place)
         if slot is None:
             self._slots[place] = [1, int(failed)]
@@ -200,7 +200,7 @@ class Group:
         return self.failures / self.answers if self.answers else None
 
     def add(self, record: Record) -> bool:
-        """Count a message; whether it tells of a failure."""
+        """Count a message; whether it is a failure."""
         if record.kind == "request":
             self.requests += 1
             self.asked_bytes += record.size
@@ -335,8 +335,8 @@ class Stats:
 
     def _note(self, record: Record, failed: bool) -> None:
         try:
-            moment = datetime.fromisoformat(record.time).timestamp()
-        except ValueError:  # somebody else's file
+            at = datetime.fromisoformat(record.time).timestamp()
+        except ValueError:  # a file of another program
             return
         timeline = self._asked if record.leg == "client" else self._forwarded
-        timeline.add(moment, failed)
+        timeline.add(at, failed)

@@ -3,7 +3,7 @@
     a client's request              begins a summary
     any message of the exchange     adds its upstream, target, sizes
     the answer to the client        ends it: `add` returns it
-    its client takes it back        ends it, too; what comes later is not told
+    its client takes it back        ends it, too; later messages are not counted
     it is given up at all upstreams and not answered within GRACE seconds: its client has gone (over HTTP a
                                     request of 2026-07-28 is taken back by closing its stream), so ends it
     a reading that is over          `rest` returns those that have no answer
@@ -24,7 +24,7 @@ from attrs import define, field
 from mcpmux.protocol import method as m
 from mcpmux.traffic.record import Record
 
-# How a message says that things went. Pure.
+# The status of a message. Pure.
 #
 # | status | of |
 # | --- | --- |
@@ -57,7 +57,7 @@ _KNOWN: dict[tuple[str, int | None], tuple[str, ...]] = {
 
 
 def statuses_of(record: Record) -> tuple[str, ...]:
-    """The words of the table for a message; the first says most."""
+    """The words of the table for a message, the most important first."""
     if record.failed:
         return (TOOL_ERROR, *http_words(record.status))
     status = record.status if record.status is not None and record.status >= BAD_HTTP else None
@@ -69,7 +69,7 @@ def statuses_of(record: Record) -> tuple[str, ...]:
 
 
 def http_words(status: int | None) -> tuple[str, ...]:
-    """The words for an HTTP status that says that something is wrong."""
+    """The words for an HTTP status of 400 or more."""
     if status is None or status < BAD_HTTP:
         return ()
     return (f"http-{status}", f"http-{status // 100}xx")
@@ -82,7 +82,7 @@ def is_answer(record: Record) -> bool:
 
 OPEN_LIMIT = 20_000  # exchanges; some 20 MB
 GRACE = 1.0  # seconds; an upstream that took too long is given up, too, and then the client is answered
-VALUES_LIMIT = 16  # different upstreams or targets of one exchange that are told
+VALUES_LIMIT = 16  # different upstreams or targets of one exchange that are kept
 
 T = TypeVar("T")
 
@@ -278,7 +278,7 @@ def _ends(record: Record) -> bool:
 
 # Requests and their answers on one leg, put together from single messages. Pure; memory is bounded.
 #
-# Answers do not say what they are about; the request does. So an answer gets its request's `target`.
+# Answers have no target of their own: they get that of their request.
 
 
 _Key: TypeAlias = tuple[str, str | None, str | None, str | None, int | str | None]

@@ -103,7 +103,7 @@ class Redactor:
 
     @property
     def current(self) -> Redactor:
-        """What goes by the rules of now; another one when they have been replaced."""
+        """The redactor with the present rules; another one once they have been replaced."""
         return self
 
     def redact(self, method: str | None, data: bytes) -> tuple[bytes, int]:
@@ -123,7 +123,7 @@ class Redactor:
         return clean, count + cut
 
     def leaves_unchanged(self, messages: Sequence[bytes], joined: bytes) -> bool:
-        """Whether it is plain to see that `redact` leaves all of them as they are.
+        """Whether one scan shows that `redact` would change none of them.
 
         One look at many costs less than one at each, so they are handed in `joined`, too, by whatever byte:
         what seems to be a secret and lies across two of them only makes one look too closely. What follows a
@@ -136,7 +136,7 @@ class Redactor:
         return not (self._scan or self._make_scan())(joined)
 
     def leaves_text_unchanged(self, joined: str) -> bool:
-        """Whether it is plain to see that `redact_text` leaves each of the texts that are joined as it is."""
+        """Whether one scan shows that `redact_text` would change none of the texts that are joined."""
         return self._is_scanned and not (self._scan or self._make_scan())(
             joined.encode("utf-8", "surrogatepass")
         )
@@ -270,7 +270,7 @@ def _is_odd_json(data: bytes) -> bool:
 
 
 class ReplaceableRedactor(Redactor):
-    """Made once, handed to everybody, who need not know."""
+    """Made once and shared; its users need not know that the rules change."""
 
     def __init__(self, rules: Redaction | None = None) -> None:
         self._rules = rules or Redaction()
@@ -280,7 +280,7 @@ class ReplaceableRedactor(Redactor):
         return repr(self._now)
 
     def adopt(self, rules: Redaction) -> None:
-        """Go by these rules from the next message on."""
+        """Use these rules from the next message on."""
         if rules != self._rules:
             self._rules, self._now = rules, Redactor(rules)
 

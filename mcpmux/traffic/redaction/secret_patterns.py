@@ -73,7 +73,7 @@ def _assignment(words: str, value: str) -> str:
 
 
 def _element(words: str) -> str:
-    """`<word>value</word>`, of XML and the like. Without an end tag the word only tells what to put there.
+    """`<word>value</word>`, of XML and the like. Without an end tag the word is only a placeholder.
 
     Where the text ends the end tag may have been cut off.
     """
@@ -166,7 +166,7 @@ def replace_shapes(text: str, live: Sequence[Shape]) -> tuple[str, int]:
     return text, total
 
 
-# Names that say that the value beside them is a secret, and which of the built-in rules says so.
+# Names of values that are secrets, by the built-in rules.
 #
 # Case, `-`, `_`, `.`, `\` and spaces do not matter: `X-Api-Key`, `x_api_key` and `xApiKey` are one name.
 
@@ -237,7 +237,8 @@ def hint_of(name: str) -> str:
 
 
 def make_label(labels: Iterable[str], own: Iterable[str]) -> Label:
-    """What tells the rule (or the user's own name) that makes a name's value a secret; None for no secret."""
+    """Returns a function from a name to the rule (or the user's own name) that makes its value a secret, or
+    None."""
     wanted = frozenset(labels)
     mine = {fold(name): name for name in own}
 

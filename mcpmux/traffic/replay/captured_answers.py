@@ -106,7 +106,7 @@ class CapturedAnswers:
     def _next(
         self, key: tuple[object, ...], requests: list[CapturedRequest], revision: str
     ) -> CapturedRequest:
-        """The one whose turn it is."""
+        """The next of those that fit the revision best."""
         same = [captured for captured in requests if captured.revision == revision]
         era = [captured for captured in requests if captured.modern is is_modern(revision)]
         pool = same or era or requests
@@ -124,7 +124,7 @@ class CapturedAnswers:
         return list(self._requests)
 
     def unknown(self, method: str, params: Fields) -> RpcError:
-        """What to say to a request that the capture knows no answer to: what comes nearest."""
+        """The error for a request without a captured answer; it names the nearest one."""
         if method not in self._requests:
             near = _nearest(method, self.methods)
             hint = f"; the nearest is {near}" if near else ""
@@ -151,11 +151,11 @@ class CapturedAnswers:
                 self._feeds.setdefault(uri, []).append(_updates_after(dialogue, captured, uri))
             elif captured.method == m.LISTEN:
                 for uri in _uris_of(captured.params):
-                    told = [sent for sent in captured.before_answer if _is_update_of(sent, uri)]
-                    self._feeds.setdefault(uri, []).append(told)
+                    updates = [sent for sent in captured.before_answer if _is_update_of(sent, uri)]
+                    self._feeds.setdefault(uri, []).append(updates)
 
     def updates(self, uri: str) -> list[ServerMessage]:
-        """What was told of a resource while somebody was subscribed to it; `after`: since the subscription.
+        """Updates of a resource while a client was subscribed to it; `after`: since the subscription.
 
         For the second subscription that of the second one in the capture, and so on.
         """
@@ -169,8 +169,8 @@ class CapturedAnswers:
 
 def _problem_of(captured: CapturedRequest) -> str | None:
     if captured.method == m.LISTEN:
-        heard = captured.before_answer or captured.answer is not None
-        return None if heard else "a listen that was not acknowledged"
+        was_acknowledged = captured.before_answer or captured.answer is not None
+        return None if was_acknowledged else "a listen that was not acknowledged"
     if captured.answer is None:
         return f"an answer that is {captured.answer_problem}" if captured.answer_problem else "no answer"
     if captured.cancelled and isinstance(captured.answer, ErrorReply):
@@ -210,7 +210,7 @@ def _uris_of(params: Fields) -> list[str]:
 
 
 def _is_update_of(sent: ServerMessage, uri: str) -> bool:
-    """Whether it tells a subscriber of `uri` something."""
+    """Whether it is an update for a subscriber of `uri`."""
     if sent.method != m.RESOURCE_UPDATED:
         return False
     subscriptions: Subscriptions[str] = Subscriptions()

@@ -23,7 +23,7 @@ from mcpmux.traffic.reading.dialogue import CapturedRequest
 from mcpmux.traffic.redaction.secret_patterns import MARKER
 
 NESTING = 64  # deeper values are only compared as wholes
-DIFFERENCE_LIMIT = 200  # of one answer; more say nothing new
+DIFFERENCE_LIMIT = 200  # of one answer; more would not help
 
 Path: TypeAlias = tuple[str | int, ...]
 Pattern: TypeAlias = tuple[Step, ...]
@@ -185,11 +185,11 @@ def _names_of(items: list[Any]) -> dict[tuple[str, str], int] | None:
     return names
 
 
-# Answers as they are compared: `{"result": …}` or `{"error": …}`; of a listen its acknowledgement. Pure.
+# Answers in a form to compare: `{"result": …}` or `{"error": …}`; of a listen its acknowledgement. Pure.
 
 
 def captured_answer(request: CapturedRequest) -> dict[str, Any] | None:
-    """The captured answer as it is compared; of a listen its acknowledgement."""
+    """The captured answer in that form."""
     if request.method == m.LISTEN and not isinstance(request.answer, ErrorReply):
         agreed = (sent for sent in request.before_answer if sent.method == m.ACKNOWLEDGED)
         return next((acknowledged(sent.params) for sent in agreed), None)
@@ -201,18 +201,18 @@ def captured_answer(request: CapturedRequest) -> dict[str, Any] | None:
 
 
 def acknowledged(params: Fields) -> dict[str, Any]:
-    """What a server agrees to tell a listen."""
+    """The acknowledgement of a listen in that form."""
     return {"acknowledged": value_of(params.get("notifications"))}
 
 
 def error_value(error: RpcError) -> dict[str, Any]:
-    """An error as it is compared."""
-    told: dict[str, Any] = {"code": error.code, "message": error.message}
+    """An error in that form."""
+    value: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
-        told["data"] = value_of(error.data) if isinstance(error.data, Raw) else error.data
-    return told
+        value["data"] = value_of(error.data) if isinstance(error.data, Raw) else error.data
+    return value
 
 
 def result_value(result: Fields) -> dict[str, Any]:
-    """A result as it is compared."""
+    """A result in that form."""
     return {key: value_of(value) for key, value in result.items()}

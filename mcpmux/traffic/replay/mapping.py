@@ -74,7 +74,7 @@ class ValueMapping:
     def apply(self, method: str, params: Fields, meta: Fields, *, succeeded: bool) -> tuple[Fields, Fields]:
         """A captured request's parameters and `_meta` as this run needs them.
 
-        What the captured run did not give is left as it is if the request failed then, too (`succeeded`).
+        What the captured run did not give is left alone if the request failed then, too (`succeeded`).
         Raises Unmapped.
         """
         changed = dict(params)
@@ -110,11 +110,11 @@ def _round(method: str, params: Fields, state: Any) -> str:
     return f"{method} {value_of(params.get('name'))} {value_of(params.get('uri'))}"
 
 
-# Servers ask at moments of their own: for roots some time after the start, say. A modern client then hears it
-# in the answer to whatever it asks just then. So a question gets the captured answer to one of the same
+# Servers ask when they like: for roots some time after the start, for example. A modern client then gets the
+# question as the answer to its next request. So a question gets the captured answer to one of the same
 # method:
 #
-# | which | told as |
+# | which | reported as |
 # | --- | --- |
 # | of the same request, or like it of no request, the first that was not used yet | nothing |
 # | of any other place, the first that was not used yet | `elsewhere` |
@@ -122,8 +122,8 @@ def _round(method: str, params: Fields, state: Any) -> str:
 # | there is none | `new` |
 #
 # A question that has no answer is refused; in the modern era, where nobody can refuse, it gets one that gives
-# nothing away (`nothing_to_give`), so that the request comes to its end and the server is not left waiting.
-# What nobody has asked in the end is told as `missing`. None of this is a difference of results.
+# nothing away (`nothing_to_give`), so that the request ends and the server is not left waiting. A captured
+# question that does not come is reported as `missing`. None of this is a difference of results.
 
 INPUT_REQUIRED = "input_required"
 
@@ -149,17 +149,17 @@ class _Kept(NamedTuple):
 
 
 class Questions:
-    """The questions of one dialogue. `told` counts what was not as it was then, by kind and method."""
+    """The questions of one dialogue. `deviations` counts what was not as captured, by kind and method."""
 
     def __init__(self, dialogue: Dialogue) -> None:
-        self.told: Counter[tuple[Kind, str]] = Counter()
+        self.deviations: Counter[tuple[Kind, str]] = Counter()
         self._open = [_Kept(each.method, each.during, each.answer) for each in dialogue.questions]
         self._rounds: dict[int, int] = {}
         self._take_rounds(dialogue)
         self._last = {kept.method: kept.answer for kept in self._open}
 
     def __repr__(self) -> str:
-        return f"<Questions {len(self._open)} to come, {sum(self.told.values())} otherwise>"
+        return f"<Questions {len(self._open)} to come, {sum(self.deviations.values())} otherwise>"
 
     def _take_rounds(self, dialogue: Dialogue) -> None:
         """Modern questions: the result that asks, and the request with the responses that follows it."""
@@ -188,21 +188,21 @@ class Questions:
         found = next((kept for kept in mine if kept.position == position), None)
         if found is None and mine:
             found = mine[0]
-            self.told["elsewhere", method] += 1
+            self.deviations["elsewhere", method] += 1
         if found is not None:
             self._open.remove(found)
             return found.answer
-        self.told["again" if method in self._last else "new", method] += 1
+        self.deviations["again" if method in self._last else "new", method] += 1
         return self._last.get(method)
 
     def finish(self) -> None:
         """Nothing is asked any more: what is left was not asked."""
-        self.told.update(("missing", kept.method) for kept in self._open)
+        self.deviations.update(("missing", kept.method) for kept in self._open)
         self._open.clear()
 
 
 def nothing_to_give(method: str) -> Reply | None:
-    """The result of a client without roots and without anybody to fill in forms; None for anything else."""
+    """The result of a client without roots and without a user; None for other methods."""
     result = _NOTHING_TO_GIVE.get(method)
     return None if result is None else Reply(0, raw(result))
 

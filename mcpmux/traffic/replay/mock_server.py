@@ -62,7 +62,7 @@ class Mock:
         return f"<Mock {self.book!r}>"
 
     def close(self) -> None:
-        """Nothing more is told: listens end."""
+        """End all listens."""
         self._closing.set()
 
     def leave(self, client: object) -> None:
@@ -101,7 +101,7 @@ class Mock:
         return self.book.find(call.method, call.params, revision)
 
     def refuse(self, call: Call) -> RpcError:
-        """What to say to what is not in the capture."""
+        """The error for a request that is not in the capture."""
         error = self.book.unknown(call.method, call.params)
         log.warning("not in the capture", method=call.method, told=error.message)
         return error
@@ -116,7 +116,7 @@ class Mock:
             raise upgrade_error(call.method, call.params, error) from None
 
     async def play(self, captured: CapturedRequest, call: Call, notify: Notify, ask: Ask | None) -> Fields:
-        """What came before a captured answer, then the answer as it was. `ask` asks the client back.
+        """Send what came before a captured answer, then return the answer. `ask` asks the client back.
 
         Raises RpcError.
         """
@@ -150,7 +150,7 @@ class Mock:
         return {"resultType": raw("complete"), META: tag}
 
     def _events_for(self, wish: Filter, call: Call) -> list[ServerMessage]:
-        """For a listen that nobody made then: what subscribers to its resources were told."""
+        """For a listen that is not in the capture: what subscribers to its resources got."""
         agreed = ServerMessage(0.0, m.ACKNOWLEDGED, {"notifications": call.params["notifications"]})
         updates = [sent for uri in wish.uris for sent in self.book.updates(uri)]
         return [agreed, *sorted(updates, key=lambda sent: sent.after)]
@@ -179,7 +179,7 @@ async def _unheard(_event: Event) -> None:
 async def open_mock(
     dialogues: Sequence[Dialogue], *, latency: bool = False, cycle: bool = False
 ) -> AsyncIterator[Mock]:
-    """A server that stands for the one in the dialogues. Leaving ends what it still tells.
+    """A server that stands for the one in the dialogues. Leaving ends what it still sends.
 
     `latency`: everything takes as long as it did; `cycle`: after the last answer to the same comes the first.
     """
@@ -188,13 +188,13 @@ async def open_mock(
         nursery.cancel_scope.cancel(reason="the mock is closed")
 
 
-# A legacy client of a server that is played from a capture.
+# A legacy session with a mocked server.
 #
-# Promises: it has the captured answers of its own revision as they were, others in the words of its
-# revision. What it is told without asking comes after the answer it came after then; updates of a resource
-# come once it has subscribed to it.
+# Promises: it gets captured answers of its own revision unchanged, others translated to its revision.
+# Notifications come after the answer they followed in the capture; updates of a resource come once it has
+# subscribed to it.
 
-GAP_SECONDS = 0.01  # between changes: without one, several of the same resource would be told as one
+GAP_SECONDS = 0.01  # between changes: without one, several of the same resource would become one
 ROUNDS = 100  # of questions in one call; more are a circle
 
 _MODERN_ONLY = frozenset({m.DISCOVER, m.LISTEN, m.TASKS_UPDATE})
@@ -301,10 +301,10 @@ class MockSession:
             self._nursery.start_soon(self._feed, self._mock.book.updates(uri), self._feeds[uri])
 
 
-# What a server that is played from a capture says about itself. Pure.
+# The handshake of a mocked server. Pure.
 #
-# As it said it then; in an era that was not captured, the same facts in the words of that era. Where no
-# handshake was captured, it offers what was asked for.
+# It is the captured one; in an era that was not captured, the same facts in the form of that era. Without a
+# captured handshake it offers what was asked for.
 
 NAME = "mcpmux mock"
 _REQUESTED = "protocolVersion"
@@ -352,7 +352,7 @@ def make_initialize(book: CapturedAnswers, requested: str) -> Fields:
 
 
 def _known(book: CapturedAnswers) -> dict[str, Any]:
-    """`capabilities`, `serverInfo`, `instructions` as one of the captured handshakes says them."""
+    """`capabilities`, `serverInfo`, `instructions` from one of the captured handshakes."""
     for captured in (*book.all_of(m.INITIALIZE), *book.all_of(m.DISCOVER)):
         if not isinstance(captured.answer, Reply):
             continue

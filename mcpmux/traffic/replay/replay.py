@@ -87,13 +87,13 @@ class SessionReplay:
         self._early: dict[int, tuple[Any, float]] = {}  # by request: came without the question before it
         self._pending: dict[int, tuple[CapturedRequest, trio.Event]] = {}  # sent, without an outcome
         self._listens: dict[int, trio.CancelScope] = {}
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self.capabilities: Raw = EMPTY_OBJECT
         self.knows_tasks = False
         self.principal = ANYONE
 
     def __repr__(self) -> str:
-        return f"<SessionReplay {self._dialogue!r} {len(self._told)} told>"
+        return f"<SessionReplay {self._dialogue!r} {len(self._reported)} reported>"
 
     async def run_within(self, sessions: trio.CapacityLimiter) -> None:
         """Replay it all. Raises nothing but bugs and Cancelled."""
@@ -104,7 +104,7 @@ class SessionReplay:
         async with sessions:
             trouble = [self._reach.trouble] if self._reach.trouble else await self._attempt()
         self._give_up("; ".join(trouble) or self._reach.trouble or "the session has ended", "failed")
-        self._report.add_questions(self._questions.told)
+        self._report.add_questions(self._questions.deviations)
 
     async def _attempt(self) -> list[str]:
         """Do it; what went wrong with the session as a whole."""
@@ -121,12 +121,14 @@ class SessionReplay:
     def _give_up(self, reason: str, status: Any) -> None:
         """Every request that has no outcome yet gets one."""
         for captured in self._dialogue.requests():
-            if captured.position not in self._told:
+            if captured.position not in self._reported:
                 own = why_not(captured, with_tools=self._settings.with_tools)
-                self._tell(captured, "skipped" if own else status, own or reason)
+                self._report_outcome(captured, "skipped" if own else status, own or reason)
 
-    def _tell(self, captured: CapturedRequest, status: Any, reason: str | None = None, **more: Any) -> None:
-        self._told.add(captured.position)
+    def _report_outcome(
+        self, captured: CapturedRequest, status: Any, reason: str | None = None, **more: Any
+    ) -> None:
+        self._reported.add(captured.position)
         if status in ("skipped", "failed") and isinstance(captured.answer, Reply):
             self._mapping.learn(captured.method, captured.params, value_of(captured.answer.result), None)
         self._report.add(Outcome(self._dialogue.name, captured, status, reason, **more))
@@ -143,7 +145,7 @@ class SessionReplay:
                 await self._begin()
             async with trio.open_nursery() as nursery:
                 for step in self._dialogue.steps:
-                    if step.position in self._told:  # it has opened the session
+                    if step.position in self._reported:  # it has opened the session
                         continue
                     await self._wait_for(step)
                     if self._reach.trouble is not None:
@@ -151,7 +153,7 @@ class SessionReplay:
                     if isinstance(step, CapturedRequest):
                         await self._take_turn(step, nursery)
                     else:
-                        await self._say(step)
+                        await self._repeat_notification(step)
                 await self._wait_for_all()
                 nursery.cancel_scope.cancel(reason="everything is replayed")
             self._questions.finish()
@@ -182,8 +184,8 @@ class SessionReplay:
         if first is not None:
             self._check(first, {"result": result_value(result)}, _ms_since(began))
 
-    async def _say(self, note: ClientNotification) -> None:
-        """Something that the client told the server; cancelling is done by leaving the request."""
+    async def _repeat_notification(self, note: ClientNotification) -> None:
+        """Repeat a notification of the client; cancelling is done by leaving the request."""
         if note.method == m.CANCELLED:
             request_id = value_of(note.params.get("requestId"))
             for captured in self._dialogue.requests():
@@ -192,7 +194,7 @@ class SessionReplay:
                     and captured.position < note.position
                     and captured.position in self._listens
                 ):
-                    self._listens[captured.position].cancel(reason="the client had enough")
+                    self._listens[captured.position].cancel(reason="the client cancelled it")
         elif note.method == m.ROOTS_CHANGED:
             await self._channel.notify(note.method, note.params)
 
@@ -211,7 +213,7 @@ class SessionReplay:
         except Unmapped as error:
             reason = reason or str(error)
         if reason is not None:
-            self._tell(captured, "skipped", reason)
+            self._report_outcome(captured, "skipped", reason)
             return
         self._pending[captured.position] = (captured, trio.Event())
         await nursery.start(self._listen if captured.method == m.LISTEN else self._perform, captured, call)
@@ -238,7 +240,7 @@ class SessionReplay:
             if now is not None:
                 self._reach.succeeded()
             if now is None:
-                self._tell(captured, "failed", reason)
+                self._report_outcome(captured, "failed", reason)
             elif is_asking(captured):
                 self._compare_early(captured, now, ms)
             else:
@@ -249,7 +251,7 @@ class SessionReplay:
         result = now.get("result")
         if is_asking(captured) and result is not None and result.get("resultType") != INPUT_REQUIRED:
             self._early[captured.position] = (now, ms)
-            self._tell(captured, "unasked", ms=ms)
+            self._report_outcome(captured, "unasked", ms=ms)
         else:
             self._check(captured, now, ms)
 
@@ -263,7 +265,7 @@ class SessionReplay:
         return Call(captured.method, params, meta, self, capabilities, not captured.modern)
 
     async def _ask_server(self, captured: CapturedRequest, call: Call) -> Fields:
-        """The result; what the server asks on the way, and did not ask just there, is answered as it was."""
+        """The result; questions that the server asks on the way, and did not then, get captured answers."""
         go_on = self._channel.exchange if captured.modern else self._channel.resume
         expected = asked_then(captured)
         result = await self._channel.exchange(call, unheard)
@@ -275,7 +277,7 @@ class SessionReplay:
             if not expected.isdisjoint(wish.method for wish in wishes.values()):
                 break  # the next request of the capture answers
             if captured.modern and not all(isinstance(answer, Reply) for answer in answers.values()):
-                break  # nobody can
+                break  # a modern client cannot refuse
             responses = {key: _response(wishes[key].method, answer) for key, answer in answers.items()}
             call = repeated(call, result, responses)
             result = await go_on(call, unheard)
@@ -296,11 +298,11 @@ class SessionReplay:
     async def _listen(
         self, captured: CapturedRequest, call: Call, task_status: trio.TaskStatus[None]
     ) -> None:
-        """Listen until the client had enough. What is compared is what the server agrees to tell."""
+        """Listen until the client cancelled it. Compared is what the server has acknowledged."""
         began = trio.current_time()
 
-        async def hear(event: Event) -> None:
-            if event.method == m.ACKNOWLEDGED and captured.position not in self._told:
+        async def take_event(event: Event) -> None:
+            if event.method == m.ACKNOWLEDGED and captured.position not in self._reported:
                 scope.deadline = math.inf
                 self._check(captured, acknowledged(event.params), _ms_since(began))
 
@@ -309,32 +311,32 @@ class SessionReplay:
             self._listens[captured.position] = scope
             task_status.started()
             try:
-                await self._channel.exchange(call, hear)
+                await self._channel.exchange(call, take_event)
                 reason = "the listen ended before it was acknowledged"
             except RpcError as error:
-                if captured.position not in self._told:
+                if captured.position not in self._reported:
                     self._check(captured, {"error": error_value(error)}, _ms_since(began))
             except McpmuxError as error:
                 reason = str(error)
-        if captured.position not in self._told:
-            self._tell(captured, "failed", reason)
+        if captured.position not in self._reported:
+            self._report_outcome(captured, "failed", reason)
 
     def _check(self, captured: CapturedRequest, now: Any, ms: float) -> None:
         """Compare an answer with the captured one."""
         then = captured_answer(captured)
         if then is None:
-            self._tell(
+            self._report_outcome(
                 captured, "unchecked", f"the captured answer is {captured.answer_problem or 'missing'}", ms=ms
             )
             return
         self._mapping.learn(captured.method, captured.params, then.get("result"), now.get("result"))
         differences = compare(then, now, self._settings.ignore)
         status = "different" if differences else "same"
-        self._tell(captured, status, None, differences=differences, ms=ms)
+        self._report_outcome(captured, status, None, differences=differences, ms=ms)
 
 
 def _response(method: str, answer: Answer | None) -> Raw:
-    """What a parked call is told."""
+    """The response in a parked call."""
     answer = answer or _no_answer(method)
     return answer.result if isinstance(answer, Reply) else error_response(answer.as_error())
 
@@ -348,7 +350,7 @@ def _ms_since(began: float) -> float:
 
 
 def _unheard(_notification: Notification) -> None:
-    """What a server tells of its own accord is not compared: it depends on what happens there."""
+    """Unsolicited notifications are not compared: they depend on what happens at the server."""
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -1,4 +1,4 @@
-"""How a replay went, request by request: what is to be told about it. Pure.
+"""The outcome of a replay, request by request. Pure.
 
 | status | meaning |
 | --- | --- |
@@ -73,13 +73,13 @@ class Report:
             outcome = outcome._replace(reason=self._redactor.redact_text(outcome.reason)[0])
         self.outcomes.append(outcome)
 
-    def add_questions(self, told: Counter[tuple[Kind, str]]) -> None:
-        """Questions of one session's server that came at another moment, or only then, or only now."""
-        for (kind, method), count in told.items():
+    def add_questions(self, deviations: Counter[tuple[Kind, str]]) -> None:
+        """Questions of one session's server that came at another time, or only then, or only now."""
+        for (kind, method), count in deviations.items():
             self.questions[kind, self._redactor.redact_text(method)[0]] += count
 
     def _redacted(self, method: str, found: Difference) -> Difference:
-        """What the server says now was never captured, so nobody has redacted it."""
+        """Values of this run were never captured, so they have not been redacted."""
         values = (self._redact(method, found.path, value) for value in (found.captured, found.now))
         return Difference(found.path, found.kind, *values)
 
@@ -172,7 +172,7 @@ def _at(path: Path, message: Any) -> Any:
 
 def _outcome_as_json(outcome: Outcome) -> dict[str, Any]:
     captured = outcome.captured
-    told: dict[str, Any] = {
+    members = {
         "status": outcome.status,
         "client": outcome.client,
         "exchange": captured.exchange,
@@ -181,16 +181,16 @@ def _outcome_as_json(outcome: Outcome) -> dict[str, Any]:
         "reason": outcome.reason,
         "differences": [_difference_as_json(found) for found in outcome.differences] or None,
     }
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in members.items() if value is not None}
 
 
 def _difference_as_json(found: Difference) -> dict[str, Any]:
-    told: dict[str, Any] = {"path": show_path(found.path), "kind": found.kind}
+    members: dict[str, Any] = {"path": show_path(found.path), "kind": found.kind}
     if found.kind != "added":
-        told["captured"] = found.captured
+        members["captured"] = found.captured
     if found.kind != "removed":
-        told["now"] = found.now
-    return told
+        members["now"] = found.now
+    return members
 
 
 def count_text(counts: Iterable[tuple[str, int]]) -> str:

@@ -43,7 +43,7 @@ class Settings(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """When what was captured at a moment is due."""
+    """When what was captured is due."""
 
     first: float
     began: float
@@ -111,13 +111,12 @@ def is_legacy(dialogue: Dialogue) -> bool:
 
 # Whether the server of a replay can be reached at all.
 #
-# When the first session that is tried comes to nothing for want of a connection, those that are due later
-# are not waited for. A server that has answered once is reachable: who loses it afterwards loses one
-# session.
+# When the first session fails as there is no connection, later ones are not waited for. A server that has
+# answered once is reachable: a connection that is lost afterwards costs one session.
 
 
 class Reachability:
-    """What the sessions of a replay have learnt together."""
+    """What the sessions of a replay know of it together."""
 
     def __init__(self) -> None:
         self.trouble: str | None = None
@@ -132,13 +131,13 @@ class Reachability:
         self._reached = True
 
     def failed(self, trouble: str) -> None:
-        """A session could not be had, or was lost, for want of a connection."""
+        """A session could not be opened, or was lost, as there was no connection."""
         if not self._reached and self.trouble is None:
             self.trouble = trouble
             self._failed.set()
 
     async def wait_until(self, due: float) -> None:
-        """Until that time of the event loop, or until it is in vain."""
+        """Until that time of the event loop, or until the server is known to be unreachable."""
         with trio.move_on_at(due):
             await self._failed.wait()
 
@@ -149,7 +148,7 @@ _CAPABILITY = {m.CREATE_MESSAGE: "sampling", m.ELICIT: "elicitation", m.ROOTS_LI
 
 
 def opening(dialogue: Dialogue) -> CapturedRequest | None:
-    """The request that opened its legacy session, as far as it is in the capture."""
+    """The request that opened its legacy session, if it is in the capture."""
     return next((captured for captured in dialogue.requests() if _opens(captured)), None)
 
 

@@ -185,7 +185,7 @@ METHODS = frozenset(
     for name, value in vars(m).items()
     if name.isupper() and isinstance(value, str) and value != m.MISSED
 )
-"""Every method that the protocol has; any other is a stranger's text."""
+"""Every method of the protocol; any other is arbitrary text."""
 
 
 def outcome_of(method: str, outcome: Fields | BaseException) -> str:
@@ -210,5 +210,5 @@ def class_of(code: int) -> str:
 
 
 def is_tool_error(result: Fields) -> bool:
-    """Whether a tool's result says that the tool has failed."""
+    """Whether a result has `isError`."""
     return "isError" in result and value_of(result["isError"]) is True

@@ -30,7 +30,7 @@ Samples = Iterable[tuple[Labels, float]]
 
 
 class Gauge(NamedTuple):
-    """What is looked up when somebody asks: a state, or a counter, whose name ends with `_total`.
+    """Looked up when metrics are asked for: a state, or a counter, whose name ends with `_total`.
 
     `read` gives a value for each set of label values, in the order of `labels`.
     """
@@ -42,7 +42,7 @@ class Gauge(NamedTuple):
 
 
 def render(metrics: Metrics, gauges: Iterable[Gauge] = ()) -> bytes:
-    """Everything that was counted, and what the gauges say now."""
+    """Everything that was counted, and the gauges as they are now."""
     return generate_latest(_Families(_collect(metrics, gauges)))
 
 
@@ -142,7 +142,7 @@ def _histogram(name: str, about: str, labels: Labels, histograms: Mapping[Labels
     return family
 
 
-# What the running parts say of themselves when metrics are asked for: upstreams, clients, capture.
+# Gauges of the running parts: upstreams, clients, cache, capture, audit log.
 
 OF_UPSTREAM = ("upstream",)
 

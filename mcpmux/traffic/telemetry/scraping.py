@@ -105,7 +105,7 @@ class Totals:
         return f"<Totals of {len(self._last)} processes>"
 
     def add_up(self, texts: dict[object, str], running: Iterable[object]) -> str:
-        """The sum of what the processes say now; `running` also has those that say nothing."""
+        """The sum of the processes' present metrics; `running` also has those that did not answer."""
         self._last.update(texts)
         for gone in self._last.keys() - set(running):
             self._ended = add_up([self._ended, self._last.pop(gone)])

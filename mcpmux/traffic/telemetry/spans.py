@@ -85,7 +85,7 @@ _UPSTREAM_CALL: ContextVar[_UpstreamCall | None] = ContextVar("asked", default=N
 class Spans:
     """A MessageObserver and an ExchangeObserver; `trace` is a runtime.tap.Trace. `clock` gives seconds.
 
-    `propagate`: whether upstreams are told of the trace.
+    `propagate`: whether the trace context is sent to upstreams.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Spans:
         self._describe.servers = servers
 
     def take(self, observed: Observation) -> None:
-        """See MessageObserver. Requests tell their ids."""
+        """See MessageObserver. Requests have ids that spans need."""
         if observed.kind != "request" or observed.id is None:
             return
         if observed.leg.side == "client" and observed.direction == "in":
@@ -256,13 +256,11 @@ def _duration(meter: Meter, side: str) -> Histogram:
     )
 
 
-# What a span tells: its name and attributes, after the semantic conventions for MCP. See `spans`.
-#
-# A stranger's text passes the Redactor and is cut. Pure.
+# Names and attributes of spans. Text from outside is redacted and cut. Pure.
 
 TEXT_LIMIT = 2048  # characters of a URI or a message
 NAME_LIMIT = 200  # characters of a name, method or id
-NAMES_MOST = 1000  # tools and prompts that metrics tell apart
+NAMES_MOST = 1000  # tools and prompts with metrics of their own
 NAMES_FAILED = 100  # of those that have only failed until now
 
 OTHER = "_OTHER"
@@ -289,7 +287,7 @@ _MEASURED = frozenset(
 
 Attributes = dict[str, str | int]
 Clean = Callable[[str], str]
-"""Takes what is secret out of a stranger's text."""
+"""Takes secrets out of a text."""
 
 
 class Server(NamedTuple):
@@ -338,7 +336,7 @@ class Describer:
         found: Attributes = {}
         if leg.revision is not None:
             found["mcp.protocol.version"] = self.text(leg.revision, NAME_LIMIT)
-        if leg.session is not None:  # whoever knows it can use it: never as it is
+        if leg.session is not None:  # it is a credential: only its fingerprint
             found["mcp.session.id"] = fingerprint(leg.session)
         return found
 
@@ -351,7 +349,7 @@ class Describer:
         return found
 
     def text(self, text: str, limit: int) -> str:
-        """A stranger's text, fit to be sent."""
+        """A text from outside, redacted and cut."""
         if text in _OURS:
             return text
         text = self._clean(text).encode("utf-8", "replace").decode()
@@ -359,10 +357,10 @@ class Describer:
 
 
 class Names:
-    """Which tools and prompts metrics tell apart: a bounded number of them.
+    """Names of tools and prompts that have metrics of their own: a bounded number.
 
-    A server that answers anything it is asked, or says of every name that its tool has failed, would let a
-    client invent as many as it likes. Names that were only ever said to have failed have less room.
+    A server that accepts any name, or answers any with a tool error, would let a client invent as many as it
+    likes. Names that have only ever failed have less room.
     """
 
     def __init__(self, most: int = NAMES_MOST, failed: int = NAMES_FAILED) -> None:
@@ -375,7 +373,7 @@ class Names:
         return f"<Names {len(self._known)} known, {len(self._doubtful)} doubtful>"
 
     def allow(self, name: str | int, error: str | None) -> bool:
-        """Whether a call of that name, which ended so, may be told with it."""
+        """Whether the metric of a call that ended so may have the name."""
         if name in self._known:
             return True
         if error is None and len(self._known) < self._most:
