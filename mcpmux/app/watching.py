@@ -19,8 +19,8 @@ import trio
 from mcpmux.app.mux import Mux
 from mcpmux.config import Admin, Config
 from mcpmux.runtime.tap import Tap, Trace
-from mcpmux.traffic.capture.message import Run
 from mcpmux.traffic.observer import ExchangeObserver, MessageObserver
+from mcpmux.traffic.record import Run
 from mcpmux.traffic.redaction.redactor import Redactor, ReplaceableRedactor
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from mcpmux.traffic.admin.ring import LiveRing
     from mcpmux.traffic.admin.upstreams import Control, UpstreamView
     from mcpmux.traffic.audit.journal import Audit
-    from mcpmux.traffic.capture.capture import Capturing
-    from mcpmux.traffic.capture.sink import CaptureSink, Levels
+    from mcpmux.traffic.capture.capture import CaptureSink, Capturing
+    from mcpmux.traffic.capture.message import Levels
     from mcpmux.traffic.telemetry.metrics import Metrics
     from mcpmux.traffic.telemetry.prometheus import Gauge
     from mcpmux.traffic.telemetry.spans import Spans

@@ -54,8 +54,7 @@ NEVER_SERVED = (  # without TLS, WebSocket, OAuth, an inspector, a capture, seve
     "mcpmux.traffic.admin.listener",
     "mcpmux.traffic.admin.ring",
     "mcpmux.traffic.audit",
-    "mcpmux.traffic.capture.capture",
-    "mcpmux.traffic.capture.files",
+    "mcpmux.traffic.capture",
     "mcpmux.app.workers.supervisor",
 )
 ROOMS = ("mcpmux.app", "mcpmux.config", "mcpmux.runtime", "mcpmux.transports", "mcpmux.traffic")

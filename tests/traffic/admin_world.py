@@ -20,8 +20,8 @@ from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.ring import RECENT, LiveRing
 from mcpmux.traffic.admin.upstreams import UpstreamView
 from mcpmux.traffic.admin.view import LiveView
-from mcpmux.traffic.capture.message import Run
 from mcpmux.traffic.observer import Observation
+from mcpmux.traffic.record import Run
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 from tests.runtime.scripted import ScriptedServer

@@ -17,10 +17,10 @@ from mcpmux.config import Config, Merging
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.runtime.linking import open_link
 from mcpmux.runtime.upstreams.channels import answer_server
-from mcpmux.traffic.capture.message import Run, to_record
+from mcpmux.traffic.capture.message import to_record
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.reading.dialogue import Dialogue, read_dialogues
-from mcpmux.traffic.record import Record
+from mcpmux.traffic.record import Record, Run
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.replay.replay import run_replay

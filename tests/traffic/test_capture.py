@@ -21,13 +21,12 @@ from mcpmux.config import Capture, CaptureRule, Redaction
 from mcpmux.protocol.call import Call
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.capture import capture as capture_module
-from mcpmux.traffic.capture import sink as capture_sink
 from mcpmux.traffic.capture.capture import CaptureUnusable, Capturing, open_capture
 from mcpmux.traffic.capture.files import CaptureWriter, find_files, read_files
-from mcpmux.traffic.capture.message import Run, to_record
+from mcpmux.traffic.capture.message import to_record
 from mcpmux.traffic.correlation import Correlator
 from mcpmux.traffic.observer import Observation
-from mcpmux.traffic.record import Record, decode_record, encode_record
+from mcpmux.traffic.record import Record, Run, decode_record, encode_record
 from mcpmux.traffic.recorder import BATCH, Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 
@@ -260,7 +259,7 @@ async def test_what_waits_to_be_looked_at_is_written_before_long(tmp_path: Path)
 
 
 async def test_what_passes_after_a_great_deal_is_written_before_long_too(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(capture_sink, "BATCH_BYTES", 2**14)  # soon so much that it is written in a hurry
+    monkeypatch.setattr(capture_module, "BATCH_BYTES", 2**14)  # soon so much that it is written in a hurry
 
     async def use(capturing: Capturing) -> None:
         recorder = Recorder((), (), lambda: 101.25, capturing.sink)
@@ -348,7 +347,7 @@ async def test_with_wait_what_waits_to_be_looked_at_takes_no_room_that_is_not_th
 
 
 async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(capture_sink, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(capture_module, "RETRY_SECONDS", 0.01)
     client, correlator = Leg("client", "c1", "http"), Correlator()
     append, full = CaptureWriter._append, [True]
 
@@ -387,7 +386,7 @@ async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path:
 
 
 async def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_is_told_once(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(capture_sink, "BATCH_BYTES", 1)  # so that there are several
+    monkeypatch.setattr(capture_module, "BATCH_BYTES", 1)  # so that there are several
     sinks = []
 
     def full(self: CaptureWriter, parts: Sequence[bytes], now: float) -> int:
@@ -411,7 +410,7 @@ async def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_is_told_once(
 
 async def test_what_is_lost_at_the_end_are_the_last_messages(tmp_path: Path, monkeypatch):
     """Once a message is lost, those behind it are, too: there is no gap in what is kept."""
-    monkeypatch.setattr(capture_sink, "BATCH_BYTES", 1)
+    monkeypatch.setattr(capture_module, "BATCH_BYTES", 1)
     append, calls = CaptureWriter._append, itertools.count()
 
     def second_time_full(self: CaptureWriter, parts: Sequence[bytes]) -> int:
@@ -423,13 +422,13 @@ async def test_what_is_lost_at_the_end_are_the_last_messages(tmp_path: Path, mon
 
     async def use(capturing: Capturing) -> None:
         assert capturing.sink is not None
-        for _ in range(4 * capture_sink.ENCODED_AT_ONCE):
+        for _ in range(4 * capture_module.ENCODED_AT_ONCE):
             capturing.sink.take(ask(Leg("client", "c1", "http"), Correlator()))
 
     with structlog.testing.capture_logs() as logs:
         records = await capture(FULL, tmp_path, use)
-    assert [record.seq for record in records][1:] == list(range(1, capture_sink.ENCODED_AT_ONCE + 1))
-    assert logs[-1]["lost"] == 3 * capture_sink.ENCODED_AT_ONCE
+    assert [record.seq for record in records][1:] == list(range(1, capture_module.ENCODED_AT_ONCE + 1))
+    assert logs[-1]["lost"] == 3 * capture_module.ENCODED_AT_ONCE
 
 
 async def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from mcpmux.config.traffic import Redaction
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.capture.line import HEAD, LEGS_CACHED, LineEncoder, without_repeats
-from mcpmux.traffic.capture.message import Run, to_record
+from mcpmux.traffic.capture.message import to_record
 from mcpmux.traffic.observer import Observation
-from mcpmux.traffic.record import ANSWERS, decode_record, encode_record
+from mcpmux.traffic.record import ANSWERS, Run, decode_record, encode_record
 from mcpmux.traffic.redaction.redactor import Redactor, ReplaceableRedactor
 
 RUN = Run("5f3a9c01", 100.25, 1_795_262_400.123_456)

@@ -29,6 +29,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.observer import Exchange, Observation
+from mcpmux.traffic.record import ANSWERS
 
 MESSAGE_BYTES = 400  # what a message takes besides its text
 ROW_BYTES = 600  # what a row takes besides its messages
@@ -94,7 +95,7 @@ class Row(msgspec.Struct, gc=False):
         upstream = observed.leg.upstream
         if upstream is not None and upstream not in self.upstreams:
             self.upstreams = (*self.upstreams, upstream)
-        if observed.kind in _ANSWERS:
+        if observed.kind in ANSWERS:
             if observed is self.first or self._ends_with(observed):  # an answer to nothing is a row
                 self.status = (
                     "tool-error" if observed.failed else "ok" if observed.kind == "result" else "error"
@@ -226,7 +227,7 @@ class LiveRing:
             if row is None:
                 row = self._by_exchange[observed.exchange] = self._new_row(observed)
             return row
-        if observed.kind in _ANSWERS:
+        if observed.kind in ANSWERS:
             asked = "in" if observed.direction == "out" else "out"
             row = self._unanswered.pop((observed.leg, asked, observed.id), None)
             return row if row is not None else self._new_row(observed)
@@ -254,7 +255,6 @@ class LiveRing:
             del self._unanswered[key]
 
 
-_ANSWERS = frozenset({"result", "error"})
 _seq_of = attrgetter("seq")
 
 

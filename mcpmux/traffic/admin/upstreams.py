@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ from mcpmux.protocol.envelope import decode_fields, text_of
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.traffic.record import second_of
 from mcpmux.traffic.redaction.redactor import Redactor
 
 SESSIONS = 100  # of one upstream that are listed; there may be one for each client
@@ -138,8 +138,7 @@ class UpstreamView:
 
     def _utc(self, clock: float) -> str:
         """A time of trio's clock in UTC, to the second."""
-        moment = datetime.fromtimestamp(self._epoch + clock, UTC)
-        return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+        return f"{second_of(int(self._epoch + clock))}Z"
 
     def _session(self, session: Upstream) -> SessionState:
         kind = "shared" if session.key == session.name else "lane" if "@" in session.key else "private"

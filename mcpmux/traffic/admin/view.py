@@ -15,12 +15,12 @@ import trio
 
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.admin.ring import LiveRing, Row, StoredMessage
-from mcpmux.traffic.capture.message import Run, fingerprint, to_record
+from mcpmux.traffic.capture.message import fingerprint, to_record
 from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.reading.filters import Filter, parse_filter
 from mcpmux.traffic.reading.summary import ExchangeSummary, http_words
-from mcpmux.traffic.record import Record
+from mcpmux.traffic.record import Record, Run
 from mcpmux.traffic.redaction.redactor import Redactor
 
 PAGE_ROWS = 500  # of one answer

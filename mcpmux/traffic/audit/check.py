@@ -27,6 +27,7 @@ from mcpmux.traffic.audit.chain import (
     read_link,
     read_tail,
 )
+from mcpmux.traffic.record import reason_of
 
 
 class KeyMissing(ConfigError):
@@ -236,4 +237,4 @@ class _Check:
 
 
 def _unreadable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError([f"{path}: cannot be read: {(error.strerror or str(error)).lower()}"])
+    return ConfigError([f"{path}: cannot be read: {reason_of(error)}"])

@@ -48,6 +48,7 @@ from mcpmux.traffic.audit.record import (
     when,
 )
 from mcpmux.traffic.observer import Exchange
+from mcpmux.traffic.record import reason_of
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.inline import AT_ONCE
 
@@ -264,7 +265,7 @@ class Audit:
 
     def _failed(self, error: OSError) -> None:
         now = trio.current_time()
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         if self._outage is None or now - self._outage.reminded >= REMIND_SECONDS:
             policy = "exchanges go on UNAUDITED" if self._continues else "exchanges are refused"
             log.error(f"audit log cannot be written; {policy}", reason=reason, waiting=len(self._backlog))
@@ -327,8 +328,7 @@ async def open_audit(
     try:
         await trio.to_thread.run_sync(files.open)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise AuditUnusable(f"cannot open the audit log in {directory}: {reason}") from None
+        raise AuditUnusable(f"cannot open the audit log in {directory}: {reason_of(error)}") from None
     log.info("audit log opened", directory=str(directory), record=files.head.seq, head=files.head.hash)
     audit = Audit(_FileStore(files), settings, run, redactor or Redactor(), wall)
     writing = trio.CancelScope(shield=True)

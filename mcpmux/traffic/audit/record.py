@@ -65,7 +65,7 @@ from mcpmux.protocol.meta import CLIENT_INFO, META, Meta
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.tap import name_in
 from mcpmux.traffic.observer import Exchange
-from mcpmux.traffic.record import MICROS, micros_of, rfc3339, second_of
+from mcpmux.traffic.record import MICROS, cut, listened_uris, micros_of, rfc3339, second_of, target_in
 from mcpmux.traffic.redaction.redactor import Redactor
 
 TEXT_LIMIT = 2048  # characters of a target
@@ -143,8 +143,8 @@ def milliseconds(seconds: float) -> float:
 def begin_record(exchange: Exchange, time: str, run: str, clean: Clean) -> AuditRecord:
     """Who asks what, before anything is done."""
     leg, call = exchange.leg, exchange.call
-    uris = _listened(call)
-    target = target_of(call)
+    uris = listened_uris(call.params) if call.method == m.LISTEN else []
+    target = target_in(call.params)
     client = leg.name or name_in(call.meta.get(CLIENT_INFO))
     return AuditRecord(
         time=time,
@@ -204,29 +204,6 @@ def trace_id(traceparent: str | None) -> str | None:
     """The trace id in a `traceparent` (W3C Trace Context), None when it is absent or malformed."""
     found = _TRACEPARENT.fullmatch(traceparent) if traceparent is not None else None
     return found[1] if found is not None else None
-
-
-def target_of(call: Call) -> str | None:
-    """What a call is about: a URI or a name."""
-    about = call.text("uri")
-    if about is None:
-        about = call.text("name")
-    if about is None and "ref" in call.params:
-        ref = value_of(call.params["ref"])
-        about = ref.get("uri", ref.get("name")) if isinstance(ref, dict) else None
-    return about if isinstance(about, str) else None
-
-
-def _listened(call: Call) -> list[str]:
-    """The URIs that a listen asks for, as far as it is well-formed."""
-    wish = value_of(call.params.get("notifications")) if call.method == m.LISTEN else None
-    uris = wish.get("resourceSubscriptions") if isinstance(wish, dict) else None
-    return [uri for uri in uris if isinstance(uri, str)] if isinstance(uris, list) else []
-
-
-def cut(text: str, limit: int) -> str:
-    """No more than so many characters of it."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def params_size(call: Call) -> int:

@@ -26,8 +26,8 @@ from typing import IO, NamedTuple
 
 from mcpmux import __version__
 from mcpmux.config.traffic import Capture
-from mcpmux.traffic.capture.message import Run, start_record
-from mcpmux.traffic.record import BadRecord, Record, decode_record, encode_record
+from mcpmux.traffic.capture.message import start_record
+from mcpmux.traffic.record import BadRecord, Record, Run, decode_record, encode_record, reason_of
 
 SUFFIX = ".jsonl"
 COMPRESSED = ".jsonl.gz"
@@ -89,7 +89,7 @@ def read_files(paths: Sequence[Path], on_bad: OnBad) -> Iterator[Record]:
                 stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if compressed else raw  # type: ignore[assignment]
                 yield from _read_lines(path, stream, on_bad)
         except OSError as error:
-            on_bad(BadLine(path, 0, f"cannot read the file: {(error.strerror or str(error)).lower()}"))
+            on_bad(BadLine(path, 0, f"cannot read the file: {reason_of(error)}"))
 
 
 def _read_lines(path: Path, stream: IO[bytes], on_bad: OnBad) -> Iterator[Record]:

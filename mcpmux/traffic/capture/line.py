@@ -17,9 +17,9 @@ import msgspec
 from mcpmux.protocol.framing import CR, LF
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.capture.message import Line, Run, body_of, facts_after_redaction, fingerprint
+from mcpmux.traffic.capture.message import Line, body_of, facts_after_redaction, fingerprint
 from mcpmux.traffic.observer import Observation
-from mcpmux.traffic.record import MICROS, VERSION, Body, second_of
+from mcpmux.traffic.record import MICROS, VERSION, Body, Run, second_of
 from mcpmux.traffic.redaction.redactor import Redactor
 
 LEGS_CACHED: Final = 1024

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -35,7 +34,7 @@ from mcpmux.protocol.envelope import (
 from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, VERSION
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.shapes import Id
-from mcpmux.traffic.record import Record
+from mcpmux.traffic.record import ANSWERS, Record, seconds_of
 
 # One conversation of a capture: requests with all that belongs to them, as values. Pure.
 #
@@ -232,7 +231,7 @@ class _Conversation:
         is_from_client = record.direction == self._request_direction
         if record.kind == "request" and is_from_client:
             return self._take_request(record, position, problem, message)
-        if record.kind in ("result", "error"):
+        if record.kind in ANSWERS:
             if is_from_client:
                 return self._take_client_answer(record, problem, message)
             return self._take_answer(record, position, problem, message)
@@ -373,7 +372,5 @@ def fields_of(raw: Raw | None) -> Fields:
 
 
 def _seconds_of(record: Record) -> float:
-    try:
-        return datetime.fromisoformat(record.time).timestamp()
-    except ValueError:
-        return record.at
+    seconds = seconds_of(record)
+    return seconds if seconds is not None else record.at

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from attrs import define, field
 
 from mcpmux.traffic.reading.summary import OK, is_answer, statuses_of
-from mcpmux.traffic.record import Record
+from mcpmux.traffic.record import Record, seconds_of
 
 # Percentiles of any number of values in bounded memory. Pure.
 #
@@ -334,9 +333,8 @@ class Stats:
         return group
 
     def _note(self, record: Record, failed: bool) -> None:
-        try:
-            at = datetime.fromisoformat(record.time).timestamp()
-        except ValueError:  # a file of another program
+        at = seconds_of(record)
+        if at is None:
             return
         timeline = self._asked if record.leg == "client" else self._forwarded
         timeline.add(at, failed)

@@ -22,7 +22,7 @@ import msgspec
 from attrs import define, field
 
 from mcpmux.protocol import method as m
-from mcpmux.traffic.record import Record
+from mcpmux.traffic.record import ANSWERS, Record
 
 # The status of a message. Pure.
 #
@@ -43,7 +43,6 @@ CANCELLED, OPEN = "cancelled", "open"
 BAD_HTTP = 400
 
 WORDS = (OK, ERROR, TOOL_ERROR, INVALID, CANCELLED, OPEN)
-ANSWERS = frozenset({"result", "error"})
 
 
 _KNOWN: dict[tuple[str, int | None], tuple[str, ...]] = {

@@ -35,6 +35,7 @@ from mcpmux.traffic.reading.dialogue import (
     ServerMessage,
     fields_of,
 )
+from mcpmux.traffic.record import listened_uris, target_in
 
 _ABOUT = ("name", "uri", "ref", TASK_ID, "cursor", STATE)
 SHOWN = 120  # characters of a name or URI in an error
@@ -129,7 +130,7 @@ class CapturedAnswers:
             near = _nearest(method, self.methods)
             hint = f"; the nearest is {near}" if near else ""
             return RpcError(METHOD_NOT_FOUND, f"Method not found: {method} is not in the capture{hint}")
-        asked = _target_of(params)
+        asked = target_in(params)
         if asked is None or "cursor" in params or STATE in params:
             which = next((key for key in ("cursor", STATE) if key in params), "request like this")
             return RpcError(INVALID_PARAMS, f"Invalid params: no {which} of {method} is in the capture")
@@ -150,7 +151,7 @@ class CapturedAnswers:
                 uri = text_of(captured.params.get("uri")) or ""
                 self._feeds.setdefault(uri, []).append(_updates_after(dialogue, captured, uri))
             elif captured.method == m.LISTEN:
-                for uri in _uris_of(captured.params):
+                for uri in listened_uris(captured.params):
                     updates = [sent for sent in captured.before_answer if _is_update_of(sent, uri)]
                     self._feeds.setdefault(uri, []).append(updates)
 
@@ -191,22 +192,9 @@ def _argument_name(params: Fields) -> str | None:
     return text_of(fields_of(params.get("argument")).get("name"))
 
 
-def _target_of(params: Fields) -> str | None:
-    about = value_of(params.get("uri", params.get("name", params.get("ref"))))
-    if isinstance(about, dict):
-        about = about.get("uri", about.get("name"))
-    return about if isinstance(about, str) else None
-
-
 def _nearest(wanted: str, known: Iterable[str]) -> str | None:
     found = difflib.get_close_matches(wanted[:SHOWN], [name[:SHOWN] for name in known], n=1, cutoff=0.0)
     return found[0] if found else None
-
-
-def _uris_of(params: Fields) -> list[str]:
-    wish = value_of(params.get("notifications"))
-    uris = wish.get("resourceSubscriptions") if isinstance(wish, dict) else None
-    return [uri for uri in uris if isinstance(uri, str)] if isinstance(uris, list) else []
 
 
 def _is_update_of(sent: ServerMessage, uri: str) -> bool:

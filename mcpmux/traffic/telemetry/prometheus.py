@@ -24,7 +24,7 @@ from mcpmux.traffic.telemetry.metrics import Histogram, Labels, Metrics
 
 if TYPE_CHECKING:
     from mcpmux.traffic.audit.journal import Audit
-    from mcpmux.traffic.capture.sink import CaptureSink
+    from mcpmux.traffic.capture.capture import CaptureSink
 
 Samples = Iterable[tuple[Labels, float]]
 

@@ -46,6 +46,7 @@ from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.tap import EXCHANGE, TRACE_HEADERS, Leg
 from mcpmux.traffic.capture.message import fingerprint
 from mcpmux.traffic.observer import Exchange, Observation
+from mcpmux.traffic.record import cut
 from mcpmux.traffic.telemetry.metrics import METHODS, TOOL_ERROR, is_tool_error
 from mcpmux.traffic.telemetry.tracing import (
     Context,
@@ -352,8 +353,7 @@ class Describer:
         """A text from outside, redacted and cut."""
         if text in _OURS:
             return text
-        text = self._clean(text).encode("utf-8", "replace").decode()
-        return text if len(text) <= limit else text[: limit - 1] + "…"
+        return cut(self._clean(text).encode("utf-8", "replace").decode(), limit)
 
 
 class Names:
