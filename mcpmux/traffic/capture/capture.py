@@ -26,7 +26,7 @@ import trio
 from mcpmux.config.traffic import Capture
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.traffic.capture.files import CaptureWriter, Stopped, behind, sweep
+from mcpmux.traffic.capture.files import CaptureWriter, Stopped, sweep, unwritten
 from mcpmux.traffic.capture.line import LineEncoder, data_of
 from mcpmux.traffic.capture.message import OFF, Levels
 from mcpmux.traffic.observer import LONG_BYTES, Exchange, ExchangeObserver, Observation
@@ -247,13 +247,13 @@ class CaptureSink:
                 with trio.move_on_after(RETRY_SECONDS):
                     await self._closed.wait()
             else:
-                self._go_on()
-                parts = behind(parts, written)
+                self._resume()
+                parts = unwritten(parts, written)
         self._lost += sum(part.count(b"\n") for part in parts)
         self._bytes -= size
         self._make_room()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """It works."""
         if self.paused:
             self.paused = False

@@ -230,5 +230,5 @@ def without_repeats(bodies: Iterable[bytes]) -> list[bytes]:
 
 def _value_and_members(value: Any, members: dict[str, Any]) -> Raw:
     """JSON of a member's value and of the members behind it; None is left out."""
-    behind = {name: each for name, each in members.items() if each is not None}
-    return Raw(_json(value) + b"," + _json(behind)[1:-1])
+    unwritten = {name: each for name, each in members.items() if each is not None}
+    return Raw(_json(value) + b"," + _json(unwritten)[1:-1])

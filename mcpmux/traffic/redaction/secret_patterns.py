@@ -157,10 +157,10 @@ def _own_name(name: str) -> Shape:
     return Shape(name, (hint_of(name),), (), pattern, replacement)
 
 
-def replace_shapes(text: str, live: Sequence[Shape]) -> tuple[str, int]:
+def replace_shapes(text: str, possible: Sequence[Shape]) -> tuple[str, int]:
     """The text without what the rules find, and how often they found something."""
     total = 0
-    for shape in live:
+    for shape in possible:
         text, count = shape.pattern.subn(shape.replacement, text)
         total += count
     return text, total
@@ -253,9 +253,9 @@ def make_label(labels: Iterable[str], own: Iterable[str]) -> Label:
 def _built_in(folded: str, wanted: frozenset[str]) -> str | None:
     if folded.endswith(_HARMLESS):
         return None
-    for table, fits in ((_WHOLE, _is_one), (_ENDINGS, str.endswith), (_ANYWHERE, _has_one)):
+    for table, path_matches in ((_WHOLE, _is_one), (_ENDINGS, str.endswith), (_ANYWHERE, _has_one)):
         for label, words in table.items():
-            if label in wanted and fits(folded, words):
+            if label in wanted and path_matches(folded, words):
                 return label
     return None
 

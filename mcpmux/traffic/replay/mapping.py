@@ -140,7 +140,7 @@ KINDS: dict[Kind, str] = {
 _NOTHING_TO_GIVE = {m.ROOTS_LIST: {"roots": []}, m.ELICIT: {"action": "cancel"}}
 
 
-class _Kept(NamedTuple):
+class _UnusedAnswer(NamedTuple):
     """A captured answer. `position`: of the request that caused the question."""
 
     method: str
@@ -153,13 +153,13 @@ class Questions:
 
     def __init__(self, dialogue: Dialogue) -> None:
         self.deviations: Counter[tuple[Kind, str]] = Counter()
-        self._open = [_Kept(each.method, each.during, each.answer) for each in dialogue.questions]
+        self._unused = [_UnusedAnswer(each.method, each.during, each.answer) for each in dialogue.questions]
         self._rounds: dict[int, int] = {}
         self._take_rounds(dialogue)
-        self._last = {kept.method: kept.answer for kept in self._open}
+        self._last = {kept.method: kept.answer for kept in self._unused}
 
     def __repr__(self) -> str:
-        return f"<Questions {len(self._open)} to come, {sum(self.deviations.values())} otherwise>"
+        return f"<Questions {len(self._unused)} to come, {sum(self.deviations.values())} otherwise>"
 
     def _take_rounds(self, dialogue: Dialogue) -> None:
         """Modern questions: the result that asks, and the request with the responses that follows it."""
@@ -169,8 +169,8 @@ class Questions:
             if asked is not None:
                 position, methods = asked
                 self._rounds[captured.position] = position
-                self._open += [
-                    _Kept(methods[key], position, Reply(0, raw(response)))
+                self._unused += [
+                    _UnusedAnswer(methods[key], position, Reply(0, raw(response)))
                     for key, response in _members(captured.params, RESPONSES).items()
                     if key in methods and captured.problem is None
                 ]
@@ -184,21 +184,21 @@ class Questions:
 
     def take(self, method: str, position: int | None) -> Answer | None:
         """The answer to a question that comes now, during the request at `position` of the capture."""
-        mine = [kept for kept in self._open if kept.method == method]
+        mine = [kept for kept in self._unused if kept.method == method]
         found = next((kept for kept in mine if kept.position == position), None)
         if found is None and mine:
             found = mine[0]
             self.deviations["elsewhere", method] += 1
         if found is not None:
-            self._open.remove(found)
+            self._unused.remove(found)
             return found.answer
         self.deviations["again" if method in self._last else "new", method] += 1
         return self._last.get(method)
 
     def finish(self) -> None:
         """Nothing is asked any more: what is left was not asked."""
-        self.deviations.update(("missing", kept.method) for kept in self._open)
-        self._open.clear()
+        self.deviations.update(("missing", kept.method) for kept in self._unused)
+        self._unused.clear()
 
 
 def nothing_to_give(method: str) -> Reply | None:
