@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from operator import attrgetter
 
 import msgspec
 import trio
@@ -225,15 +226,12 @@ async def stream_rows(
         await trio.sleep(TICK_SECONDS)
         over = stopping.is_set()  # what has passed by now is still sent
         if ring.seq == position:
-            quiet += TICK_SECONDS
-            if quiet >= QUIET_SECONDS:
-                quiet = 0.0
-                await reply.write(COMMENT)
+            quiet = await _keep_alive(reply, quiet + TICK_SECONDS)
             continue
         quiet = 0.0
         rows, missed = ring.changed_since(position)
         position = ring.seq
-        rows.sort(key=_number)
+        rows.sort(key=attrgetter("number"))
         newest = rows[-ROWS_AT_ONCE:]
         kept = [row for row in newest if matches is None or matches(row)]
         wanted = {row.number for row in kept}
@@ -242,8 +240,12 @@ async def stream_rows(
         await reply.write(_rows_event(view, shown, gone, len(rows) - len(newest) + missed))
 
 
-def _number(row: Row) -> int:
-    return row.number
+async def _keep_alive(reply: HttpReply, quiet: float) -> float:
+    """Send a comment when nothing was sent for long. Returns for how many seconds nothing was."""
+    if quiet < QUIET_SECONDS:
+        return quiet
+    await reply.write(COMMENT)
+    return 0.0
 
 
 def _rows_event(view: LiveView, rows: list[RowSummary], gone: list[int], skipped: int) -> bytes:
@@ -276,13 +278,10 @@ async def stream_records(
         if parts:
             quiet = 0.0
             await reply.write(b"".join(parts))
-        elif quiet >= QUIET_SECONDS:
-            quiet = 0.0
-            await reply.write(COMMENT)
         if all(position == view.ring.seq for position, view in zip(positions, views, strict=True)):
             if over:
                 return
-            quiet += TICK_SECONDS
+            quiet = await _keep_alive(reply, quiet + TICK_SECONDS)
             await trio.sleep(TICK_SECONDS)
 
 

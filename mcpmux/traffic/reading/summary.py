@@ -292,32 +292,25 @@ class Pair(NamedTuple):
     answer: Record | None
 
 
-class _Open(OrderedDict[_Key, Record]):
-    """The requests that wait, oldest first."""
-
-    def ask(self, request: Record) -> list[Record]:
-        """Those that will have no answer any more: one with the same id, or the oldest of too many."""
-        key = (request.run, request.leg, request.peer, request.direction, request.id)
-        given_up = [known] if (known := self.pop(key, None)) is not None else []
-        self[key] = request
-        if len(self) > OPEN_LIMIT:
-            given_up.append(self.popitem(last=False)[1])
-        return given_up
-
-    def answer(self, answer: Record) -> Record | None:
-        """The request that is answered."""
-        way = _OTHER_WAY.get(answer.direction or "")
-        return self.pop((answer.run, answer.leg, answer.peer, way, answer.id), None)
+def _request_key(record: Record) -> _Key:
+    """Of a request, and of what answers it."""
+    direction = record.direction if record.kind == "request" else _OTHER_WAY.get(record.direction or "")
+    return record.run, record.leg, record.peer, direction, record.id
 
 
 def pair_up(records: Iterable[Record]) -> Iterator[Pair]:
     """Every message once, requests with their answers; in the order in which pairs become complete."""
-    waiting = _Open()
+    waiting: OrderedDict[_Key, Record] = OrderedDict()
     for record in records:
+        key = _request_key(record)
         if record.kind == "request":
-            yield from (Pair(given_up, None) for given_up in waiting.ask(record))
-        elif is_answer(record) and (request := waiting.answer(record)) is not None:
-            yield Pair(request, record)
+            if key in waiting:  # the id was used again
+                yield Pair(waiting.pop(key), None)
+            waiting[key] = record
+            if len(waiting) > OPEN_LIMIT:
+                yield Pair(waiting.popitem(last=False)[1], None)
+        elif is_answer(record) and key in waiting:
+            yield Pair(waiting.pop(key), record)
         elif record.kind != "start":
             yield Pair(record, None)
     yield from (Pair(request, None) for request in waiting.values())
@@ -336,22 +329,24 @@ class Targets:
         """The same message; an answer with its request's target."""
         if record.kind == "request":
             if record.target is not None:
-                self._known[record.run, record.leg, record.peer, record.direction, record.id] = record.target
+                self._known[_request_key(record)] = record.target
                 if len(self._known) > OPEN_LIMIT:
                     self._known.popitem(last=False)
         elif is_answer(record) and record.target is None:
-            way = _OTHER_WAY.get(record.direction or "")
-            target = self._known.pop((record.run, record.leg, record.peer, way, record.id), None)
+            target = self._known.pop(_request_key(record), None)
             if target is not None:
                 return msgspec.structs.replace(record, target=target)
         return record
 
 
-# What mcpmux made of the messages of an exchange: which went out for which that had come in. Pure.
+# Which message of an exchange went out for which that came in. Pure.
 #
-# a client's request      and the requests to upstreams with the same method upstreams' answers      and the
-# answer to the client an upstream's question  and that to the client; the client's answer and that to the
-# upstream notifications           one by one
+# | came in | went out |
+# | --- | --- |
+# | a client's request | requests to upstreams with the same method |
+# | answers of upstreams | the answer to the client |
+# | an upstream's question, the client's answer | the same on the other leg |
+# | notifications | the same, one by one |
 
 
 class Passage(NamedTuple):
@@ -372,11 +367,11 @@ def passages(records: Sequence[Record]) -> list[Passage]:
             before = [each for each in arrived if _fits(each, record)]
             if record.kind == "notification":
                 before = before[:1]
-            if before and record.kind != "request":
+            elif record.kind == "request":
+                before = before[-1:]  # more may go out for it
+            if record.kind != "request":
                 taken = {id(each) for each in before}
                 arrived = [each for each in arrived if id(each) not in taken]
-            if before and record.kind == "request":
-                before = before[-1:]
             if before:
                 found.append(Passage(tuple(before), record))
     return found
