@@ -253,9 +253,9 @@ def make_label(labels: Iterable[str], own: Iterable[str]) -> Label:
 def _built_in(folded: str, wanted: frozenset[str]) -> str | None:
     if folded.endswith(_HARMLESS):
         return None
-    for table, path_matches in ((_WHOLE, _is_one), (_ENDINGS, str.endswith), (_ANYWHERE, _has_one)):
+    for table, name_matches in ((_WHOLE, _is_one), (_ENDINGS, str.endswith), (_ANYWHERE, _has_one)):
         for label, words in table.items():
-            if label in wanted and path_matches(folded, words):
+            if label in wanted and name_matches(folded, words):
                 return label
     return None
 

@@ -182,14 +182,9 @@ def _problem_of(captured: CapturedRequest) -> str | None:
 def _about(params: Fields) -> bytes:
     """What two requests must have in common."""
     values: dict[str, Any] = {key: value_of(params[key]) for key in _ABOUT if key in params}
-    values["argument"] = _argument_name(params)
+    values["argument"] = text_of(fields_of(params.get("argument")).get("name"))  # of `completion/complete`
     values["responses"] = RESPONSES in params
     return b"about " + canonical(values)
-
-
-def _argument_name(params: Fields) -> str | None:
-    """Of `completion/complete`."""
-    return text_of(fields_of(params.get("argument")).get("name"))
 
 
 def _nearest(wanted: str, known: Iterable[str]) -> str | None:
