@@ -80,14 +80,14 @@ def _parse(address: str) -> AnyListener:
 
 def _introduce(dialogues: Sequence[Dialogue]) -> None:
     """Say what cannot be served. Raises Mistake when that is everything."""
-    book = CapturedAnswers(dialogues)
-    reasons = count_text(book.unusable.items())
-    if not book.size:
+    answers = CapturedAnswers(dialogues)
+    reasons = count_text(answers.unusable.items())
+    if not answers.size:
         raise Mistake(f"nothing in this capture can be served: {reasons}")
-    if book.unusable:
+    if answers.unusable:
         tell(f"not served: {reasons}")
-    if book.redacted:
-        tell(f"{book.redacted} answers are served with redacted values in them")
+    if answers.redacted:
+        tell(f"{answers.redacted} answers are served with redacted values in them")
 
 
 async def _serve(listeners: Listeners, dialogues: Sequence[Dialogue], latency: bool, cycle: bool) -> None:

@@ -70,7 +70,7 @@ def normal(found: Any) -> Any:
 
 @settings(max_examples=500, deadline=None)
 @given(MESSAGES)
-def test_a_glance_finds_what_a_closer_look_finds(message: dict[str, Any]):
+def test_an_envelope_read_in_one_go_is_that_read_by_member(message: dict[str, Any]):
     data = json.dumps(message, ensure_ascii=False).encode()
     assert normal(found_by(read_envelope, data)) == normal(found_by(read_by_member, data))
 

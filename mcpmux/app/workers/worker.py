@@ -316,7 +316,7 @@ class Answers:
         if self._view is None or self._inspector is None:
             return None
         if about == "states":
-            return self._view.states
+            return await self._view.read_states()
         if about == "upstreams":
             return self._view.show()
         if about != "metrics":

@@ -91,18 +91,13 @@ class UpstreamView:
     def __repr__(self) -> str:
         return f"<UpstreamView {self._fleet!r}>"
 
-    @property
-    def states(self) -> dict[str, str]:
-        """The state of each upstream's shared session."""
-        return {name: upstream.state for name, upstream in self._fleet.items()}
-
     async def read_all(self) -> list[UpstreamState]:
         """See `Upstreams`. Never waits."""
         return self.show()
 
     async def read_states(self) -> dict[str, str]:
         """See `Upstreams`. Never waits."""
-        return self.states
+        return {name: upstream.state for name, upstream in self._fleet.items()}
 
     def show(self) -> list[UpstreamState]:
         """All of them, in configuration order; then those that are disabled."""

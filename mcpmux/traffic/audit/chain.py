@@ -31,8 +31,6 @@ from mcpmux.errors import McpmuxError
 
 VERSION = 1
 
-NO_HASH = "is none: the line does not end with a hash, so it was changed, or written by something else"
-
 _HASH_DIGITS = 64
 _BEFORE_HASH = b',"hash":"'
 _OPENING = b'{"v":%d,"seq":%%d,"prev":"%%b",' % VERSION
@@ -94,12 +92,10 @@ def follow(line: bytes, after: Link | None, key: bytes | None) -> Link:
 
     With None it may be any record. Raises Broken, KeyNeeded and VersionUnknown.
     """
-    sealed, found = line[:-_SUFFIX_BYTES], line[-_SUFFIX_BYTES:]
-    if not found.startswith(_BEFORE_HASH) or not found.endswith(b'"}'):
-        raise Broken(NO_HASH)
+    sealed, found = _split_hash(line)
     head = _read_head(sealed)
     digest = _hash(sealed, key)
-    if not hmac.compare_digest(found[len(_BEFORE_HASH) : -2], digest.encode()):
+    if not hmac.compare_digest(found, digest.encode()):
         raise _wrong_hash(sealed, found, head, key)
     if head.v != VERSION:
         raise VersionUnknown(f"audit log version {head.v}; this mcpmux reads version {VERSION}")
@@ -110,10 +106,8 @@ def follow(line: bytes, after: Link | None, key: bytes | None) -> Link:
 
 def read_link(line: bytes) -> Link:
     """The place of a record by its own words, unchecked. Raises Broken."""
-    found = line[-_SUFFIX_BYTES:]
-    if not found.startswith(_BEFORE_HASH) or not found.endswith(b'"}'):
-        raise Broken(NO_HASH)
-    return Link(_read_head(line[:-_SUFFIX_BYTES]).seq, found[len(_BEFORE_HASH) : -2].decode(errors="replace"))
+    sealed, found = _split_hash(line)
+    return Link(_read_head(sealed).seq, found.decode(errors="replace"))
 
 
 def is_torn(rest: bytes, after: Link | None) -> bool:
@@ -124,6 +118,16 @@ def is_torn(rest: bytes, after: Link | None) -> bool:
     opening = _opening(after) if after is not None else b'{"v":%d,"seq":' % VERSION
     rest = rest.rstrip(b"\0")
     return rest.startswith(opening) or opening.startswith(rest)
+
+
+def _split_hash(line: bytes) -> tuple[bytes, bytes]:
+    """What a record's hash is over, and the hash. Raises Broken."""
+    suffix = line[-_SUFFIX_BYTES:]
+    if not suffix.startswith(_BEFORE_HASH) or not suffix.endswith(b'"}'):
+        raise Broken(
+            "is none: the line does not end with a hash, so it was changed, or written by something else"
+        )
+    return line[:-_SUFFIX_BYTES], suffix[len(_BEFORE_HASH) : -2]
 
 
 def _opening(after: Link) -> bytes:
@@ -146,7 +150,7 @@ def _read_head(sealed: bytes) -> _Head:
 def _wrong_hash(sealed: bytes, found: bytes, head: _Head, key: bytes | None) -> ValueError:
     if key is None and head.keyed:
         return KeyNeeded("the audit log was written with a key, and can be checked with that key only")
-    if key is not None and found[len(_BEFORE_HASH) : -2] == _hash(sealed, None).encode():
+    if key is not None and found == _hash(sealed, None).encode():
         return Broken("was written without a key, or by somebody who does not have it")
     key_too = "" if key is None else ", or written with another key"
     return Broken(f"was changed after it was written{key_too}: its hash is not that of what it says")

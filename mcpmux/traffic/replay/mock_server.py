@@ -51,15 +51,15 @@ class Mock:
 
     tap: Tap | None = None
 
-    def __init__(self, book: CapturedAnswers, nursery: trio.Nursery, *, latency: bool) -> None:
+    def __init__(self, answers: CapturedAnswers, nursery: trio.Nursery, *, latency: bool) -> None:
         """`latency`: whether everything takes as long as it did."""
-        self.book = book
+        self.answers = answers
         self.latency = latency
         self._nursery = nursery
         self._closing = trio.Event()
 
     def __repr__(self) -> str:
-        return f"<Mock {self.book!r}>"
+        return f"<Mock {self.answers!r}>"
 
     def close(self) -> None:
         """End all listens."""
@@ -77,7 +77,7 @@ class Mock:
             return await self._listen(request_id, call, notify)
         captured = self.find(call, NEWEST)
         if captured is None and call.method == m.DISCOVER:
-            return make_discover(self.book)
+            return make_discover(self.answers)
         if captured is None:
             raise self.refuse(call)
         return await self.answer_modern(captured, call, notify)
@@ -85,10 +85,10 @@ class Mock:
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[MockSession, Fields]:
         """See Service."""
         call = read_call(request)
-        captured = find_initialize(self.book, call.params)
+        captured = find_initialize(self.answers, call.params)
         if captured is None:
             requested = value_of(call.params.get("protocolVersion"))
-            result = make_initialize(self.book, requested if isinstance(requested, str) else "")
+            result = make_initialize(self.answers, requested if isinstance(requested, str) else "")
         else:
             result = await self.play(captured, call, _unheard, None)
         session = MockSession(self, result, self._nursery)
@@ -98,11 +98,11 @@ class Mock:
 
     def find(self, call: Call, revision: str) -> CapturedRequest | None:
         """The captured request that this one repeats."""
-        return self.book.find(call.method, call.params, revision)
+        return self.answers.find(call.method, call.params, revision)
 
     def refuse(self, call: Call) -> RpcError:
         """The error for a request that is not in the capture."""
-        error = self.book.unknown(call.method, call.params)
+        error = self.answers.unknown(call.method, call.params)
         log.warning("not in the capture", method=call.method, told=error.message)
         return error
 
@@ -139,7 +139,7 @@ class Mock:
     async def _listen(self, request_id: Id, call: Call, notify: Notify) -> Fields:
         tag = raw({SUBSCRIPTION_ID: request_id})
         wish = read_filter(call)
-        captured = self.book.find(m.LISTEN, call.params, NEWEST)
+        captured = self.answers.find(m.LISTEN, call.params, NEWEST)
         if captured is not None and captured.answer is not None and not captured.before_answer:
             return answer_of(captured)
         began = trio.current_time()
@@ -152,7 +152,7 @@ class Mock:
     def _events_for(self, wish: Filter, call: Call) -> list[ServerMessage]:
         """For a listen that is not in the capture: what subscribers to its resources got."""
         agreed = ServerMessage(0.0, m.ACKNOWLEDGED, {"notifications": call.params["notifications"]})
-        updates = [sent for uri in wish.uris for sent in self.book.updates(uri)]
+        updates = [sent for uri in wish.uris for sent in self.answers.updates(uri)]
         return [agreed, *sorted(updates, key=lambda sent: sent.after)]
 
 
@@ -298,7 +298,7 @@ class MockSession:
             self._feeds.pop(uri).cancel(reason="unsubscribed")
         elif call.method == m.RESOURCES_SUBSCRIBE and uri not in self._feeds:
             self._feeds[uri] = trio.CancelScope()
-            self._nursery.start_soon(self._feed, self._mock.book.updates(uri), self._feeds[uri])
+            self._nursery.start_soon(self._feed, self._mock.answers.updates(uri), self._feeds[uri])
 
 
 # The handshake of a mocked server. Pure.
@@ -318,19 +318,19 @@ _OFFERED_BY = {
 }
 
 
-def find_initialize(book: CapturedAnswers, params: Fields) -> CapturedRequest | None:
+def find_initialize(answers: CapturedAnswers, params: Fields) -> CapturedRequest | None:
     """A captured `initialize`: the same, or one in which the same revision was asked for."""
     wanted = text_of(params.get(_REQUESTED)) or ""
-    exact = book.find_exact(m.INITIALIZE, params, wanted)
+    exact = answers.find_exact(m.INITIALIZE, params, wanted)
     if exact is not None:
         return exact
-    asked = [t for t in book.all_of(m.INITIALIZE) if text_of(t.params.get(_REQUESTED)) == wanted]
-    return book.find_exact(m.INITIALIZE, asked[0].params, wanted) if asked else None
+    asked = [t for t in answers.all_of(m.INITIALIZE) if text_of(t.params.get(_REQUESTED)) == wanted]
+    return answers.find_exact(m.INITIALIZE, asked[0].params, wanted) if asked else None
 
 
-def make_discover(book: CapturedAnswers) -> Fields:
+def make_discover(answers: CapturedAnswers) -> Fields:
     """A DiscoverResult out of what else is known."""
-    facts = _known(book)
+    facts = _known(answers)
     result: dict[str, Any] = {
         "resultType": "complete",
         "supportedVersions": SUPPORTED,
@@ -344,16 +344,16 @@ def make_discover(book: CapturedAnswers) -> Fields:
     return {key: raw(value) for key, value in result.items()}
 
 
-def make_initialize(book: CapturedAnswers, requested: str) -> Fields:
+def make_initialize(answers: CapturedAnswers, requested: str) -> Fields:
     """An InitializeResult out of what else is known."""
-    facts = _known(book)
+    facts = _known(answers)
     result = {**facts, "protocolVersion": negotiate_legacy(requested)}
     return {key: raw(value) for key, value in result.items() if value is not None}
 
 
-def _known(book: CapturedAnswers) -> dict[str, Any]:
+def _known(answers: CapturedAnswers) -> dict[str, Any]:
     """`capabilities`, `serverInfo`, `instructions` from one of the captured handshakes."""
-    for captured in (*book.all_of(m.INITIALIZE), *book.all_of(m.DISCOVER)):
+    for captured in (*answers.all_of(m.INITIALIZE), *answers.all_of(m.DISCOVER)):
         if not isinstance(captured.answer, Reply):
             continue
         result = value_of(captured.answer.result)
@@ -364,7 +364,7 @@ def _known(book: CapturedAnswers) -> dict[str, Any]:
                 "serverInfo": info or _INFO,
                 "instructions": result.get("instructions"),
             }
-    offered = {_OFFERED_BY[method] for method in book.methods if method in _OFFERED_BY}
+    offered = {_OFFERED_BY[method] for method in answers.methods if method in _OFFERED_BY}
     capabilities: dict[str, Any] = {name: {} for name in sorted(offered)}
     return {"capabilities": capabilities, "serverInfo": _INFO, "instructions": None}
 
