@@ -1,9 +1,12 @@
 """Dialogues out of a capture: each client's requests with all that belongs to them. Pure.
 
+A dialogue is one conversation as the side saw it that asks: a client with mcpmux (leg `client`), or mcpmux
+with a server (leg `upstream`).
+
 A second `initialize` that was answered with a result begins another dialogue. Modern requests over HTTP may
 take any connection: those of clients with one name are one dialogue.
 
-| the other side said | it belongs to |
+| from the other side | belongs to |
 | --- | --- |
 | progress | the request with that token |
 | a notification of a listen | the listen, by its subscription id |
@@ -35,11 +38,6 @@ from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, VERSION
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.shapes import Id
 from mcpmux.traffic.record import ANSWERS, Record, seconds_of
-
-# One conversation of a capture: requests with all that belongs to them, as values. Pure.
-#
-# A dialogue is one conversation as the side saw it that asks: a client with mcpmux (leg `client`), or
-# mcpmux with a server (leg `upstream`). `dialogue` reads them from records.
 
 Answer: TypeAlias = Reply | ErrorReply
 
@@ -90,6 +88,11 @@ class CapturedRequest(msgspec.Struct):
         """Whether the request was one of 2026-07-28."""
         return VERSION in self.meta or self.method in (m.DISCOVER, m.LISTEN)
 
+    @property
+    def opens_session(self) -> bool:
+        """Whether it is an `initialize` that was answered with a result."""
+        return self.method == m.INITIALIZE and isinstance(self.answer, Reply)
+
 
 class ClientNotification(msgspec.Struct, frozen=True):
     """A notification of the side that asks."""
@@ -101,9 +104,10 @@ class ClientNotification(msgspec.Struct, frozen=True):
 
 
 class CapturedQuestion(msgspec.Struct, frozen=True):
-    """What the other side asked, and what it was answered. `during`: the place of the request that caused it.
+    """What the other side asked, and what it was answered. `during`: the position of the request that caused
+    it.
 
-    `position`: its position in the capture; `during` is None when no request is known to have caused it.
+    `during` is None when no request is known to have caused it.
     """
 
     position: int
@@ -156,14 +160,14 @@ class Reading:
         self.upstreams: set[str] = set()
         self._upstream = upstream
         self._conversations: dict[tuple[str, str], _Conversation] = {}
-        self._place = 0
+        self._position = 0
 
     def __repr__(self) -> str:
         return f"<Reading {self.side} {len(self._conversations)} conversations>"
 
     def add(self, record: Record) -> None:
         """One more message of the capture."""
-        self._place += 1
+        self._position += 1
         if record.upstream is not None:
             self.upstreams.add(record.upstream)
         if record.leg != self.side or record.kind == "start":
@@ -178,7 +182,7 @@ class Reading:
             )
             conversation.dialogue.transport = record.transport
         conversation.dialogue.client = conversation.dialogue.client or record.client
-        reason = conversation.take(record, self._place)
+        reason = conversation.take(record, self._position)
         if reason is not None:
             self.left_out[reason] += 1
 
@@ -332,11 +336,7 @@ def _sessions(dialogue: Dialogue) -> list[Dialogue]:
     parts = [Dialogue(dialogue.name, dialogue.client)]
     opened = False
     for step in dialogue.steps:
-        opens = (
-            isinstance(step, CapturedRequest)
-            and step.method == m.INITIALIZE
-            and isinstance(step.answer, Reply)
-        )
+        opens = isinstance(step, CapturedRequest) and step.opens_session
         if opens and opened:
             parts.append(Dialogue(dialogue.name, dialogue.client))
         opened = opened or opens

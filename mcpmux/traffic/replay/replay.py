@@ -70,17 +70,17 @@ class SessionReplay:
         open_channel: OpenChannel,
         settings: Settings,
         report: Report,
-        room: trio.CapacityLimiter,
+        in_flight: trio.CapacityLimiter,
         clock: Clock,
-        reach: Reachability,
+        reachability: Reachability,
     ) -> None:
         self._dialogue = dialogue
         self._open = open_channel
         self._settings = settings
         self._report = report
-        self._room = room
+        self._in_flight = in_flight
         self._clock = clock
-        self._reach = reach
+        self._reachability = reachability
         self._channel: Channel
         self._mapping = ValueMapping()
         self._questions = Questions(dialogue)
@@ -100,10 +100,10 @@ class SessionReplay:
         if not replayable(self._dialogue, with_tools=self._settings.with_tools):
             self._give_up("nothing of its client is sent again", "skipped")
             return
-        await self._reach.wait_until(self._clock.due(self._dialogue.at))
+        await self._reachability.wait_until(self._clock.due(self._dialogue.at))
         async with sessions:
-            trouble = [self._reach.trouble] if self._reach.trouble else await self._attempt()
-        self._give_up("; ".join(trouble) or self._reach.trouble or "the session has ended", "failed")
+            trouble = [self._reachability.trouble] if self._reachability.trouble else await self._attempt()
+        self._give_up("; ".join(trouble) or self._reachability.trouble or "the session has ended", "failed")
         self._report.add_questions(self._questions.deviations)
 
     async def _attempt(self) -> list[str]:
@@ -115,7 +115,7 @@ class SessionReplay:
             trouble += _leaves(group)
         lost = [str(error) for error in trouble if isinstance(error, TransportError)]
         if lost:
-            self._reach.failed(lost[0])
+            self._reachability.failed(lost[0])
         return [str(error) for error in trouble]
 
     def _give_up(self, reason: str, status: Any) -> None:
@@ -148,10 +148,10 @@ class SessionReplay:
                     if step.position in self._reported:  # it has opened the session
                         continue
                     await self._wait_for(step)
-                    if self._reach.trouble is not None:
+                    if self._reachability.trouble is not None:
                         break
                     if isinstance(step, CapturedRequest):
-                        await self._take_turn(step, nursery)
+                        await self._replay_request(step, nursery)
                     else:
                         await self._repeat_notification(step)
                 await self._wait_for_all()
@@ -160,7 +160,7 @@ class SessionReplay:
 
     async def _wait_for(self, step: Step) -> None:
         """Until its time has come, and everything is answered that was when it came."""
-        await self._reach.wait_until(self._clock.due(step.at))
+        await self._reachability.wait_until(self._clock.due(step.at))
         for captured, done in list(self._pending.values()):
             if waits_for(step.position, captured):
                 await done.wait()
@@ -177,7 +177,7 @@ class SessionReplay:
         self.capabilities = call.params.get("capabilities", EMPTY_OBJECT)
         began = trio.current_time()
         self._channel, result = await initialize(self._channel, call, self._settings.timeout)
-        self._reach.succeeded()
+        self._reachability.succeeded()
         facts = read_initialize_result(result)
         self.knows_tasks = facts.revision >= V_2025_11_25
         await settle(self._channel, facts)
@@ -200,7 +200,7 @@ class SessionReplay:
 
     # Requests
 
-    async def _take_turn(self, captured: CapturedRequest, nursery: trio.Nursery) -> None:
+    async def _replay_request(self, captured: CapturedRequest, nursery: trio.Nursery) -> None:
         reason = why_not(captured, with_tools=self._settings.with_tools)
         if reason is None and captured.method == m.INITIALIZE:
             reason = "a session was open already"
@@ -222,7 +222,7 @@ class SessionReplay:
         self, captured: CapturedRequest, call: Call, task_status: trio.TaskStatus[None]
     ) -> None:
         """Send a request and compare its answer. `started` means: it is about to be sent."""
-        async with self._room:
+        async with self._in_flight:
             task_status.started()
             began = trio.current_time()
             now: Any = None
@@ -235,10 +235,10 @@ class SessionReplay:
                 except McpmuxError as error:
                     reason = str(error)
                     if isinstance(error, TransportError):
-                        self._reach.failed(reason)
+                        self._reachability.failed(reason)
             ms = _ms_since(began)
             if now is not None:
-                self._reach.succeeded()
+                self._reachability.succeeded()
             if now is None:
                 self._report_outcome(captured, "failed", reason)
             elif is_asking(captured):
@@ -371,10 +371,10 @@ async def run_replay(
     if not dialogues:
         return
     most = settings.sessions if math.isinf(settings.speed) else len(dialogues)
-    sessions, room = trio.CapacityLimiter(most), trio.CapacityLimiter(IN_FLIGHT)
+    sessions, in_flight = trio.CapacityLimiter(most), trio.CapacityLimiter(IN_FLIGHT)
     clock = Clock(dialogues[0].at, trio.current_time(), settings.speed)
-    reach = Reachability()
+    reachability = Reachability()
     async with trio.open_nursery() as nursery:
         for dialogue in dialogues:
-            replay = SessionReplay(dialogue, open_channel, settings, report, room, clock, reach)
+            replay = SessionReplay(dialogue, open_channel, settings, report, in_flight, clock, reachability)
             nursery.start_soon(replay.run_within, sessions, name=f"replay {dialogue.name}")

@@ -13,7 +13,7 @@ from mcpmux import __version__
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Reply, raw
+from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.handshake import ServerFacts, initialize_call
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import LEGACY, NEWEST_LEGACY
@@ -149,11 +149,7 @@ _CAPABILITY = {m.CREATE_MESSAGE: "sampling", m.ELICIT: "elicitation", m.ROOTS_LI
 
 def opening(dialogue: Dialogue) -> CapturedRequest | None:
     """The request that opened its legacy session, if it is in the capture."""
-    return next((captured for captured in dialogue.requests() if _opens(captured)), None)
-
-
-def _opens(captured: CapturedRequest) -> bool:
-    return captured.method == m.INITIALIZE and captured.problem is None and isinstance(captured.answer, Reply)
+    return next((each for each in dialogue.requests() if each.opens_session and each.problem is None), None)
 
 
 def opening_call(dialogue: Dialogue) -> Call:
