@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mcpmux.traffic.admin.ring import LiveRing
     from mcpmux.traffic.admin.upstreams import Control, UpstreamView
     from mcpmux.traffic.audit.journal import Audit
-    from mcpmux.traffic.capture.capture import CaptureSink, Capturing
+    from mcpmux.traffic.capture.capture import CaptureSink
     from mcpmux.traffic.capture.message import Levels
     from mcpmux.traffic.telemetry.metrics import Metrics
     from mcpmux.traffic.telemetry.prometheus import Gauge
@@ -137,10 +137,9 @@ async def open_watching(config: Config, elsewhere: Elsewhere | None = None) -> A
     upstreams = [upstream for upstream in config.upstreams if upstream.enabled]
     async with (
         open_tracing(config.tracing, redactor, upstreams) as spans,
-        _open_capture(config, redactor, run) as capturing,
+        _open_capture(config, redactor, run) as capture,
         _open_audit(config, redactor, run) as audit,
     ):
-        capture = capturing.sink if capturing is not None else None
         message_observers: list[MessageObserver] = [spans] if spans is not None else []
         exchange_observers: list[ExchangeObserver] = [spans] if spans is not None else []
         inspector = None
@@ -155,8 +154,8 @@ async def open_watching(config: Config, elsewhere: Elsewhere | None = None) -> A
             inspector = Inspector(config.admin, ring, metrics, redactor, run, capture, audit)
             message_observers = [metrics, *message_observers, elsewhere]
             exchange_observers = [metrics, *exchange_observers, elsewhere]
-        if capturing is not None:
-            exchange_observers += capturing.exchange_observers
+        if capture is not None and capture.holds_back:
+            exchange_observers.append(capture)
         if audit is not None:
             exchange_observers.append(audit)
         clock = trio.lowlevel.current_clock().current_time  # two calls less than trio's own, for each message
@@ -166,13 +165,13 @@ async def open_watching(config: Config, elsewhere: Elsewhere | None = None) -> A
 
             tap = Recorder(message_observers, exchange_observers, clock, capture)
         trace = spans.trace if spans is not None else None
-        levels = capturing.levels if capturing is not None else None
+        levels = capture.levels if capture is not None else None
         yield Watching(tap, trace, inspector, redactor, levels, spans)
 
 
 def _open_capture(
     config: Config, redactor: ReplaceableRedactor, run: Run
-) -> AbstractAsyncContextManager[Capturing | None]:
+) -> AbstractAsyncContextManager[CaptureSink | None]:
     if not config.capture.on:
         return nullcontext()
     from mcpmux.traffic.capture.capture import open_capture

@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -29,7 +28,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.capture.files import CaptureWriter, Stopped, sweep, unwritten
 from mcpmux.traffic.capture.line import LineEncoder, data_of
 from mcpmux.traffic.capture.message import OFF, Levels
-from mcpmux.traffic.observer import LONG_BYTES, Exchange, ExchangeObserver, Observation
+from mcpmux.traffic.observer import LONG_BYTES, Exchange, Observation
 from mcpmux.traffic.record import Run, reason_of
 from mcpmux.traffic.redaction.redactor import Redactor
 
@@ -72,6 +71,7 @@ class _Batch(msgspec.Struct, gc=False):
 class CaptureSink:
     """Takes messages and writes them. See BatchObserver and ExchangeObserver.
 
+    `holds_back`: whether it is to observe exchanges, too, so that they wait for room in the queue.
     `dropped` counts messages that found the queue full, or could not be written when it had to end; `paused`
     says that files cannot be written.
     `complete` is set, and replaced, when a file is complete; `finished` when `run` has written what was left.
@@ -86,6 +86,7 @@ class CaptureSink:
         writer: CaptureWriter,
         clock: Callable[[], float],
     ) -> None:
+        self.holds_back = config.on_full == "wait"
         self.dropped = 0
         self.paused = False
         self.complete = trio.Event()
@@ -93,7 +94,7 @@ class CaptureSink:
         self.most_waiting = max(1, config.queue_bytes // (SHARE * (LONG_BYTES + MESSAGE_COST)))
         self._limit = config.queue_bytes
         self._enough = min(config.queue_bytes // 4, BATCH_BYTES)  # not to wait for more
-        self._levels = levels
+        self.levels = levels
         self._settle: Callable[[], None] = lambda: None
         self._lines = LineEncoder(run, redactor, config.body_bytes)
         self._lines_in_thread = LineEncoder(run, redactor, config.body_bytes)
@@ -122,7 +123,7 @@ class CaptureSink:
 
     def take_all(self, batch: Sequence[Observation]) -> None:
         """See BatchObserver."""
-        level = self._levels.only
+        level = self.levels.only
         size = sum(map(len, map(data_of, batch))) + MESSAGE_COST * len(batch)
         if level is None or size > LARGE or self._bytes + size > self._limit:
             for observed in batch:
@@ -132,7 +133,7 @@ class CaptureSink:
 
     def take(self, observed: Observation) -> None:
         """One of them."""
-        level = self._levels.level(observed)
+        level = self.levels.level(observed)
         if level == OFF:
             return
         size = len(observed.data) + MESSAGE_COST
@@ -298,14 +299,6 @@ class CaptureUnusable(McpmuxError):
     """Its folder cannot be written; the text advises."""
 
 
-class Capturing(NamedTuple):
-    """Observers for the recorder; none when nothing is captured."""
-
-    exchange_observers: tuple[ExchangeObserver, ...] = ()
-    sink: CaptureSink | None = None
-    levels: Levels | None = None
-
-
 @asynccontextmanager
 async def open_capture(
     config: Capture,
@@ -313,14 +306,14 @@ async def open_capture(
     run: Run,
     prefixes: Mapping[str, str],
     clock: Callable[[], float] = trio.current_time,
-) -> AsyncIterator[Capturing]:
-    """Capture while this is open. `prefixes`: of each upstream, by name. `clock`: that of the run.
+) -> AsyncIterator[CaptureSink | None]:
+    """Capture while this is open; None when it is off. `prefixes`: by upstream. `clock`: that of the run.
 
     Raises CaptureUnusable when the folder cannot be written at the start. Leaving writes what is left, within
     CLOSE_SECONDS also when that is cancelled, and ends the tasks.
     """
     if not config.on:
-        yield Capturing()
+        yield None
         return
     writer = CaptureWriter(Path(config.directory), run, config.rotate_size, config.rotate_age)
     try:
@@ -328,14 +321,13 @@ async def open_capture(
     except OSError as error:
         reason = f"cannot write in {config.directory}: {reason_of(error)}"
         raise CaptureUnusable(f"capture: {reason}; `capture.directory` says where") from None
-    levels = Levels(config, prefixes)
-    sink = CaptureSink(config, levels, redactor, run, writer, clock)
+    sink = CaptureSink(config, Levels(config, prefixes), redactor, run, writer, clock)
     stop = threading.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_keep_tidy, config, sink, stop, name="capture files")
         writing: trio.CancelScope = await nursery.start(_write, sink, name="capture")
         try:
-            yield Capturing((sink,) if config.on_full == "wait" else (), sink, levels)
+            yield sink
         finally:
             stop.set()
             sink.close()
