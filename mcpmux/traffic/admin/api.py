@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from functools import partial
 from operator import attrgetter
 
 import msgspec
@@ -32,7 +33,15 @@ from mcpmux.runtime.downstreams.http_answer import STREAM_HEADERS
 from mcpmux.traffic.admin.ring import Row, StoredMessage, TimedCall, measure
 from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, whole_number
 from mcpmux.traffic.admin.upstreams import ACTIONS, Control, NoSuchUpstream, NotPossible, Upstreams
-from mcpmux.traffic.admin.view import LARGE, PAGE_ROWS, LiveView, Matches, RowFilter, RowSummary, read_filter
+from mcpmux.traffic.admin.view import (
+    LARGE,
+    PAGE_ROWS,
+    LiveView,
+    Matches,
+    RowSummary,
+    read_filter,
+    row_matches,
+)
 from mcpmux.traffic.reading.filter_language import FilterError
 from mcpmux.traffic.reading.filters import Filter
 from mcpmux.traffic.record import Record, encode_record
@@ -85,7 +94,7 @@ class Api:
 
     def _matches(self, http: HttpExchange, view: LiveView) -> Matches | None:
         wanted = self._filter(http)
-        return RowFilter(view, wanted).matches if wanted is not None else None
+        return partial(row_matches, view, wanted) if wanted is not None else None
 
     def _view_for(self, http: HttpExchange) -> LiveView:
         return self._view.own if _wants_own(http) else self._view

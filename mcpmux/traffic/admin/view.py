@@ -222,32 +222,17 @@ def read_filter(text: str, now: float) -> Filter | None:
     return found if found else None
 
 
-class RowFilter:
-    """Judges rows of one ring."""
-
-    def __init__(self, view: LiveView, wanted: Filter) -> None:
-        self._view = view
-        self._wanted = wanted
-
-    def __repr__(self) -> str:
-        return f"<RowFilter {self._wanted}>"
-
-    def matches(self, row: Row) -> bool:
-        """Whether the row is wanted."""
-        return self._wanted.matches(_exchange_summary(self._view, row, self._matched_body_terms(row)))
-
-    def _matched_body_terms(self, row: Row) -> frozenset[int]:
-        """Which of the terms on bodies hold for one of its messages."""
-        missing: dict[int, Callable[..., bool]] = dict(enumerate(self._wanted.body_tests))
-        for stored in row.messages:
-            if not missing:
-                break
-            record = self._view.record(stored)
-            missing = {number: watch for number, watch in missing.items() if not watch(record)}
-        return frozenset(range(len(self._wanted.body_tests))) - missing.keys()
+def row_matches(view: LiveView, wanted: Filter, row: Row) -> bool:
+    """Whether a row is wanted."""
+    summary = _exchange_summary(view, row)
+    for stored in row.messages:
+        if len(summary.passed_tests) == len(wanted.body_tests):
+            break
+        summary.run_tests(wanted.body_tests, view.record(stored))
+    return wanted.matches(summary)
 
 
-def _exchange_summary(view: LiveView, row: Row, passed_tests: frozenset[int]) -> ExchangeSummary:
+def _exchange_summary(view: LiveView, row: Row) -> ExchangeSummary:
     """A row in the words of filters."""
     shown = view.summary(row)
     messages = [stored.observed for stored in row.messages]
@@ -283,5 +268,4 @@ def _exchange_summary(view: LiveView, row: Row, passed_tests: frozenset[int]) ->
         redacted=1 if row.redacted else None,
         size=row.messages[0].size if row.messages else 0,
         messages=row.count,
-        passed_tests=passed_tests,
     )

@@ -84,6 +84,7 @@ GRACE = 1.0  # seconds; an upstream that took too long is given up, too, and the
 VALUES_LIMIT = 16  # different upstreams or targets of one exchange that are kept
 
 T = TypeVar("T")
+Test: TypeAlias = Callable[[Record], bool]
 
 
 @define(eq=False, repr=False, kw_only=True)
@@ -181,6 +182,13 @@ class ExchangeSummary:
         """Whether mcpmux waits for no upstream any more, as it has taken back what is not answered."""
         return 0 < self._withdrawn >= len(self._unanswered) and self.method != m.LISTEN
 
+    def run_tests(self, body_tests: Sequence[Test], record: Record) -> None:
+        """Look which of the tests that have not passed yet one of its messages passes."""
+        passed = self.passed_tests
+        self.passed_tests |= {
+            number for number, test in enumerate(body_tests) if number not in passed and test(record)
+        }
+
     def end(self, answer: Record) -> None:
         """What the client got."""
         self.add(answer)
@@ -198,7 +206,7 @@ def _with(values: tuple[T, ...], value: T | None) -> tuple[T, ...]:
 class Summarizer:
     """See the module. `body_tests` are made of every message of an exchange, until one passes."""
 
-    def __init__(self, body_tests: Sequence[Callable[[Record], bool]] = ()) -> None:
+    def __init__(self, body_tests: Sequence[Test] = ()) -> None:
         self._body_tests = tuple(body_tests)
         self._open: OrderedDict[tuple[str, int], ExchangeSummary] = OrderedDict()
         self._fading: dict[tuple[str, int], ExchangeSummary] = {}  # perhaps given up
@@ -229,7 +237,7 @@ class Summarizer:
             elif record.method == m.CANCELLED and record.direction == "out":
                 self._fading[key] = known
         if self._body_tests:
-            self._listen(known, record)
+            known.run_tests(self._body_tests, record)
         if key not in self._open:
             yield known
         elif len(self._open) > OPEN_LIMIT:
@@ -255,15 +263,6 @@ class Summarizer:
                 known.statuses = (CANCELLED,)
                 del self._open[key]
                 yield known
-
-    def _listen(self, known: ExchangeSummary, record: Record) -> None:
-        passed_tests = {
-            number
-            for number, watch in enumerate(self._body_tests)
-            if number not in known.passed_tests and watch(record)
-        }
-        if passed_tests:
-            known.passed_tests |= passed_tests
 
 
 def _begins(record: Record) -> bool:
