@@ -7,12 +7,13 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mcpmux import __version__
 from mcpmux.config import Caching
 from mcpmux.traffic.telemetry.metrics import SECONDS, Metrics
-from mcpmux.traffic.telemetry.prometheus import Gauge, mux_gauges, render, single
+from mcpmux.traffic.telemetry.prometheus import Gauge, _Snapshot, mux_gauges, render, single
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import open_world
 from tests.traffic.test_metrics import Play
@@ -62,6 +63,16 @@ async def test_buckets_are_cumulative_and_end_with_the_count():
     assert buckets[5.0] == 3 and buckets[10.0] == 4 and buckets[60.0] == 4 and buckets[math.inf] == 5
     assert found[f"{name}_count"]["tools/call", "docs"] == 5
     assert found[f"{name}_sum"]["tools/call", "docs"] == pytest.approx(1007.006)
+
+
+async def test_what_is_counted_while_the_text_is_made_is_not_in_it():
+    play = Play()
+    await play.exchange("tools/call", {}, "docs")
+    snapshot = _Snapshot(play.metrics, [single("mcpmux_x", "x", lambda: len(play.metrics.exchanges))])
+    before = parse(generate_latest(snapshot))
+    await play.exchange("tools/call", {}, "docs")
+    await play.exchange("ping", {})
+    assert parse(generate_latest(snapshot)) == before
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=40))

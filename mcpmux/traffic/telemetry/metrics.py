@@ -44,6 +44,12 @@ class Histogram:
     def __repr__(self) -> str:
         return f"<Histogram {sum(self.counts)} values, total {self.total:g}>"
 
+    def copy(self) -> Histogram:
+        """The same values."""
+        other = Histogram(self.bounds)
+        other.counts, other.total = self.counts.copy(), self.total
+        return other
+
     def add(self, value: float) -> None:
         """One more value."""
         self.counts[bisect_left(self.bounds, value)] += 1

@@ -7,7 +7,7 @@ where an admin listener serves metrics.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mcpmux.traffic.capture.capture import CaptureSink
 
 Samples = Iterable[tuple[Labels, float]]
+_Histograms = Mapping[Labels, Histogram]
 
 
 class Gauge(NamedTuple):
@@ -43,34 +44,46 @@ class Gauge(NamedTuple):
 
 def render(metrics: Metrics, gauges: Iterable[Gauge] = ()) -> bytes:
     """Everything that was counted, and the gauges as they are now."""
-    return generate_latest(_Families(_collect(metrics, gauges)))
+    return generate_latest(_Snapshot(metrics, gauges))
 
 
 async def render_in_thread(metrics: Metrics, gauges: Iterable[Gauge]) -> bytes:
-    """The same, written in a thread: with many upstreams that takes long."""
-    return await trio.to_thread.run_sync(generate_latest, _Families(_collect(metrics, gauges)))
+    """The same, made into text in a thread: with many upstreams that takes long."""
+    return await trio.to_thread.run_sync(generate_latest, _Snapshot(metrics, gauges))
 
 
-class _Families(Collector):
-    """Metrics as they were when they were collected."""
+class _Snapshot(Collector):
+    """All metrics at one time. Copies values and nothing more, so that it takes little time."""
 
-    def __init__(self, families: Sequence[Metric]) -> None:
-        self._families = families
+    def __init__(self, metrics: Metrics, gauges: Iterable[Gauge]) -> None:
+        self._gauges = [(gauge, list(gauge.read())) for gauge in (*_counted(metrics), *gauges)]
+        self._histograms = [
+            (name, about, labels, {values: each.copy() for values, each in histograms.items()})
+            for name, about, labels, histograms in _timed(metrics)
+        ]
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterator[Metric]:
         """See Collector."""
-        return self._families
+        for gauge, samples in self._gauges:
+            yield _family(gauge, samples)
+        for histogram in self._histograms:
+            yield _histogram_family(*histogram)
 
 
-def _collect(metrics: Metrics, gauges: Iterable[Gauge]) -> list[Metric]:
-    return [*map(_family, _counted(metrics)), *_histograms(metrics), *map(_family, gauges)]
-
-
-def _family(gauge: Gauge) -> Metric:
+def _family(gauge: Gauge, samples: Samples) -> Metric:
     make = CounterMetricFamily if gauge.name.endswith("_total") else GaugeMetricFamily
     family = make(gauge.name, gauge.help, labels=gauge.labels)
-    for labels, value in gauge.read():
+    for labels, value in samples:
         family.add_metric(labels, value)
+    return family
+
+
+def _histogram_family(name: str, about: str, labels: Labels, histograms: _Histograms) -> Metric:
+    family = HistogramMetricFamily(name, about, labels=labels)
+    for values, histogram in histograms.items():
+        bounds = (*(f"{bound:g}" for bound in histogram.bounds), "+Inf")
+        buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
+        family.add_metric(values, buckets, histogram.total)
     return family
 
 
@@ -117,29 +130,19 @@ def _counted(metrics: Metrics) -> Iterator[Gauge]:
     )
 
 
-def _histograms(metrics: Metrics) -> Iterator[Metric]:
-    yield _histogram(
+def _timed(metrics: Metrics) -> Iterator[tuple[str, str, Labels, _Histograms]]:
+    yield (
         "mcpmux_exchange_duration_seconds",
         "Time from a client's request to its answer.",
         ("method", "upstream"),
         metrics.durations,
     )
-    yield _histogram(
+    yield (
         "mcpmux_upstream_request_duration_seconds",
         "Time from a request to an upstream to its answer.",
         ("upstream", "method"),
         metrics.call_durations,
     )
-
-
-def _histogram(name: str, about: str, labels: Labels, histograms: Mapping[Labels, Histogram]) -> Metric:
-    family = HistogramMetricFamily(name, about, labels=labels)
-    for values, histogram in histograms.items():
-        bounds = (*(f"{bound:g}" for bound in histogram.bounds), "+Inf")
-        family.add_metric(
-            values, list(zip(bounds, accumulate(histogram.counts), strict=True)), histogram.total
-        )
-    return family
 
 
 # Gauges of the running parts: upstreams, clients, cache, capture, audit log.
