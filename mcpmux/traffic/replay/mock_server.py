@@ -103,7 +103,7 @@ class Mock:
     def refuse(self, call: Call) -> RpcError:
         """The error for a request that is not in the capture."""
         error = self.answers.unknown(call.method, call.params)
-        log.warning("not in the capture", method=call.method, told=error.message)
+        log.warning("not in the capture", method=call.method, error=error.message)
         return error
 
     async def answer_modern(self, captured: CapturedRequest, call: Call, notify: Notify) -> Fields:
@@ -229,17 +229,17 @@ class MockSession:
 
     def follow(self, captured: CapturedRequest | None) -> None:
         """Tell what followed a captured answer, but for updates: these depend on subscriptions."""
-        told = (
+        messages = (
             [sent for sent in captured.after_answer if sent.method != m.RESOURCE_UPDATED] if captured else []
         )
-        if told:
+        if messages:
             self._others.append(trio.CancelScope())
-            self._nursery.start_soon(self._feed, told, self._others[-1])
+            self._nursery.start_soon(self._feed, messages, self._others[-1])
 
-    async def _feed(self, told: Sequence[ServerMessage], until: trio.CancelScope) -> None:
+    async def _feed(self, messages: Sequence[ServerMessage], until: trio.CancelScope) -> None:
         began = trio.current_time()
         with until:
-            for sent in told:
+            for sent in messages:
                 await trio.sleep(GAP_SECONDS)
                 await self._mock.wait(began, sent.after)
                 self.mailbox.put(Event(sent.method, sent.params))
