@@ -20,7 +20,7 @@ from mcpmux.config import Config, Upstream
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.config.report import closest
 from mcpmux.errors import ConfigError
-from mcpmux.traffic.admin.control import NoSuchUpstream, NotPossible
+from mcpmux.traffic.admin.upstreams import NoSuchUpstream, NotPossible
 
 log = structlog.get_logger()
 

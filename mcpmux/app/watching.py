@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -18,18 +19,17 @@ import trio
 from mcpmux.app.mux import Mux
 from mcpmux.config import Admin, Config
 from mcpmux.runtime.tap import Tap, Trace
-from mcpmux.traffic.capture.message import Run
-from mcpmux.traffic.observer import Keeper, Sink
+from mcpmux.traffic.observer import ExchangeObserver, MessageObserver
+from mcpmux.traffic.record import Run
 from mcpmux.traffic.redaction.redactor import Redactor, ReplaceableRedactor
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 
 if TYPE_CHECKING:
-    from mcpmux.traffic.admin.control import Control
-    from mcpmux.traffic.admin.upstreams import UpstreamView
+    from mcpmux.traffic.admin.ring import LiveRing
+    from mcpmux.traffic.admin.upstreams import Control, UpstreamView
     from mcpmux.traffic.audit.journal import Audit
-    from mcpmux.traffic.capture.capture import Capturing
-    from mcpmux.traffic.capture.sink import CaptureSink, Levels
-    from mcpmux.traffic.live.ring import LiveRing
+    from mcpmux.traffic.capture.capture import CaptureSink
+    from mcpmux.traffic.capture.message import Levels
     from mcpmux.traffic.telemetry.metrics import Metrics
     from mcpmux.traffic.telemetry.prometheus import Gauge
     from mcpmux.traffic.telemetry.spans import Spans
@@ -58,7 +58,7 @@ class Watching:
             self.spans.know(servers_of(upstreams))
 
 
-class Elsewhere(Sink, Keeper, Protocol):
+class Elsewhere(MessageObserver, ExchangeObserver, Protocol):
     """Takes what passes to where it is shown."""
 
 
@@ -84,8 +84,9 @@ class Inspector:
     ) -> None:
         """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
         from mcpmux.traffic.admin.listener import serve_admin
-        from mcpmux.traffic.admin.scrape import metrics_route
-        from mcpmux.traffic.live.view import LiveView
+        from mcpmux.traffic.admin.view import LiveView
+        from mcpmux.traffic.telemetry.prometheus import render_in_thread
+        from mcpmux.traffic.telemetry.scraping import metrics_route
 
         assert self.ring is not None
         await serve_admin(
@@ -94,7 +95,7 @@ class Inspector:
             self.view(mux),
             stopping,
             announce,
-            [metrics_route(self.metrics, self.gauges(mux))],
+            [metrics_route(partial(render_in_thread, self.metrics, self.gauges(mux)))],
             control,
             mux.certificates,
             task_status=task_status,
@@ -110,7 +111,7 @@ class Inspector:
 
     def gauges(self, mux: Mux) -> tuple[Gauge, ...]:
         """What is counted elsewhere than in `metrics`."""
-        from mcpmux.traffic.telemetry.gauges import audit_gauges, capture_gauges, mux_gauges
+        from mcpmux.traffic.telemetry.prometheus import audit_gauges, capture_gauges, mux_gauges
 
         gauges = mux_gauges(mux.upstreams, mux.relay, mux.sessions.store)
         if self.capture is not None:
@@ -136,15 +137,14 @@ async def open_watching(config: Config, elsewhere: Elsewhere | None = None) -> A
     upstreams = [upstream for upstream in config.upstreams if upstream.enabled]
     async with (
         open_tracing(config.tracing, redactor, upstreams) as spans,
-        _open_capture(config, redactor, run) as capturing,
+        _open_capture(config, redactor, run) as capture,
         _open_audit(config, redactor, run) as audit,
     ):
-        capture = capturing.sink if capturing is not None else None
-        sinks: list[Sink] = [spans] if spans is not None else []
-        keepers: list[Keeper] = [spans] if spans is not None else []
+        message_observers: list[MessageObserver] = [spans] if spans is not None else []
+        exchange_observers: list[ExchangeObserver] = [spans] if spans is not None else []
         inspector = None
         if config.admin.port is not None:
-            from mcpmux.traffic.live.ring import LiveRing
+            from mcpmux.traffic.admin.ring import LiveRing
             from mcpmux.traffic.telemetry.metrics import Metrics
 
             ring = None
@@ -152,26 +152,26 @@ async def open_watching(config: Config, elsewhere: Elsewhere | None = None) -> A
                 elsewhere = ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
             metrics = Metrics()
             inspector = Inspector(config.admin, ring, metrics, redactor, run, capture, audit)
-            sinks = [metrics, *sinks, elsewhere]
-            keepers = [metrics, *keepers, elsewhere]
-        if capturing is not None:
-            keepers += capturing.keepers
+            message_observers = [metrics, *message_observers, elsewhere]
+            exchange_observers = [metrics, *exchange_observers, elsewhere]
+        if capture is not None and capture.holds_back:
+            exchange_observers.append(capture)
         if audit is not None:
-            keepers.append(audit)
+            exchange_observers.append(audit)
         clock = trio.lowlevel.current_clock().current_time  # two calls less than trio's own, for each message
         tap = None
-        if sinks or keepers or capture is not None:
+        if message_observers or exchange_observers or capture is not None:
             from mcpmux.traffic.recorder import Recorder
 
-            tap = Recorder(sinks, keepers, clock, capture)
+            tap = Recorder(message_observers, exchange_observers, clock, capture)
         trace = spans.trace if spans is not None else None
-        levels = capturing.levels if capturing is not None else None
+        levels = capture.levels if capture is not None else None
         yield Watching(tap, trace, inspector, redactor, levels, spans)
 
 
 def _open_capture(
     config: Config, redactor: ReplaceableRedactor, run: Run
-) -> AbstractAsyncContextManager[Capturing | None]:
+) -> AbstractAsyncContextManager[CaptureSink | None]:
     if not config.capture.on:
         return nullcontext()
     from mcpmux.traffic.capture.capture import open_capture

@@ -29,8 +29,8 @@ from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.upstreams.connection import Connection
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
-from mcpmux.runtime.upstreams.http_events import EVENT_STREAM
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
+from mcpmux.transports.http.client import EVENT_STREAM
 from mcpmux.transports.http.encoding import encode_request_head
 from mcpmux.transports.http.response import ResponseParser
 from mcpmux.transports.http.route import HttpOrigin, choose_proxy

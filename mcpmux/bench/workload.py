@@ -34,8 +34,8 @@ from mcpmux.protocol.envelope import text_of
 from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID
+from mcpmux.traffic.reading.dialogue import CapturedRequest as Captured
 from mcpmux.traffic.reading.dialogue import Dialogue
-from mcpmux.traffic.reading.dialogue import Turn as Captured
 from mcpmux.traffic.replay.settings import why_not
 
 
@@ -251,7 +251,7 @@ class InTurn:
 
 def load_of(dialogues: Iterable[Dialogue], *, with_tools: bool) -> CapturedLoad:
     """The requests of all dialogues in the order of the capture; tools are called `with_tools` only."""
-    turns = sorted((turn for one in dialogues for turn in one.turns()), key=lambda turn: turn.place)
+    turns = sorted((turn for one in dialogues for turn in one.requests()), key=lambda turn: turn.position)
     asks: list[Ask] = []
     numbers: dict[object, int] = {}
     order = array("I")

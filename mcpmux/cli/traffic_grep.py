@@ -23,7 +23,7 @@ from mcpmux.cli.traffic_source import (
 )
 from mcpmux.printable import printable
 from mcpmux.traffic.reading.filters import body_texts
-from mcpmux.traffic.reading.summary import Summarizer, Summary
+from mcpmux.traffic.reading.summary import ExchangeSummary, Summarizer
 from mcpmux.traffic.record import Record
 
 AROUND = 30  # characters of a body that are shown on both sides of what was found
@@ -122,13 +122,13 @@ def _found(source: Where, expression: re.Pattern[str]) -> Iterator[tuple[Record,
 
 def _exchange_lines(source: Where, expression: re.Pattern[str], paint: Painter) -> Iterator[str]:
     """Exchanges of which a message says it."""
-    watches = source.filter.watches
-    summarizer = Summarizer([*watches, lambda record: search(record, expression) is not None])
-    mine = len(watches)
+    body_tests = source.filter.body_tests
+    summarizer = Summarizer([*body_tests, lambda record: search(record, expression) is not None])
+    mine = len(body_tests)
 
-    def line_of(ended: Iterable[Summary]) -> Iterator[str]:
+    def line_of(ended: Iterable[ExchangeSummary]) -> Iterator[str]:
         for summary in ended:
-            if mine in summary.heard and source.filter.matches(summary):
+            if mine in summary.passed_tests and source.filter.matches(summary):
                 yield summary_line(summary, paint)
 
     for record in source.everything():

@@ -18,9 +18,9 @@ from mcpmux.cli.traffic_replay import files_argument, read_capture, read_redacto
 from mcpmux.config import AnyListener, Limits, Listeners
 from mcpmux.config.target import URL_STARTS
 from mcpmux.logs import configure_logs
-from mcpmux.traffic.mock.matching import Book
-from mcpmux.traffic.mock.server import open_mock
 from mcpmux.traffic.reading.dialogue import Dialogue
+from mcpmux.traffic.replay.captured_answers import CapturedAnswers
+from mcpmux.traffic.replay.mock_server import open_mock
 from mcpmux.traffic.replay.report import count_text
 
 DRAIN_SECONDS = 2.0  # for what is being answered when we are asked to stop
@@ -80,14 +80,14 @@ def _parse(address: str) -> AnyListener:
 
 def _introduce(dialogues: Sequence[Dialogue]) -> None:
     """Say what cannot be served. Raises Mistake when that is everything."""
-    book = Book(dialogues)
-    reasons = count_text(book.unusable.items())
-    if not book.size:
+    answers = CapturedAnswers(dialogues)
+    reasons = count_text(answers.unusable.items())
+    if not answers.size:
         raise Mistake(f"nothing in this capture can be served: {reasons}")
-    if book.unusable:
+    if answers.unusable:
         tell(f"not served: {reasons}")
-    if book.redacted:
-        tell(f"{book.redacted} answers are served with redacted values in them")
+    if answers.redacted:
+        tell(f"{answers.redacted} answers are served with redacted values in them")
 
 
 async def _serve(listeners: Listeners, dialogues: Sequence[Dialogue], latency: bool, cycle: bool) -> None:

@@ -28,11 +28,12 @@ from mcpmux.printable import printable
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.traffic.capture.files import BadLine, expand_paths, read_files
 from mcpmux.traffic.reading.dialogue import Dialogue, Reading, SideName
+from mcpmux.traffic.reading.stats import PERCENTILES
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.replay.difference import Difference, Pattern, show_path
-from mcpmux.traffic.replay.questions import KINDS
+from mcpmux.traffic.replay.mapping import KINDS
 from mcpmux.traffic.replay.replay import run_replay
-from mcpmux.traffic.replay.report import PERCENTILES, STATUSES, Outcome, Report, Status, count_text
+from mcpmux.traffic.replay.report import STATUSES, Outcome, Report, Status, count_text
 from mcpmux.traffic.replay.settings import Settings, replayable, why_not
 
 # What `traffic replay` and `traffic mock` have in common: a capture, and whose requests in it are meant.
@@ -106,7 +107,7 @@ def _check_upstream(reading: Reading, upstream: str | None) -> None:
 
 
 def _all_turns(dialogues: list[Dialogue]) -> Any:
-    return (turn for dialogue in dialogues for turn in dialogue.turns())
+    return (turn for dialogue in dialogues for turn in dialogue.requests())
 
 
 # What a replay found, for people.
@@ -171,7 +172,7 @@ def _show_reasons(report: Report) -> None:
 
 def _show_differences(outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes[:REQUESTS_SHOWN]:
-        turn = outcome.turn
+        turn = outcome.captured
         click.echo()
         where = f"exchange {turn.exchange}, {outcome.client}" if turn.exchange else outcome.client
         show_heading(f"{turn.method} {turn.target or ''}".rstrip() + f" ({where})")
@@ -339,14 +340,14 @@ def _check_replayable(dialogues: Sequence[Dialogue], with_tools: bool) -> None:
         return
     report = Report(Counter())
     for dialogue in dialogues:
-        for turn in dialogue.turns():
+        for turn in dialogue.requests():
             report.add(Outcome(dialogue.name, turn, "skipped", why_not(turn, with_tools=with_tools)))
     reasons = "; ".join(f"{count}: {reason}" for reason, count in report.reasons("skipped").most_common())
     raise Mistake(f"nothing in this capture can be replayed ({reasons})")
 
 
 def _tell_duration(dialogues: Sequence[Dialogue], speed: float) -> None:
-    last = max(step.moment for dialogue in dialogues for step in dialogue.steps)
-    seconds = (last - dialogues[0].moment) / speed
+    last = max(step.at for dialogue in dialogues for step in dialogue.steps)
+    seconds = (last - dialogues[0].at) / speed
     if seconds > 30:
         tell(f"this takes {seconds / 60:.1f} minutes, as it did; --speed max does not wait")

@@ -19,7 +19,7 @@ from mcpmux.traffic.audit.chain import number_of
 from mcpmux.traffic.capture.files import COMPRESSED, SUFFIX, BadLine, expand_paths, read_files
 from mcpmux.traffic.reading.filter_language import KEYS, NAMES, OPERATORS, SORTS, FilterError, hint_for
 from mcpmux.traffic.reading.filters import Filter, parse_filter
-from mcpmux.traffic.reading.summary import Summarizer, Summary, Targets, statuses_of
+from mcpmux.traffic.reading.summary import ExchangeSummary, Summarizer, Targets, statuses_of
 from mcpmux.traffic.record import Record, encode_record
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -88,9 +88,9 @@ class Where:
                 self._unread[path] = None
         self.tell_bad()
 
-    def summaries(self) -> Iterator[Summary]:
+    def summaries(self) -> Iterator[ExchangeSummary]:
         """All wanted exchanges, as they end; those without an answer at the end."""
-        summarizer = Summarizer(self.filter.watches)
+        summarizer = Summarizer(self.filter.body_tests)
         for record in self.everything():
             yield from filter(self.filter.matches, summarizer.add(record))
         yield from filter(self.filter.matches, summarizer.rest())
@@ -260,7 +260,7 @@ def message_line(record: Record, paint: Painter) -> str:
     return f"{head} {'  '.join(parts)}"
 
 
-def summary_line(summary: Summary, paint: Painter) -> str:
+def summary_line(summary: ExchangeSummary, paint: Painter) -> str:
     """One exchange."""
     who = printable((summary.client or "")[:NAME_LIMIT]) or ", ".join(map(printable, summary.peer[:1]))
     what = _what(summary.method or "?", summary.target[0] if summary.target else None, paint)

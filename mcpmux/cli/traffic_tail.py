@@ -176,7 +176,7 @@ class Lines:
         self._as_json = as_json
         self._paint = Painter(colour=wants_colour())
         self._targets = Targets()
-        self._summarizer = Summarizer(wanted.watches)
+        self._summarizer = Summarizer(wanted.body_tests)
 
     def __repr__(self) -> str:
         return f"<Lines {self._wanted} by {self._by}>"

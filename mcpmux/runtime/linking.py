@@ -24,7 +24,9 @@ async def open_link(
 ) -> AsyncIterator[Link]:
     """A link over `pipe`, reading in the background. The pipe stays the caller's.
 
-    `answer` runs inline, see `transports/inline`. `objects`: whether the peer is told about messages that cannot be taken (clients are, servers not).
+    `answer` runs inline, see `transports/inline`.
+
+    `objects`: whether the peer is told about messages that cannot be taken (clients are, servers not).
 
     When the stream ends `link.closed` is set and the body goes on. Leaving cancels the peer's exchanges.
     """

@@ -1,4 +1,4 @@
-"""A message and an exchange, as whoever watches the traffic is told of them."""
+"""What observers of the traffic are told: of messages, and of exchanges."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mcpmux.runtime.tap import Direction, Leg
 from mcpmux.traffic.record import ANSWERS
 
 
-class Seen(msgspec.Struct, gc=False):
-    """One message and what is known about it. See `record`.
+class Observation(msgspec.Struct, gc=False):
+    """One message that passed, with what is known about it. See `record` for the members.
 
     `ms`: of an answer, since its request, to the microsecond.
     """
@@ -36,20 +36,20 @@ class Seen(msgspec.Struct, gc=False):
 
     @property
     def own(self) -> bool:
-        """Whether mcpmux says or asks this by itself (to connect, to see who lives), or it answers that."""
+        """Whether mcpmux sends this by itself (to connect, to check health), or it answers that."""
         if self.exchange or self.leg.upstream is None:
             return False
         return self.direction == ("in" if self.kind in ANSWERS else "out")
 
 
-Passed: TypeAlias = tuple[Leg, Direction, bytes, float, int | None, int, bool]
-"""A message that nobody has looked at: leg, direction, data, when, HTTP status, exchange.
+UnreadMessage: TypeAlias = tuple[Leg, Direction, bytes, float, int | None, int, bool]
+"""A message whose envelope has not been read: leg, direction, data, when, HTTP status, exchange.
 
 The exchange is the one that is worked for, or, if the last member says so, its own.
 """
 
 
-Pending: TypeAlias = tuple[int, str, float, bool]
+PendingRequest: TypeAlias = tuple[int, str, float, bool]
 """A request that is not answered: its exchange, its method, when it was made, whether it was taken back."""
 
 
@@ -64,37 +64,37 @@ class Exchange(msgspec.Struct, gc=False):
     headers: Mapping[str, str]
 
 
-# Who is told by the recorder: sinks and an archive of messages, keepers of exchanges.
+# Who is told by the recorder, of messages and of exchanges.
 
-LONG: Final = 16 * 2**10  # bytes; longer messages do not wait, so that those that do take little memory
+LONG_BYTES: Final = 16 * 2**10  # longer messages do not wait, so that those that do take little memory
 
 
-class Sink(Protocol):
+class MessageObserver(Protocol):
     """Told of every message."""
 
-    def take(self, seen: Seen) -> None:
+    def take(self, observed: Observation) -> None:
         """Must not wait."""
         ...
 
 
-class Archive(Protocol):
+class BatchObserver(Protocol):
     """Told of every message, of many at a time.
 
-    `patience`: how many messages of up to LONG bytes may wait to be told. It does not count them until then.
+    `most_waiting`: how many messages of up to LONG_BYTES may be held back from it.
     """
 
-    patience: int
+    most_waiting: int
 
     def expect(self, settle: Callable[[], None]) -> None:
-        """A message has passed. `settle`, which has it told of all that have, is to be called before long."""
+        """A message has passed. `settle`, which leads to `take_all`, is to be called before long."""
         ...
 
-    def take_all(self, batch: Sequence[Seen]) -> None:
+    def take_all(self, batch: Sequence[Observation]) -> None:
         """In the order in which they passed. Must not wait."""
         ...
 
 
-class Keeper(Protocol):
+class ExchangeObserver(Protocol):
     """Asked and told about every exchange."""
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
@@ -107,8 +107,8 @@ class Keeper(Protocol):
 
 
 @runtime_checkable
-class Doorkeeper(Keeper, Protocol):
-    """Only holds exchanges back; how they end is nothing to it."""
+class AdmissionObserver(ExchangeObserver, Protocol):
+    """Only holds exchanges back; how they end does not matter to it."""
 
     @property
     def is_open(self) -> bool:

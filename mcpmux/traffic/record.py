@@ -42,12 +42,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from mcpmux.protocol.raw_json import Raw
+from mcpmux.protocol.envelope import text_of, value_of
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.shapes import Id
 
 VERSION: Final = 1
@@ -118,7 +119,7 @@ def decode_record(line: bytes) -> Record:
     return record
 
 
-# Moments as records write them. Pure; made for many of them in the same second.
+# Times as records have them. Pure; made for many in the same second.
 
 MICROS: Final = 1_000_000
 SECONDS_CACHED: Final = 16  # what is written at one time is from one or two
@@ -141,7 +142,35 @@ def second_of(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
-# The shape of what a message says it is and is about, see `glance`.
+class Run(NamedTuple):
+    """One life of mcpmux: its random name, and what a clock that is never set showed at a known time.
+
+    `clock`: seconds, as in `Observation.at`, when the run began. `wall`: seconds since 1970 at that moment.
+    """
+
+    name: str
+    clock: float
+    wall: float
+
+    def time_of(self, clock: float) -> str:
+        """RFC 3339 in UTC with microseconds."""
+        return rfc3339(self.wall_micros + micros_of(clock - self.clock))
+
+    @property
+    def wall_micros(self) -> int:
+        """`wall` in microseconds."""
+        return micros_of(self.wall)
+
+
+def seconds_of(record: Record) -> float | None:
+    """`time` as seconds since 1970; None when it is none, in a file of another program."""
+    try:
+        return datetime.fromisoformat(record.time).timestamp()
+    except ValueError:
+        return None
+
+
+# The parts of a message that `read_envelope` decodes.
 
 
 class Params(msgspec.Struct, gc=False):
@@ -175,10 +204,10 @@ class Error(msgspec.Struct, gc=False):
     message: str = ""
 
 
-NOTHING: Final = Params()
+NO_PARAMS: Final = Params()
 
 
-class Glance(msgspec.Struct, gc=False):
+class Envelope(msgspec.Struct, gc=False):
     """A request (`method` and `id`), a notification (`method`), or an answer: an `error` or a `result`."""
 
     jsonrpc: Literal["2.0"]
@@ -187,3 +216,34 @@ class Glance(msgspec.Struct, gc=False):
     params: Params | None = None
     result: Result | UnsetType = UNSET
     error: Error | UnsetType = UNSET
+
+
+# What several kinds of records have in common.
+
+
+def target_in(params: Fields) -> str | None:
+    """The URI or name that a request is about."""
+    about = text_of(params.get("uri"))
+    if about is None:
+        about = text_of(params.get("name"))
+    if about is None and "ref" in params:
+        ref = value_of(params["ref"])
+        about = ref.get("uri", ref.get("name")) if isinstance(ref, dict) else None
+    return about if isinstance(about, str) else None
+
+
+def listened_uris(params: Fields) -> list[str]:
+    """The resources that a listen asks for, as far as it is well-formed."""
+    wish = value_of(params.get("notifications"))
+    uris = wish.get("resourceSubscriptions") if isinstance(wish, dict) else None
+    return [uri for uri in uris if isinstance(uri, str)] if isinstance(uris, list) else []
+
+
+def cut(text: str, limit: int) -> str:
+    """No more than so many characters of it."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def reason_of(error: OSError) -> str:
+    """What went wrong, for the end of a sentence."""
+    return (error.strerror or str(error)).lower()

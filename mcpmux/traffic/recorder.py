@@ -1,9 +1,9 @@
-"""The tap: tells everybody who watches, and asks everybody who must keep something.
+"""The tap, which tells observers of every message and every exchange.
 
-Sinks are told of every message and never hold anything up. An archive is told after them, of many at a time:
-with nobody else to tell, what passes is only put down, and looked at later. Keepers are asked before an
-exchange is worked on and told how it went, and may make it wait or refuse it. Those that had admitted one
-that a later keeper refuses are told that, too; keepers that only count stand first.
+Observers of messages never hold anything up. The batch observer is told after them, of many at a time:
+without others, messages are only collected when they pass, and read later. Observers of exchanges are asked
+before an exchange is worked on, may make it wait or refuse it, and are told how it went. When one refuses an
+exchange, those before it are told that it has ended; observers that only count stand first.
 """
 
 from __future__ import annotations
@@ -19,33 +19,43 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.tap import EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg
 from mcpmux.traffic.correlation import Correlator
-from mcpmux.traffic.observer import LONG, Archive, Doorkeeper, Exchange, Keeper, Passed, Sink
+from mcpmux.traffic.observer import (
+    LONG_BYTES,
+    AdmissionObserver,
+    BatchObserver,
+    Exchange,
+    ExchangeObserver,
+    MessageObserver,
+    UnreadMessage,
+)
 from mcpmux.transports.inline import AT_ONCE
 
 BATCH: Final = 128  # messages that wait to be looked at: one look costs less for many
 
 
 class Recorder:
-    """See `runtime.tap.Tap`. `clock` gives seconds. `archive` is told of messages after the sinks."""
+    """See `runtime.tap.Tap`. `clock` gives seconds. `batch_observer` is told of messages last."""
 
     def __init__(
         self,
-        sinks: Sequence[Sink],
-        keepers: Sequence[Keeper],
+        message_observers: Sequence[MessageObserver],
+        exchange_observers: Sequence[ExchangeObserver],
         clock: Callable[[], float],
-        archive: Archive | None = None,
+        batch_observer: BatchObserver | None = None,
     ) -> None:
-        self._keepers = tuple(keepers)
-        self._only_keeper = keepers[0] if len(keepers) == 1 else None
-        self._doorkeeper = self._only_keeper if isinstance(self._only_keeper, Doorkeeper) else None
-        self.keeps = bool(keepers)
+        self._exchange_observers = tuple(exchange_observers)
+        self._only_observer = exchange_observers[0] if len(exchange_observers) == 1 else None
+        self._admission = self._only_observer if isinstance(self._only_observer, AdmissionObserver) else None
+        self.keeps = bool(exchange_observers)
         self._clock = clock
         self._correlator = Correlator()
-        self._takes = [sink.take for sink in sinks]
-        self._archive = archive
-        self._is_told = bool(sinks) or archive is not None
-        self._most_waiting = min(BATCH, archive.patience) if archive is not None and not sinks else 1
-        self._waiting: list[Passed] = []
+        self._takes = [observer.take for observer in message_observers]
+        self._batch_observer = batch_observer
+        self._has_observers = bool(message_observers) or batch_observer is not None
+        self._most_waiting = 1
+        if batch_observer is not None and not message_observers:
+            self._most_waiting = min(BATCH, batch_observer.most_waiting)
+        self._waiting: list[UnreadMessage] = []
         self._exchanges: dict[int, Exchange] = {}
         self._clients = itertools.count(1)
 
@@ -55,7 +65,7 @@ class Recorder:
     @property
     def passes(self) -> bool:
         """See Tap."""
-        return not self.keeps or (self._doorkeeper is not None and self._doorkeeper.is_open)
+        return not self.keeps or (self._admission is not None and self._admission.is_open)
 
     def client(self, transport: str) -> Leg:
         """See Tap."""
@@ -68,30 +78,30 @@ class Recorder:
 
     def saw(self, leg: Leg, direction: Direction, message: bytes, status: int | None = None) -> None:
         """See Tap."""
-        if not self._is_told:
+        if not self._has_observers:
             return
         waiting = self._waiting
-        if not waiting and self._archive is not None:
-            self._archive.expect(self.settle)
+        if not waiting and self._batch_observer is not None:
+            self._batch_observer.expect(self.settle)
         waiting.append((leg, direction, message, self._clock(), status, EXCHANGE.get(), False))
-        if len(waiting) >= self._most_waiting or len(message) > LONG:
+        if len(waiting) >= self._most_waiting or len(message) > LONG_BYTES:
             self.settle()
 
     def settle(self) -> None:
-        """Look at the messages that wait, and tell of them."""
+        """Read the messages that wait, and tell of them."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
         batch = self._correlator.settle(waiting)
         for take in self._takes:
-            for seen in batch:
-                take(seen)
-        if self._archive is not None:
-            self._archive.take_all(batch)
+            for observed in batch:
+                take(observed)
+        if self._batch_observer is not None:
+            self._batch_observer.take_all(batch)
 
     def exchange_of(self, leg: Leg, request_id: Id, message: bytes | None = None) -> int:
         """See Tap."""
-        if not self._is_told:
+        if not self._has_observers:
             return self._correlator.begin()
         if message is not None and self._waiting:
             said_by, direction, data, at, status, _, _ = self._waiting[-1]
@@ -113,9 +123,9 @@ class Recorder:
     ) -> Awaitable[None]:
         """See Tap."""
         known = Exchange(exchange, leg, call, self._clock(), [], headers)
-        if self._only_keeper is None:
+        if self._only_observer is None:
             return self._admit(known)
-        admitted = self._only_keeper.admit(known)
+        admitted = self._only_observer.admit(known)
         if admitted is not AT_ONCE:
             return self._admit_after(admitted, known)
         self._exchanges[exchange] = known
@@ -126,15 +136,15 @@ class Recorder:
         self._exchanges[known.number] = known
 
     async def _admit(self, known: Exchange) -> None:
-        admitted: list[Keeper] = []
+        admitted: list[ExchangeObserver] = []
         try:
-            for keeper in self._keepers:
-                await keeper.admit(known)
-                admitted.append(keeper)
+            for observer in self._exchange_observers:
+                await observer.admit(known)
+                admitted.append(observer)
         except BaseException as refusal:
             with trio.move_on_after(LAST_SECONDS, shield=True):
-                for keeper in admitted:
-                    await keeper.ended(known, refusal, self._clock() - known.began)
+                for observer in admitted:
+                    await observer.ended(known, refusal, self._clock() - known.began)
             raise
         self._exchanges[known.number] = known
 
@@ -144,10 +154,10 @@ class Recorder:
         if known is None:
             return AT_ONCE
         seconds = self._clock() - known.began
-        if self._only_keeper is not None:
-            return self._only_keeper.ended(known, outcome, seconds)
+        if self._only_observer is not None:
+            return self._only_observer.ended(known, outcome, seconds)
         return self._tell_the_end(known, outcome, seconds)
 
     async def _tell_the_end(self, known: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
-        for keeper in self._keepers:
-            await keeper.ended(known, outcome, seconds)
+        for observer in self._exchange_observers:
+            await observer.ended(known, outcome, seconds)

@@ -22,7 +22,7 @@ from mcpmux.config import (
     Upstream,
 )
 from mcpmux.errors import ConfigError
-from mcpmux.traffic.admin.control import NoSuchUpstream, NotPossible
+from mcpmux.traffic.admin.upstreams import NoSuchUpstream, NotPossible
 from tests.app.test_applying import uris
 from tests.runtime.test_flows import docs
 from tests.runtime.world import World, open_world, upstream

@@ -17,7 +17,7 @@ from mcpmux.bench.workload import InTurn, load_of, parse_flow
 from mcpmux.config.report import Unfit
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw
-from mcpmux.traffic.reading.dialogue import Dialogue, Turn, read_dialogues
+from mcpmux.traffic.reading.dialogue import CapturedRequest, Dialogue, read_dialogues
 from tests.bench.test_run import LEGACY, MODERN, Place, make_server
 from tests.runtime.world import upstream
 from tests.traffic.made import Play
@@ -25,24 +25,24 @@ from tests.traffic.made import Play
 READ, LIST, CALL = "resources/read", "resources/list", "tools/call"
 
 
-def dialogue(*turns: tuple[str, dict[str, Any]], problem: str | None = None, first: int = 1) -> Dialogue:
+def dialogue(*requests: tuple[str, dict[str, Any]], problem: str | None = None, first: int = 1) -> Dialogue:
     """A client's requests, each answered at once."""
     whole = Dialogue("c1", "claude-ai")
-    for place, (method, params) in zip(count(first, 10), turns, strict=False):
+    for position, (method, params) in zip(count(first, 10), requests, strict=False):
         fields = {name: raw(value) for name, value in params.items()}
         whole.steps.append(
-            Turn(
-                place,
-                float(place),
+            CapturedRequest(
+                position,
+                float(position),
                 method,
                 None,
-                place,
+                position,
                 fields,
                 {},
                 None,
                 MODERN,
                 problem,
-                answered_place=place,
+                answered_position=position,
             )
         )
     return whole
@@ -114,20 +114,20 @@ def test_lists_are_walked_and_subscriptions_taken_back():
 def test_beyond_the_limits_requests_are_counted(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(captured, "MOST_REQUESTS", 5)
     monkeypatch.setattr(captured, "MOST_DIFFERENT", 2)
-    turns = [(READ, {"uri": f"a:{number % 3}"}) for number in range(9)]
-    load = load_of([dialogue(*turns)], with_tools=False)
+    requests = [(READ, {"uri": f"a:{number % 3}"}) for number in range(9)]
+    load = load_of([dialogue(*requests)], with_tools=False)
     assert (len(load.asks), len(load.order)) == (2, 5)
     assert load.left_out == Counter({captured.TOO_MANY: 4})
 
 
 def test_fingerprints_tell_loads_apart():
-    turns = [(READ, {"uri": "a:1"}), (READ, {"uri": "a:2"})]
+    requests = [(READ, {"uri": "a:1"}), (READ, {"uri": "a:2"})]
     prints = {
         load_of([dialogue(*some)], with_tools=False).fingerprint()
-        for some in (turns, turns[::-1], turns[:1], turns + turns[:1])
+        for some in (requests, requests[::-1], requests[:1], requests + requests[:1])
     }
     assert len(prints) == 4
-    assert load_of([dialogue(*turns)], with_tools=False).fingerprint() in prints
+    assert load_of([dialogue(*requests)], with_tools=False).fingerprint() in prints
 
 
 @pytest.mark.parametrize(
@@ -154,9 +154,11 @@ async def test_a_whole_capture_is_measured_in_either_era(
     records = [*play.records]
     dialogues = read_dialogues(records, "upstream", "docs").dialogues()
     for whole in dialogues:
-        turn = next(whole.turns())
+        turn = next(whole.requests())
         params: dict[str, Raw] = {}
-        whole.steps.append(Turn(1000, 0.0, LIST, None, 99, params, {}, None, None, answered_place=1001))
+        whole.steps.append(
+            CapturedRequest(1000, 0.0, LIST, None, 99, params, {}, None, None, answered_position=1001)
+        )
     load = load_of(dialogues, with_tools=False)
     assert turn.method == READ
     server = make_server(revision)

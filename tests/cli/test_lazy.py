@@ -29,11 +29,9 @@ finally:
 BENCH = ("mcpmux.bench", "mcpmux.cli.bench")
 TRAFFIC_TOOLS = (
     "mcpmux.cli.traffic",
-    "mcpmux.traffic.mock",
     "mcpmux.traffic.replay",
     "mcpmux.traffic.reading.dialogue",
     "mcpmux.traffic.reading.export",
-    "mcpmux.traffic.reading.stats",
     "mcpmux.traffic.reading.stats",
 )
 OTHERS = ("mcpmux.demo", "mcpmux.cli.console", "opentelemetry", "rich.table", "rich.live", "rich.progress")
@@ -50,13 +48,13 @@ NEVER_SERVED = (  # without TLS, WebSocket, OAuth, an inspector, a capture, seve
     "httpcore",
     "anyio",
     "opentelemetry",
+    "prometheus_client",
     "mcpmux.transports.websocket",
     "mcpmux.auth.upstream_auth",
     "mcpmux.traffic.admin.listener",
-    "mcpmux.traffic.live",
+    "mcpmux.traffic.admin.ring",
     "mcpmux.traffic.audit",
-    "mcpmux.traffic.capture.capture",
-    "mcpmux.traffic.capture.files",
+    "mcpmux.traffic.capture",
     "mcpmux.app.workers.supervisor",
 )
 ROOMS = ("mcpmux.app", "mcpmux.config", "mcpmux.runtime", "mcpmux.transports", "mcpmux.traffic")

@@ -528,7 +528,8 @@ def test_one_admin_listener_sees_and_steers_all(invoke: Invoke, tmp_path: Path) 
         exchanges = [
             line for line in ask("/metrics").splitlines() if line.startswith("mcpmux_exchanges_total")
         ]
-        assert [line.rpartition(" ")[2] for line in exchanges if 'method="tools/call"' in line] == ["10"]
+        counts = [float(line.rpartition(" ")[2]) for line in exchanges if 'method="tools/call"' in line]
+        assert counts == [10]
 
         def calls() -> list[Any]:
             rows = json.loads(ask("/api/exchanges?limit=100"))["rows"]

@@ -19,7 +19,7 @@ from mcpmux.protocol.envelope import decode_any, raw, text_of
 from mcpmux.protocol.meta import CLIENT_CAPABILITIES, PROGRESS_TOKEN
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.upstreams import sse_channel, subscriber
-from mcpmux.traffic.observer import Seen
+from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.transports.http import sse_client as http_sse_client
 from tests.runtime.scripted import Json, ScriptedServer
@@ -118,7 +118,7 @@ async def test_whoever_watches_sees_over_what_the_messages_go(transport: str):
     over: dict[str | None, str] = {}
 
     class Tape:
-        def take(self, seen: Seen) -> None:
+        def take(self, seen: Observation) -> None:
             over[seen.method] = seen.leg.transport
 
     recorder = Recorder([Tape()], [], trio.current_time)

@@ -14,7 +14,7 @@ import trio.testing
 from mcpmux import app
 from mcpmux.config import Config
 from mcpmux.errors import RpcError
-from mcpmux.traffic.observer import Exchange, Seen
+from mcpmux.traffic.observer import Exchange, Observation
 from mcpmux.traffic.recorder import Recorder
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.runtime.test_asking import ASKED, CAPABILITIES, LEGACY, MODERN, Curious, call_and_answer, client_of
@@ -25,11 +25,11 @@ class Witness:
     """Remembers everything. `refusal` is raised at the next admission."""
 
     def __init__(self) -> None:
-        self.seen: list[Seen] = []
+        self.seen: list[Observation] = []
         self.ended_with: list[tuple[Exchange, Any]] = []
         self.refusal: Exception | None = None
 
-    def take(self, seen: Seen) -> None:
+    def take(self, seen: Observation) -> None:
         self.seen.append(seen)
 
     async def admit(self, exchange: Exchange) -> None:

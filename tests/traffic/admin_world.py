@@ -17,11 +17,11 @@ from mcpmux.config.listener import Admin
 from mcpmux.config.traffic import Redaction
 from mcpmux.runtime.tap import EXCHANGE, Leg
 from mcpmux.traffic.admin.listener import serve_admin
+from mcpmux.traffic.admin.ring import RECENT, LiveRing
 from mcpmux.traffic.admin.upstreams import UpstreamView
-from mcpmux.traffic.capture.message import Run
-from mcpmux.traffic.live.ring import RECENT, LiveRing
-from mcpmux.traffic.live.view import LiveView
-from mcpmux.traffic.observer import Seen
+from mcpmux.traffic.admin.view import LiveView
+from mcpmux.traffic.observer import Observation
+from mcpmux.traffic.record import Run
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 from tests.runtime.scripted import ScriptedServer
@@ -95,8 +95,10 @@ class Traffic:
         asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode()
         told = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {}}).encode()
         for exchange in range(1, number + 1):
-            self.ring.take(Seen(self.client, "in", asked, self.now, "request", exchange, "ping", 1))
-            self.ring.take(Seen(self.client, "out", told, self.now, "result", exchange, "ping", 1, ms=1.0))
+            self.ring.take(Observation(self.client, "in", asked, self.now, "request", exchange, "ping", 1))
+            self.ring.take(
+                Observation(self.client, "out", told, self.now, "result", exchange, "ping", 1, ms=1.0)
+            )
 
 
 class Listening:

@@ -17,10 +17,10 @@ from mcpmux.config import Config, Merging
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.runtime.linking import open_link
 from mcpmux.runtime.upstreams.channels import answer_server
-from mcpmux.traffic.capture.message import Run, to_record
-from mcpmux.traffic.observer import Seen
+from mcpmux.traffic.capture.message import to_record
+from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.reading.dialogue import Dialogue, read_dialogues
-from mcpmux.traffic.record import Record
+from mcpmux.traffic.record import Record, Run
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.replay.replay import run_replay
@@ -63,10 +63,10 @@ class Varied(Subscribable):
     def _page(self, method: str, params: Json) -> Json:
         cursor = params.get("cursor")
         if cursor is not None:
-            mark, _, place = cursor.rpartition(":")
+            mark, _, position = cursor.rpartition(":")
             if mark != self.mark:
                 raise RpcFailure(-32602, "Invalid cursor")
-            params = {"cursor": place}
+            params = {"cursor": position}
         result = super()._page(method, params)
         if "nextCursor" in result:
             result["nextCursor"] = f"{self.mark}:{result['nextCursor']}"
@@ -149,7 +149,7 @@ class Tape:
         self._redactor = Redactor()
         self._run = Run("5f3a9c01", 0.0, 1_800_000_000.0)
 
-    def take(self, seen: Seen) -> None:
+    def take(self, seen: Observation) -> None:
         self.records.append(to_record(seen, self._run, len(self.records) + 1, self._redactor))
 
     def dialogues(self, side: Any = "client", name: str | None = None) -> list[Dialogue]:

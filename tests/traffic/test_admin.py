@@ -14,7 +14,7 @@ from mcpmux.config.listener import Admin, ServerTls
 from mcpmux.config.report import Unfit
 from mcpmux.errors import ConfigError, TransportError
 from mcpmux.traffic.admin.listener import serve_admin
-from mcpmux.traffic.admin.route import BadQuestion, Route, Routes, whole_number
+from mcpmux.traffic.admin.route import BadRequest, Route, Routes, whole_number
 from mcpmux.transports.sse import SseDecoder
 from tests.runtime.scripted import ScriptedServer
 from tests.traffic.admin_world import Traffic, listening
@@ -522,8 +522,8 @@ def test_the_network_gets_no_listener_without_a_token_of_the_users_own():
 
 
 def test_routes_are_found_by_their_pattern():
-    async def nothing(visit):
-        del visit
+    async def nothing(http):
+        del http
 
     routes = Routes(
         [
@@ -541,6 +541,6 @@ def test_routes_are_found_by_their_pattern():
 
 @pytest.mark.parametrize("text", ["x", "-1", "11", "1.0", "٣", "9" * 40])
 def test_a_number_out_of_its_range_is_a_bad_question(text):
-    with pytest.raises(BadQuestion):
+    with pytest.raises(BadRequest):
         whole_number({"n": text}, "n", 1, 10, 5)
     assert whole_number({}, "n", 1, 10, 5) == 5

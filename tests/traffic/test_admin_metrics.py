@@ -9,9 +9,9 @@ import trio
 from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin
 from mcpmux.traffic.admin.listener import serve_admin
-from mcpmux.traffic.admin.scrape import metrics_route
 from mcpmux.traffic.admin.upstreams import UpstreamView
-from mcpmux.traffic.telemetry.gauges import mux_gauges
+from mcpmux.traffic.telemetry.prometheus import mux_gauges, render_in_thread
+from mcpmux.traffic.telemetry.scraping import metrics_route
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from tests.runtime.scripted import ScriptedServer
@@ -29,7 +29,8 @@ async def test_prometheus_reads_metrics_with_the_token_and_nobody_without():
     async with open_world({"docs": ScriptedServer(tools=[])}) as world, trio.open_nursery() as nursery:
         await world.mux.upstreams.settled(legacy=False)
         announced: list[str] = []
-        route = metrics_route(play.metrics, mux_gauges(world.mux.upstreams, world.mux.relay))
+        gauges = mux_gauges(world.mux.upstreams, world.mux.relay)
+        route = metrics_route(partial(render_in_thread, play.metrics, gauges))
         upstreams = UpstreamView(world.mux.upstreams, world.mux.relay.subscriptions, traffic.view.redactor)
         admin = Admin(port=0, token=Secret(TOKEN))
         serve = partial(serve_admin, admin, traffic.view, upstreams, trio.Event(), announced.append, [route])
@@ -44,6 +45,6 @@ async def test_prometheus_reads_metrics_with_the_token_and_nobody_without():
             async with pool.request("GET", "/metrics", (), b"", idempotent=True) as response:
                 assert response.status == 401
                 assert b"mcpmux_" not in await response.read()
-        assert found["mcpmux_exchanges_total"]["ping", "(none)", "ok"] == 1
+        assert found["mcpmux_exchanges_total"]["ping", "ok", "(none)"] == 1
         assert found["mcpmux_upstream_up"] == {("docs",): 1}
         nursery.cancel_scope.cancel()

@@ -47,7 +47,7 @@ from mcpmux.traffic.audit.record import (
     trace_id,
 )
 from mcpmux.traffic.observer import Exchange
-from mcpmux.traffic.telemetry.gauges import audit_gauges
+from mcpmux.traffic.telemetry.prometheus import audit_gauges
 from tests.traffic.audit_world import call_of, fields, leg_of, open_world, read_log
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

@@ -1,4 +1,4 @@
-"""Bodies of records: whichever way they are made, they say what `record` says, and no secret."""
+"""RecordBodies of records: whichever way they are made, they say what `record` says, and no secret."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION, Meta
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.audit.record import KEPT, TEXT_LIMIT, Bodies, Body, encode_audit, end_record
+from mcpmux.traffic.audit.record import KEPT, TEXT_LIMIT, Body, RecordBodies, encode_audit, end_record
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.redaction.redactor import Redactor, ReplaceableRedactor
 from tests.traffic.audit_world import fields
@@ -55,7 +55,7 @@ def is_put_together(body: Body) -> bool:
     return not isinstance(body, bytes)
 
 
-def said_by(bodies: Bodies, exchange: Exchange, outcome: Any, seconds: float = 0.25) -> Any:
+def said_by(bodies: RecordBodies, exchange: Exchange, outcome: Any, seconds: float = 0.25) -> Any:
     (body,) = bodies.finish([bodies.end(exchange, outcome, seconds)])
     return json.loads(body)
 
@@ -85,7 +85,7 @@ results = st.dictionaries(
 @example([(exchange_of(meta={}), {})], 0.0)
 @example([(exchange_of(), {}), (exchange_of(params={"uri": SECRET}), {}), (exchange_of(params={}), {})], 0.0)
 def test_however_it_is_made_a_body_says_the_same(ended, seconds):
-    bodies = Bodies("run", REDACTOR, lambda: WALL)
+    bodies = RecordBodies("run", REDACTOR, lambda: WALL)
     made = bodies.finish([bodies.end(exchange, fields(result), seconds) for exchange, result in ended])
     for (exchange, result), body in zip(ended, made, strict=True):
         record = end_record(exchange, fields(result), seconds, NOW, "run", REDACTOR.clean)
@@ -121,17 +121,17 @@ ODD = {
 @pytest.mark.parametrize(("exchange", "result"), ODD.values(), ids=ODD)
 def test_what_has_more_to_tell_is_told_closely(exchange, result):
     record = end_record(exchange, fields(result), 0.25, NOW, "run", REDACTOR.clean)
-    body = Bodies("run", REDACTOR, lambda: WALL).end(exchange, fields(result), 0.25)
+    body = RecordBodies("run", REDACTOR, lambda: WALL).end(exchange, fields(result), 0.25)
     assert body == encode_audit(record)
 
 
 @pytest.mark.parametrize(("exchange", "result"), PLAIN.values(), ids=PLAIN)
 def test_most_are_put_together(exchange, result):
-    assert is_put_together(Bodies("run", REDACTOR, lambda: WALL).end(exchange, fields(result), 0.1))
+    assert is_put_together(RecordBodies("run", REDACTOR, lambda: WALL).end(exchange, fields(result), 0.1))
 
 
 def test_a_secret_is_cut_out_of_its_own_target_only():
-    bodies = Bodies("run", REDACTOR, lambda: WALL)
+    bodies = RecordBodies("run", REDACTOR, lambda: WALL)
     targets = ["memo:1", f"memo:{SECRET}", "memo:3"]
     made = bodies.finish([bodies.end(exchange_of(params={"uri": each}), {}, 0.1) for each in targets])
     assert [json.loads(body)["target"] for body in made] == ["memo:1", REDACTOR.clean(targets[1]), "memo:3"]
@@ -140,7 +140,7 @@ def test_a_secret_is_cut_out_of_its_own_target_only():
 
 def test_other_rules_hold_from_the_next_record_on():
     redactor = ReplaceableRedactor()
-    bodies = Bodies("run", redactor, lambda: WALL)
+    bodies = RecordBodies("run", redactor, lambda: WALL)
     exchange = exchange_of("x/pear", {"uri": "memo:pear"}, client="pear")
     before = said_by(bodies, exchange, {})
     assert [before[key] for key in ("client", "method", "target")] == ["pear", "x/pear", "memo:pear"]
@@ -153,22 +153,22 @@ def test_other_rules_hold_from_the_next_record_on():
 
 
 def test_nothing_of_strangers_is_kept_without_end():
-    bodies = Bodies("run", REDACTOR, lambda: WALL)
+    bodies = RecordBodies("run", REDACTOR, lambda: WALL)
     for number in range(2 * KEPT + 1):
         name = f"n{number}"
         assert said_by(bodies, exchange_of(client=name, upstreams=(name,)), {})["client"] == name
-    assert 0 < len(bodies._ways) <= KEPT
+    assert 0 < len(bodies._callers) <= KEPT
     assert 0 < len(bodies._names) <= KEPT
 
 
 def test_bytes_that_are_no_text_are_no_target():
     exchange = exchange_of()
     exchange.call.params["uri"] = Raw(b'"\xff"')
-    assert "target" not in said_by(Bodies("run", REDACTOR, lambda: WALL), exchange, {})
+    assert "target" not in said_by(RecordBodies("run", REDACTOR, lambda: WALL), exchange, {})
 
 
 def test_sizes_are_those_of_the_json():
     result = {"contents": [], "ü": 1}
-    body = said_by(Bodies("run", REDACTOR, lambda: WALL), exchange_of(meta=MODERN), fields(result))
+    body = said_by(RecordBodies("run", REDACTOR, lambda: WALL), exchange_of(meta=MODERN), fields(result))
     assert body["answered"] == len(raw(result))
     assert body["asked"] == len(raw({"uri": "memo:1", "_meta": MODERN}))

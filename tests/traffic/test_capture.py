@@ -21,12 +21,12 @@ from mcpmux.config import Capture, CaptureRule, Redaction
 from mcpmux.protocol.call import Call
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.capture import capture as capture_module
-from mcpmux.traffic.capture import sink as capture_sink
-from mcpmux.traffic.capture.capture import CaptureUnusable, Capturing, Run, open_capture, to_record
+from mcpmux.traffic.capture.capture import CaptureSink, CaptureUnusable, open_capture
 from mcpmux.traffic.capture.files import CaptureWriter, find_files, read_files
+from mcpmux.traffic.capture.message import to_record
 from mcpmux.traffic.correlation import Correlator
-from mcpmux.traffic.observer import Seen
-from mcpmux.traffic.record import Record, decode_record, encode_record
+from mcpmux.traffic.observer import Observation
+from mcpmux.traffic.record import Record, Run, decode_record, encode_record
 from mcpmux.traffic.recorder import BATCH, Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 
@@ -36,7 +36,7 @@ FULL = Capture(level="full", compress=False)
 PREFIXES = {"docs": "docs"}
 
 
-def ask(client: Leg, correlator: Correlator, text: str = "", **params: Any) -> Seen:
+def ask(client: Leg, correlator: Correlator, text: str = "", **params: Any) -> Observation:
     message = {
         "jsonrpc": "2.0",
         "id": "a",
@@ -65,7 +65,7 @@ def files_of(directory: Path) -> list[Record]:
 def test_a_record_says_all_that_is_known():
     leg = Leg("upstream", "docs#3", "http", "docs")
     leg.revision, leg.session = "2025-11-25", "very-secret-session"
-    seen = Seen(
+    seen = Observation(
         leg, "in", b'{"jsonrpc":"2.0","id":1,\n"result":{}}', 101.25, "result", 4, "tools/call", 1,
         None, None, True, 12.346, 200,
     )  # fmt: skip
@@ -198,18 +198,23 @@ async def until(condition: Callable[[], bool]) -> None:
             await trio.sleep(0.01)
 
 
+def observers_of(sink: CaptureSink) -> tuple[CaptureSink, ...]:
+    """Of exchanges."""
+    return (sink,) if sink.holds_back else ()
+
+
 async def capture(
-    config: Capture, directory: Path, use: Callable[[Capturing], Any], redactor: Redactor = REDACTOR
+    config: Capture, directory: Path, use: Callable[[CaptureSink], Any], redactor: Redactor = REDACTOR
 ) -> list[Record]:
     config = attrs.evolve(config, directory=str(directory))
-    async with open_capture(config, redactor, RUN, PREFIXES, lambda: 101.25) as capturing:
-        await use(capturing)
+    async with open_capture(config, redactor, RUN, PREFIXES, lambda: 101.25) as sink:
+        await use(sink)
     return files_of(directory)
 
 
 async def test_messages_of_both_legs_are_in_the_files_in_their_order(tmp_path: Path):
-    async def use(capturing: Capturing) -> None:
-        recorder = Recorder((), capturing.keepers, lambda: 101.25, capturing.sink)
+    async def use(sink: CaptureSink) -> None:
+        recorder = Recorder((), observers_of(sink), lambda: 101.25, sink)
         client, docs = recorder.client("http"), Leg("upstream", "docs", "stdio", "docs")
         for leg, direction, message in [
             (client, "in", {"id": "a", "method": "tools/list"}),
@@ -232,8 +237,8 @@ async def test_messages_of_both_legs_are_in_the_files_in_their_order(tmp_path: P
 async def test_what_passes_in_great_numbers_is_all_there_in_its_order_and_without_its_secrets(tmp_path: Path):
     large = 300
 
-    async def use(capturing: Capturing) -> None:
-        recorder = Recorder((), capturing.keepers, lambda: 101.25, capturing.sink)
+    async def use(sink: CaptureSink) -> None:
+        recorder = Recorder((), observers_of(sink), lambda: 101.25, sink)
         client = recorder.client("http")
         for number in range(1000):
             text = f'"token": "{SECRET}"' if number % 70 == 3 else "x" * (200_000 if number == large else 10)
@@ -250,8 +255,8 @@ async def test_what_passes_in_great_numbers_is_all_there_in_its_order_and_withou
 
 
 async def test_what_waits_to_be_looked_at_is_written_before_long(tmp_path: Path):
-    async def use(capturing: Capturing) -> None:
-        recorder = Recorder((), (), lambda: 101.25, capturing.sink)
+    async def use(sink: CaptureSink) -> None:
+        recorder = Recorder((), (), lambda: 101.25, sink)
         recorder.saw(recorder.client("http"), "in", b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
         await until(lambda: len(files_of(tmp_path)) == 2)
 
@@ -259,10 +264,10 @@ async def test_what_waits_to_be_looked_at_is_written_before_long(tmp_path: Path)
 
 
 async def test_what_passes_after_a_great_deal_is_written_before_long_too(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(capture_sink, "BATCH_BYTES", 2**14)  # soon so much that it is written in a hurry
+    monkeypatch.setattr(capture_module, "BATCH_BYTES", 2**14)  # soon so much that it is written in a hurry
 
-    async def use(capturing: Capturing) -> None:
-        recorder = Recorder((), (), lambda: 101.25, capturing.sink)
+    async def use(sink: CaptureSink) -> None:
+        recorder = Recorder((), (), lambda: 101.25, sink)
         client = recorder.client("http")
         for number in range(BATCH * 2 + 1):
             recorder.saw(client, "in", b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number)
@@ -272,8 +277,8 @@ async def test_what_passes_after_a_great_deal_is_written_before_long_too(tmp_pat
 
 
 async def test_nothing_is_made_when_nothing_is_captured(tmp_path: Path):
-    async def use(capturing: Capturing) -> None:
-        assert capturing == Capturing()
+    async def use(sink: CaptureSink) -> None:
+        assert sink is None
 
     config = Capture(rules=(CaptureRule(method="x", level="off"),))
     (tmp_path / "new").mkdir()
@@ -281,8 +286,8 @@ async def test_nothing_is_made_when_nothing_is_captured(tmp_path: Path):
 
 
 async def test_messages_of_level_off_leave_no_gap(tmp_path: Path):
-    async def use(capturing: Capturing) -> None:
-        recorder = Recorder((), (), lambda: 101.25, capturing.sink)
+    async def use(sink: CaptureSink) -> None:
+        recorder = Recorder((), (), lambda: 101.25, sink)
         client = recorder.client("http")
         for method in ("ping", "tools/list", "ping", "tools/list"):
             recorder.saw(client, "in", json.dumps({"jsonrpc": "2.0", "id": 1, "method": method}).encode())
@@ -297,14 +302,13 @@ async def test_messages_of_level_off_leave_no_gap(tmp_path: Path):
 async def test_a_full_queue_drops_and_says_how_many(tmp_path: Path):
     client, correlator = Leg("client", "c1", "http"), Correlator()
 
-    async def use(capturing: Capturing) -> None:
-        assert capturing.sink is not None
-        assert capturing.keepers == ()
+    async def use(sink: CaptureSink) -> None:
+        assert not sink.holds_back
         for _ in range(100):
-            capturing.sink.take(ask(client, correlator, "x" * 1000))
-        assert 30 < capturing.sink.dropped < 60
-        await until(lambda: not capturing.sink or not capturing.sink._bytes)
-        capturing.sink.take(ask(client, correlator))
+            sink.take(ask(client, correlator, "x" * 1000))
+        assert 30 < sink.dropped < 60
+        await until(lambda: not sink._bytes)
+        sink.take(ask(client, correlator))
 
     with structlog.testing.capture_logs() as logs:
         records = await capture(attrs.evolve(FULL, queue_bytes=65536), tmp_path, use)
@@ -316,14 +320,13 @@ async def test_a_full_queue_drops_and_says_how_many(tmp_path: Path):
 async def test_with_wait_requests_wait_for_room_and_nothing_is_dropped(tmp_path: Path):
     client, correlator = Leg("client", "c1", "http"), Correlator()
 
-    async def use(capturing: Capturing) -> None:
-        assert capturing.sink is not None
-        recorder = Recorder((), capturing.keepers, lambda: 101.25, capturing.sink)
+    async def use(sink: CaptureSink) -> None:
+        recorder = Recorder((), observers_of(sink), lambda: 101.25, sink)
         for number in range(300):
             with trio.fail_after(60):
                 await recorder.admit(client, number, Call("tools/call", {}, {}))
-            capturing.sink.take(ask(client, correlator, "x" * 1000))
-        assert capturing.sink.dropped == 0
+            sink.take(ask(client, correlator, "x" * 1000))
+        assert sink.dropped == 0
 
     records = await capture(attrs.evolve(FULL, queue_bytes=65536, on_full="wait"), tmp_path, use)
     assert [record.seq for record in records] == list(range(301))
@@ -332,22 +335,21 @@ async def test_with_wait_requests_wait_for_room_and_nothing_is_dropped(tmp_path:
 async def test_with_wait_what_waits_to_be_looked_at_takes_no_room_that_is_not_there(tmp_path: Path):
     text = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"text":"' + b"x" * 1000 + b'"}}'
 
-    async def use(capturing: Capturing) -> None:
-        assert capturing.sink is not None
-        recorder = Recorder((), capturing.keepers, lambda: 101.25, capturing.sink)
+    async def use(sink: CaptureSink) -> None:
+        recorder = Recorder((), observers_of(sink), lambda: 101.25, sink)
         client = recorder.client("http")
         for number in range(300):
             with trio.fail_after(60):
                 await recorder.admit(client, number, Call("tools/call", {}, {}))
             recorder.saw(client, "in", text % number)
-        assert capturing.sink.dropped == 0
+        assert sink.dropped == 0
 
     records = await capture(attrs.evolve(FULL, queue_bytes=65536, on_full="wait"), tmp_path, use)
     assert [record.seq for record in records] == list(range(301))
 
 
 async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(capture_sink, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(capture_module, "RETRY_SECONDS", 0.01)
     client, correlator = Leg("client", "c1", "http"), Correlator()
     append, full = CaptureWriter._append, [True]
 
@@ -358,8 +360,7 @@ async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path:
 
     monkeypatch.setattr(CaptureWriter, "_append", sometimes)
 
-    async def use(capturing: Capturing) -> None:
-        sink = capturing.sink
+    async def use(sink: CaptureSink) -> None:
         assert sink is not None
         for _ in range(40):
             sink.take(ask(client, correlator, "x" * 1000))
@@ -386,7 +387,7 @@ async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path:
 
 
 async def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_is_told_once(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(capture_sink, "BATCH_BYTES", 1)  # so that there are several
+    monkeypatch.setattr(capture_module, "BATCH_BYTES", 1)  # so that there are several
     sinks = []
 
     def full(self: CaptureWriter, parts: Sequence[bytes], now: float) -> int:
@@ -394,11 +395,10 @@ async def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_is_told_once(
 
     monkeypatch.setattr(CaptureWriter, "write", full)
 
-    async def use(capturing: Capturing) -> None:
-        assert capturing.sink is not None
-        sinks.append(capturing.sink)
+    async def use(sink: CaptureSink) -> None:
+        sinks.append(sink)
         for _ in range(3):
-            capturing.sink.take(ask(Leg("client", "c1", "http"), Correlator()))
+            sink.take(ask(Leg("client", "c1", "http"), Correlator()))
 
     with structlog.testing.capture_logs() as logs, trio.fail_after(60):
         await capture(FULL, tmp_path, use)
@@ -410,7 +410,7 @@ async def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_is_told_once(
 
 async def test_what_is_lost_at_the_end_are_the_last_messages(tmp_path: Path, monkeypatch):
     """Once a message is lost, those behind it are, too: there is no gap in what is kept."""
-    monkeypatch.setattr(capture_sink, "BATCH_BYTES", 1)
+    monkeypatch.setattr(capture_module, "BATCH_BYTES", 1)
     append, calls = CaptureWriter._append, itertools.count()
 
     def second_time_full(self: CaptureWriter, parts: Sequence[bytes]) -> int:
@@ -420,15 +420,14 @@ async def test_what_is_lost_at_the_end_are_the_last_messages(tmp_path: Path, mon
 
     monkeypatch.setattr(CaptureWriter, "_append", second_time_full)
 
-    async def use(capturing: Capturing) -> None:
-        assert capturing.sink is not None
-        for _ in range(4 * capture_sink.BREATH):
-            capturing.sink.take(ask(Leg("client", "c1", "http"), Correlator()))
+    async def use(sink: CaptureSink) -> None:
+        for _ in range(4 * capture_module.ENCODED_AT_ONCE):
+            sink.take(ask(Leg("client", "c1", "http"), Correlator()))
 
     with structlog.testing.capture_logs() as logs:
         records = await capture(FULL, tmp_path, use)
-    assert [record.seq for record in records][1:] == list(range(1, capture_sink.BREATH + 1))
-    assert logs[-1]["lost"] == 3 * capture_sink.BREATH
+    assert [record.seq for record in records][1:] == list(range(1, capture_module.ENCODED_AT_ONCE + 1))
+    assert logs[-1]["lost"] == 3 * capture_module.ENCODED_AT_ONCE
 
 
 async def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch):
@@ -441,9 +440,8 @@ async def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkey
     monkeypatch.setattr(CaptureWriter, "write", hang)
     monkeypatch.setattr(capture_module, "CLOSE_SECONDS", 0.05)
 
-    async def use(capturing: Capturing) -> None:
-        assert capturing.sink is not None
-        capturing.sink.take(ask(Leg("client", "c1", "http"), Correlator()))
+    async def use(sink: CaptureSink) -> None:
+        sink.take(ask(Leg("client", "c1", "http"), Correlator()))
         scope.cancel()
 
     with structlog.testing.capture_logs() as logs, trio.fail_after(60), trio.CancelScope() as scope:
@@ -455,11 +453,10 @@ async def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkey
 async def test_what_was_taken_is_written_also_when_all_is_cancelled(tmp_path: Path):
     with trio.CancelScope() as scope:
 
-        async def use(capturing: Capturing) -> None:
-            assert capturing.sink is not None
+        async def use(sink: CaptureSink) -> None:
             scope.cancel()
             for _ in range(100):
-                capturing.sink.take(ask(Leg("client", "c1", "http"), Correlator()))
+                sink.take(ask(Leg("client", "c1", "http"), Correlator()))
             await trio.sleep_forever()
 
         await capture(FULL, tmp_path, use)
@@ -469,10 +466,9 @@ async def test_what_was_taken_is_written_also_when_all_is_cancelled(tmp_path: Pa
 async def test_large_messages_keep_their_place(tmp_path: Path):
     client, correlator = Leg("client", "c1", "http"), Correlator()
 
-    async def use(capturing: Capturing) -> None:
-        assert capturing.sink is not None
+    async def use(sink: CaptureSink) -> None:
         for number in range(9):
-            capturing.sink.take(ask(client, correlator, "x" * (500_000 if number % 3 == 1 else 10)))
+            sink.take(ask(client, correlator, "x" * (500_000 if number % 3 == 1 else 10)))
 
     records = await capture(FULL, tmp_path, use)
     assert [record.seq for record in records] == list(range(10))
@@ -482,10 +478,9 @@ async def test_large_messages_keep_their_place(tmp_path: Path):
 async def test_files_are_begun_compressed_and_removed_while_it_runs(tmp_path: Path):
     client, correlator = Leg("client", "c1", "http"), Correlator()
 
-    async def use(capturing: Capturing) -> None:
-        assert capturing.sink is not None
+    async def use(sink: CaptureSink) -> None:
         for _ in range(20):
-            capturing.sink.take(ask(client, correlator, "x" * 5000))
+            sink.take(ask(client, correlator, "x" * 5000))
         await until(lambda: [path.suffix for path in find_files(tmp_path)][:-1] == [".gz"])
 
     config = attrs.evolve(FULL, rotate_size=4096, compress=True, keep_files=2)

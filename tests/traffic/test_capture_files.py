@@ -32,8 +32,7 @@ from mcpmux.traffic.capture.files import (
     remove_surplus,
     sweep,
 )
-from mcpmux.traffic.capture.message import Run
-from mcpmux.traffic.record import Record, encode_record
+from mcpmux.traffic.record import Record, Run, encode_record
 
 RUN = Run("5f3a9c01", 100.0, 1_795_262_400.0)
 
@@ -192,7 +191,7 @@ def test_a_file_that_cannot_be_begun_is_not_left_behind(tmp_path: Path):
     code = f"""
 import resource, signal
 from pathlib import Path
-from mcpmux.traffic.capture.message import Run
+from mcpmux.traffic.record import Run
 from mcpmux.traffic.capture.files import CaptureWriter
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 one = CaptureWriter(Path({str(tmp_path)!r}), Run("aa", 0.0, 1e9), 2**20, 60.0)
@@ -225,7 +224,7 @@ def test_after_kill_9_what_was_written_is_readable(tmp_path: Path):
     code = f"""
 from pathlib import Path
 from secrets import token_hex
-from mcpmux.traffic.capture.message import Run
+from mcpmux.traffic.record import Run
 from mcpmux.traffic.capture.files import CaptureWriter
 one = CaptureWriter(Path({str(tmp_path)!r}), Run(token_hex(4), 0.0, 1e9), 300_000, 60.0)
 one.open(0.0)

@@ -6,8 +6,8 @@ import pytest
 
 from mcpmux.config import Capture, CaptureRule
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.capture.sink import REMEMBERED, Levels
-from mcpmux.traffic.observer import Seen
+from mcpmux.traffic.capture.message import REMEMBERED, Levels
+from mcpmux.traffic.observer import Observation
 
 CLIENT = Leg("client", "c1", "http")
 DOCS = Leg("upstream", "docs", "stdio", "docs")
@@ -18,7 +18,7 @@ PREFIXES = {"docs": "docs", "hr": "people"}
 def seen(
     leg: Leg, direction: str, kind: str, method: str | None, exchange: int = 0, target: str | None = None
 ):
-    return Seen(leg, direction, b"{}", 0.0, kind, exchange, method, 1, target)  # type: ignore[arg-type]
+    return Observation(leg, direction, b"{}", 0.0, kind, exchange, method, 1, target)  # type: ignore[arg-type]
 
 
 def levels(*rules: CaptureRule, level: str = "full") -> Levels:

@@ -5,7 +5,7 @@ from typing import Any
 
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.correlation import PENDING_LIMIT, Correlator
-from mcpmux.traffic.observer import Passed, Seen
+from mcpmux.traffic.observer import Observation, UnreadMessage
 
 
 class Play:
@@ -17,7 +17,7 @@ class Play:
         self.upstream = Leg("upstream", "docs", "stdio", "docs")
         self.now = 0.0
 
-    def pass_(self, leg: Leg, direction: Any, exchange: int = 0, **message: Any) -> Seen:
+    def pass_(self, leg: Leg, direction: Any, exchange: int = 0, **message: Any) -> Observation:
         self.now += 1
         data = json.dumps({"jsonrpc": "2.0", **message}).encode()
         (seen,) = self.correlator.settle([(leg, direction, data, self.now, None, exchange, False)])
@@ -25,7 +25,7 @@ class Play:
         return seen
 
 
-def said(client: Leg, data: bytes) -> Passed:
+def said(client: Leg, data: bytes) -> UnreadMessage:
     return client, "in", data, 0.0, None, 0, False
 
 
@@ -128,7 +128,7 @@ def test_a_request_that_began_before_it_was_looked_at_keeps_its_number():
     play = Play()
     first, second = (b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number for number in (1, 2))
     number = play.correlator.begin()
-    begun: Passed = (play.client, "in", second, 0.0, None, number, True)
+    begun: UnreadMessage = (play.client, "in", second, 0.0, None, number, True)
     assert [seen.exchange for seen in play.correlator.settle([said(play.client, first), begun])] == [2, 1]
     assert play.correlator.exchange_of(play.client, 2) == 1
     assert play.pass_(play.client, "out", id=2, result={}).exchange == 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.traffic.reading.dialogue import Dialogue, Note, Turn, read_dialogues
+from mcpmux.traffic.reading.dialogue import CapturedRequest, ClientNotification, Dialogue, read_dialogues
 from mcpmux.traffic.replay.settings import why_not
 from tests.traffic.made import Play
 
@@ -16,18 +16,18 @@ def only(play: Play, side: Any = "client", name: str | None = None) -> Dialogue:
     return dialogue
 
 
-def turns(dialogue: Dialogue) -> list[Turn]:
-    return list(dialogue.turns())
+def requests(dialogue: Dialogue) -> list[CapturedRequest]:
+    return list(dialogue.requests())
 
 
 def test_each_leg_has_its_own_requests_with_their_answers():
     play = Play()
     play.read("file:///a.md", seconds=0.25)
     play.read("file:///b.md", error=-32602)
-    [ours, failed] = turns(only(play))
+    [ours, failed] = requests(only(play))
     assert (ours.target, ours.ms, ours.answer_problem) == ("docs+file:///a.md", 250.0, None)
     assert type(failed.answer).__name__ == "ErrorReply"
-    theirs = turns(only(play, "upstream", "docs"))
+    theirs = requests(only(play, "upstream", "docs"))
     assert [turn.target for turn in theirs] == ["file:///a.md", "file:///b.md"]
     assert read_dialogues(play.records, "upstream", "other").dialogues() == []
 
@@ -38,8 +38,8 @@ def test_runs_and_clients_are_kept_apart():
         play.read()
         play.put({"id": 1, "method": "ping"}, id=1, method="ping", peer="c2")
     reading = read_dialogues([*one.records, *two.records], "client")
-    assert [len(turns(d)) for d in reading.dialogues()] == [1, 1, 1, 1]
-    assert [t.answer is not None for d in reading.dialogues() for t in d.turns()].count(True) == 2
+    assert [len(requests(d)) for d in reading.dialogues()] == [1, 1, 1, 1]
+    assert [t.answer is not None for d in reading.dialogues() for t in d.requests()].count(True) == 2
 
 
 def test_modern_requests_of_one_client_over_http_are_one_dialogue_whatever_connection_they_took():
@@ -50,7 +50,7 @@ def test_modern_requests_of_one_client_over_http_are_one_dialogue_whatever_conne
         facts = {"id": number, "method": "tools/list", "peer": peer, "client": client}
         play.put({"id": number, "method": "tools/list", "params": meta}, **facts)
     dialogues = read_dialogues(play.records, "client").dialogues()
-    assert [[turn.id for turn in turns(d)] for d in dialogues] == [[0, 1, 2], [3]]
+    assert [[turn.id for turn in requests(d)] for d in dialogues] == [[0, 1, 2], [3]]
 
 
 def test_a_second_session_is_another_dialogue():
@@ -59,7 +59,7 @@ def test_a_second_session_is_another_dialogue():
     for number, answer in enumerate(({"result": {}}, refused, {"result": {}}), 1):
         play.put({"id": number, "method": "initialize", "params": {}}, id=number, method="initialize")
         play.put({"id": number, **answer}, id=number, kind=next(iter(answer)), direction="out")
-    assert [len(turns(d)) for d in read_dialogues(play.records, "client").dialogues()] == [2, 1]
+    assert [len(requests(d)) for d in read_dialogues(play.records, "client").dialogues()] == [2, 1]
 
 
 def test_what_comes_in_between_belongs_to_its_request():
@@ -81,11 +81,11 @@ def test_what_comes_in_between_belongs_to_its_request():
     changed = {"method": "notifications/tools/list_changed"}
     play.put(changed, kind="notification", direction="out")
     dialogue = only(play)
-    first, second = turns(dialogue)
-    assert [(said.method, said.after) for said in first.said] == [("notifications/progress", 1.0)]
-    assert [(said.method, said.question) for said in second.said] == [("roots/list", True)]
-    assert [(asked.method, asked.during) for asked in dialogue.questions] == [("roots/list", second.place)]
-    assert [(said.method, said.after) for said in first.afterwards] == [(changed["method"], 2.0)]
+    first, second = requests(dialogue)
+    assert [(said.method, said.after) for said in first.before_answer] == [("notifications/progress", 1.0)]
+    assert [(said.method, said.question) for said in second.before_answer] == [("roots/list", True)]
+    assert [(asked.method, asked.during) for asked in dialogue.questions] == [("roots/list", second.position)]
+    assert [(said.method, said.after) for said in first.after_answer] == [(changed["method"], 2.0)]
 
 
 def test_a_request_that_was_taken_back_is_known_as_such():
@@ -93,9 +93,9 @@ def test_a_request_that_was_taken_back_is_known_as_such():
     play.put({"id": 1, "method": "resources/read", "params": {"uri": "a:1"}}, id=1, method="resources/read")
     play.put({"method": "notifications/cancelled", "params": {"requestId": 1}}, kind="notification")
     dialogue = only(play)
-    [turn] = turns(dialogue)
+    [turn] = requests(dialogue)
     assert why_not(turn, with_tools=True) == "the client took it back"
-    assert isinstance(dialogue.steps[-1], Note)
+    assert isinstance(dialogue.steps[-1], ClientNotification)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_requests_that_are_not_there_as_they_were_are_named(facts: dict[str, Any
     body = {"id": 1, "method": "resources/read", "params": {"uri": "a:1"}}
     play.put(body, id=1, method="resources/read", **facts)
     play.put({"id": 1, "result": {}}, id=1, kind="result", direction="out")
-    [turn] = turns(only(play))
+    [turn] = requests(only(play))
     assert (turn.method, why_not(turn, with_tools=True)) == ("resources/read", reason)
 
 
@@ -122,4 +122,4 @@ def test_what_belongs_to_nothing_is_counted():
     play.put(None, kind="invalid", text="nonsense")
     reading = read_dialogues(play.records, "client")
     assert dict(reading.left_out) == {"an answer to nothing": 1, "truncated": 1}
-    assert [len(turns(d)) for d in reading.dialogues()] == [1]
+    assert [len(requests(d)) for d in reading.dialogues()] == [1]

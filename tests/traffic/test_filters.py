@@ -233,7 +233,7 @@ def test_an_exchange_is_judged_by_both_legs():
 
     def numbers(text: str) -> list[int | None]:
         found = parse(text)
-        summarizer = Summarizer(found.watches)
+        summarizer = Summarizer(found.body_tests)
         ended = [each for record in play.records for each in summarizer.add(record)]
         return [each.exchange for each in ended if found.matches(each)]
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from mcpmux.config.traffic import Redaction
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.capture.line import HEAD, LEGS_CACHED, LineEncoder, without_repeats
-from mcpmux.traffic.capture.message import Run, to_record
-from mcpmux.traffic.observer import Seen
-from mcpmux.traffic.record import ANSWERS, decode_record, encode_record
+from mcpmux.traffic.capture.message import to_record
+from mcpmux.traffic.observer import Observation
+from mcpmux.traffic.record import ANSWERS, Run, decode_record, encode_record
 from mcpmux.traffic.redaction.redactor import Redactor, ReplaceableRedactor
 
 RUN = Run("5f3a9c01", 100.25, 1_795_262_400.123_456)
@@ -58,12 +58,14 @@ OUTCOMES = st.fixed_dictionaries(
 )
 
 
-def seen_of(leg: Leg, direction: Any, body: tuple[str, bytes], at: float, outcome: Any, **facts: Any) -> Seen:
+def seen_of(
+    leg: Leg, direction: Any, body: tuple[str, bytes], at: float, outcome: Any, **facts: Any
+) -> Observation:
     """Only an answer has an outcome."""
     kind, data = body
     if kind in ANSWERS:
         facts |= outcome
-    return Seen(leg, direction, data, at, kind, **facts)
+    return Observation(leg, direction, data, at, kind, **facts)
 
 
 MESSAGES = st.builds(
@@ -94,7 +96,7 @@ def members(line: bytes) -> dict[str, Any]:
     st.lists(st.tuples(MESSAGES, TEXTS, TEXTS), max_size=4),
     st.sampled_from(["full", "truncated", "metadata"]),
 )
-def test_a_line_is_the_record_encoded(messages: list[tuple[Seen, str | None, str | None]], level: str):
+def test_a_line_is_the_record_encoded(messages: list[tuple[Observation, str | None, str | None]], level: str):
     encoder = LineEncoder(RUN, REDACTOR, 40)
     for seq, (seen, *facts) in enumerate(messages, 1):
         for said in facts:  # what is known of a leg may change from message to message
@@ -106,7 +108,7 @@ def test_a_line_is_the_record_encoded(messages: list[tuple[Seen, str | None, str
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(MESSAGES, min_size=1, max_size=5), st.sampled_from(["full", "truncated", "metadata"]))
-def test_lines_of_many_messages_are_those_of_each(messages: list[Seen], level: str):
+def test_lines_of_many_messages_are_those_of_each(messages: list[Observation], level: str):
     lines = b"".join(LineEncoder(RUN, REDACTOR, 40).encode(7, level, messages)).splitlines(keepends=True)
     records = [to_record(seen, RUN, seq, REDACTOR, level, 40) for seq, seen in enumerate(messages, 7)]
     assert [members(line) for line in lines] == [members(encode_record(record)) for record in records]
@@ -133,7 +135,7 @@ def test_a_secret_is_seen_wherever_two_answers_begin_or_cease_to_be_the_same(
     bodies = [secret, plain, plain] if is_first else [plain, secret, plain]
     joined = b"\t".join(without_repeats(bodies))
     assert not is_first or len(joined) < sum(map(len, bodies))
-    assert REDACTOR.spares(bodies, joined) == REDACTOR.spares(bodies, b"\t".join(bodies))
+    assert REDACTOR.leaves_unchanged(bodies, joined) == REDACTOR.leaves_unchanged(bodies, b"\t".join(bodies))
 
 
 def test_what_only_one_of_two_long_messages_has_is_kept():
@@ -163,7 +165,7 @@ def test_rules_that_are_replaced_count_for_names_that_were_encoded_before():
     encoder = LineEncoder(RUN, redactor, 40)
     leg = Leg("client", "c1", "http")
     leg.name = "pin-1234"
-    seen = Seen(leg, "out", b"{}", 101.0, "result", 1, "pin-5678")
+    seen = Observation(leg, "out", b"{}", 101.0, "result", 1, "pin-5678")
     assert b"".join(encoder.encode(1, "full", [seen])).count(b"pin-") == 2
     redactor.adopt(Redaction(patterns={"pin": r"pin-\d+"}))
     (line,) = encoder.encode(2, "full", [seen])
@@ -175,6 +177,8 @@ def test_what_is_remembered_is_bounded():
     encoder = LineEncoder(RUN, REDACTOR, 40)
     for number in range(3 * LEGS_CACHED):
         leg = Leg("client", f"c{number}", "http")
-        (line,) = encoder.encode(1, "metadata", [Seen(leg, "in", b"{}", 101.0, "request", 1, f"m{number}")])
+        (line,) = encoder.encode(
+            1, "metadata", [Observation(leg, "in", b"{}", 101.0, "request", 1, f"m{number}")]
+        )
         assert decode_record(line).method == f"m{number}"
     assert repr(encoder) == f"<LineEncoder 5f3a9c01, {LEGS_CACHED} legs>"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 import trio
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcpmux.config.traffic import Redaction
 from mcpmux.runtime.tap import EXCHANGE
-from mcpmux.traffic.live.ring import (
+from mcpmux.traffic.admin.ring import (
     EDGES,
     GROUPS,
     MESSAGE_BYTES,
@@ -17,11 +18,11 @@ from mcpmux.traffic.live.ring import (
     REST,
     ROW_MESSAGES,
     SHARE,
-    Timed,
+    TimedCall,
     measure,
     percentile,
 )
-from mcpmux.traffic.live.view import BODY_BYTES, CUT_BYTES, LiveView, RowFilter, read_filter
+from mcpmux.traffic.admin.view import BODY_BYTES, CUT_BYTES, LiveView, read_filter, row_matches
 from mcpmux.traffic.reading.filter_language import FilterError
 from mcpmux.traffic.redaction.redactor import Redactor
 from tests.traffic.admin_world import Traffic
@@ -40,7 +41,7 @@ def test_an_exchange_is_one_row_with_its_messages_on_both_legs():
     (row,) = rows(traffic)
     assert (row.exchange, row.status, row.upstreams, row.count) == (exchange, "ok", ("docs",), 4)
     assert row.ms == pytest.approx(20)
-    assert [(kept.seen.leg.side, kept.seen.direction) for kept in row.messages] == [
+    assert [(kept.observed.leg.side, kept.observed.direction) for kept in row.messages] == [
         ("client", "in"),
         ("upstream", "out"),
         ("upstream", "in"),
@@ -127,7 +128,7 @@ async def test_an_exchange_that_was_cut_off_is_cancelled():
             raise
     (row,) = rows(traffic)
     assert row.status == "cancelled"
-    assert traffic.ring.touched_since(before)[0] == [row]
+    assert traffic.ring.changed_since(before)[0] == [row]
 
 
 def test_a_client_that_takes_its_request_back_cancels_the_row():
@@ -169,7 +170,7 @@ def test_the_ring_stays_within_its_bounds_and_its_rows_have_consecutive_numbers(
         assert weight <= most_bytes or len(kept) == 1
         assert ring.row(ring.first - 1) is None
         for row in kept:
-            assert row.weight == 600 + sum(MESSAGE_BYTES + len(each.seen.data) for each in row.messages)
+            assert row.weight == 600 + sum(MESSAGE_BYTES + len(each.observed.data) for each in row.messages)
             assert [each.seq for each in row.messages] == sorted(each.seq for each in row.messages)
     live = {row.exchange for row in kept if row.exchange} if messages else set()
     assert set(ring._by_exchange) == live
@@ -190,7 +191,7 @@ def test_a_reader_is_told_of_each_message_once_and_how_many_it_missed():
     assert missed == 40
     assert [kept.seq for kept in found] == [45, 46, 47, 48, 49]
     assert position == 49
-    assert ring.touched_since(4)[1] == 40
+    assert ring.changed_since(4)[1] == 40
 
 
 def test_a_listen_that_lasts_does_not_grow_without_bound():
@@ -206,9 +207,9 @@ def test_a_listen_that_lasts_does_not_grow_without_bound():
     EXCHANGE.set(0)
     (row,) = rows(traffic)
     assert len(row.messages) <= ROW_MESSAGES
-    assert row.messages[0].seen.method == "subscriptions/listen"
+    assert row.messages[0].observed.method == "subscriptions/listen"
     assert row.count == 2 * ROW_MESSAGES + 1
-    assert row.messages[-1].seen.target == f"u:{2 * ROW_MESSAGES - 1}"
+    assert row.messages[-1].observed.target == f"u:{2 * ROW_MESSAGES - 1}"
 
 
 async def test_a_message_that_is_too_large_leaves_its_size():
@@ -287,16 +288,18 @@ async def test_the_filter_language_finds_rows(text, expected):
     traffic.exchange("resources/read", {"uri": "search+file:///a.md", "name": ""}, "search", answer=missing)
     traffic.exchange(answer={"result": {"isError": True, "content": [{"type": "text", "text": "a NEEDLE"}]}})
     traffic.saw(traffic.upstreams["docs"], "in", {"method": "notifications/tools/list_changed"})
-    wanted = RowFilter(traffic.view, read_filter(text, 0))
-    found = await traffic.view.find(wanted.matches, None, 100)
+    wanted = read_filter(text, 0)
+    assert wanted is not None
+    found = await traffic.view.find(partial(row_matches, traffic.view, wanted), None, 100)
     assert sorted(row.row for row in found.rows) == expected
 
 
 async def test_a_filter_finds_no_secret():
     traffic = Traffic()
     traffic.exchange(params={"name": "docs__x", "password": "hunter2hunter2"})
-    wanted = RowFilter(traffic.view, read_filter("text~hunter2", 0))
-    assert (await traffic.view.find(wanted.matches, None, 100)).rows == []
+    wanted = read_filter("text~hunter2", 0)
+    assert wanted is not None
+    assert (await traffic.view.find(partial(row_matches, traffic.view, wanted), None, 100)).rows == []
 
 
 def test_a_filter_that_asks_for_nothing_is_none_and_a_wrong_one_says_why():
@@ -327,8 +330,8 @@ def test_percentiles_are_durations_that_there_were():
 
 
 def test_durations_are_counted_where_they_belong():
-    timed = [Timed(1000 + i, "docs", "tools/call", float(i), i % 10 == 0) for i in range(100)]
-    older = Timed(999, "docs", "tools/call", 5.0, False)
+    timed = [TimedCall(1000 + i, "docs", "tools/call", float(i), i % 10 == 0) for i in range(100)]
+    older = TimedCall(999, "docs", "tools/call", 5.0, False)
     stats = measure([older, *timed], 2000, 1000, 4)
     (group,) = stats.groups
     assert (group.count, group.errors, group.p50, group.p90, group.most) == (100, 10, 49.0, 89.0, 99.0)
@@ -339,6 +342,6 @@ def test_durations_are_counted_where_they_belong():
 
 
 def test_groups_are_bounded():
-    stats = measure([Timed(1, "docs", f"vendor/{i}", 1.0, False) for i in range(2 * GROUPS)], 2, 2, 1)
+    stats = measure([TimedCall(1, "docs", f"vendor/{i}", 1.0, False) for i in range(2 * GROUPS)], 2, 2, 1)
     assert len(stats.groups) == GROUPS + 1
     assert stats.groups[0].method == REST

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from mcpmux.protocol.envelope import decode_fields
-from mcpmux.traffic.replay.mapping import Mapping, Unmapped
+from mcpmux.traffic.replay.mapping import Unmapped, ValueMapping
 
 RELATED = "io.modelcontextprotocol/related-task"
 
 
-def applied(mapping: Mapping, method: str, params: Any, meta: Any = None, succeeded: bool = True) -> Any:
+def applied(mapping: ValueMapping, method: str, params: Any, meta: Any = None, succeeded: bool = True) -> Any:
     raw, raw_meta = (decode_fields(json.dumps(value or {}).encode()) for value in (params, meta))
     changed = mapping.apply(method, raw, raw_meta, succeeded=succeeded)
     return tuple({key: json.loads(bytes(value)) for key, value in fields.items()} for fields in changed)
 
 
-def learned(method: str, captured: Any, now: Any, params: Any = None) -> Mapping:
-    mapping = Mapping()
+def learned(method: str, captured: Any, now: Any, params: Any = None) -> ValueMapping:
+    mapping = ValueMapping()
     mapping.learn(method, decode_fields(json.dumps(params or {}).encode()), captured, now)
     return mapping
 
@@ -65,7 +65,7 @@ def test_what_the_server_did_not_give_this_time_cannot_be_given_back():
 
 
 def test_what_nobody_gave_is_sent_again_when_it_was_refused():
-    assert applied(Mapping(), "tools/list", {"cursor": "mine"}, succeeded=False)[0] == {"cursor": "mine"}
+    assert applied(ValueMapping(), "tools/list", {"cursor": "mine"}, succeeded=False)[0] == {"cursor": "mine"}
 
 
 @pytest.mark.parametrize("strange", [None, 3, [], "x", {"task": 3, "tasks": "x", "inputRequests": [1]}])

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.protocol.envelope import decode_fields
-from mcpmux.traffic.mock.matching import Book, canonical
 from mcpmux.traffic.reading.dialogue import read_dialogues
+from mcpmux.traffic.replay.captured_answers import CapturedAnswers, canonical
 from tests.traffic.made import Play
 
 MODERN = "2026-07-28"
@@ -30,12 +30,12 @@ class Script(Play):
         self.put({"id": number, "method": method, "params": {**params, **meta}}, **here, **facts)
         self.put({"id": number, "result": answer}, kind="result", direction="out", **here)
 
-    def book(self, **settings: Any) -> Book:
-        return Book(read_dialogues(self.records, "client").dialogues(), **settings)
+    def answers(self, **settings: Any) -> CapturedAnswers:
+        return CapturedAnswers(read_dialogues(self.records, "client").dialogues(), **settings)
 
 
-def find(book: Book, method: str, params: Any, revision: str = MODERN) -> Any:
-    turn = book.find(method, decode_fields(json.dumps(params).encode()), revision)
+def find(answers: CapturedAnswers, method: str, params: Any, revision: str = MODERN) -> Any:
+    turn = answers.find(method, decode_fields(json.dumps(params).encode()), revision)
     return None if turn is None else json.loads(bytes(turn.answer.result))  # type: ignore[union-attr]
 
 
@@ -51,13 +51,13 @@ def test_equal_parameters_come_first_then_the_same_tool():
     script.ask("tools/call", {"name": "t", "arguments": {"a": 1, "b": 2}}, {"n": 1})
     script.ask("tools/call", {"name": "t", "arguments": {"a": 3}}, {"n": 2})
     script.ask("tools/call", {"name": "u"}, {"n": 3})
-    book = script.book()
-    assert find(book, "tools/call", {"arguments": {"b": 2, "a": 1}, "name": "t"}) == {"n": 1}
-    assert find(book, "tools/call", {"name": "t", "arguments": {"a": 3}}) == {"n": 2}
-    assert find(book, "tools/call", {"name": "u", "arguments": {"new": 1}}) == {"n": 3}
-    assert find(book, "tools/call", {"name": "t", "arguments": {}}) == {"n": 1}
-    assert find(book, "tools/call", {"name": "t", "arguments": {}}) == {"n": 2}
-    assert find(book, "tools/call", {"name": "v"}) is None
+    answers = script.answers()
+    assert find(answers, "tools/call", {"arguments": {"b": 2, "a": 1}, "name": "t"}) == {"n": 1}
+    assert find(answers, "tools/call", {"name": "t", "arguments": {"a": 3}}) == {"n": 2}
+    assert find(answers, "tools/call", {"name": "u", "arguments": {"new": 1}}) == {"n": 3}
+    assert find(answers, "tools/call", {"name": "t", "arguments": {}}) == {"n": 1}
+    assert find(answers, "tools/call", {"name": "t", "arguments": {}}) == {"n": 2}
+    assert find(answers, "tools/call", {"name": "v"}) is None
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_equal_parameters_come_first_then_the_same_tool():
 def test_another_page_round_resource_or_task_is_not_the_same(method: str, captured: Any, asked: Any):
     script = Script()
     script.ask(method, captured, {"n": 1})
-    book = script.book()
-    assert find(book, method, captured) == {"n": 1}
-    assert find(book, method, asked) is None
+    answers = script.answers()
+    assert find(answers, method, captured) == {"n": 1}
+    assert find(answers, method, asked) is None
 
 
 @pytest.mark.parametrize(("cycle", "numbers"), [(False, [1, 2, 2, 2]), (True, [1, 2, 1, 2])])
@@ -85,21 +85,21 @@ def test_answers_come_in_order(cycle: bool, numbers: list[int]):
     script = Script()
     script.ask("resources/read", {"uri": "a:1"}, {"n": 1})
     script.ask("resources/read", {"uri": "a:1"}, {"n": 2})
-    book = script.book(cycle=cycle)
-    assert [find(book, "resources/read", {"uri": "a:1"})["n"] for _ in numbers] == numbers
+    answers = script.answers(cycle=cycle)
+    assert [find(answers, "resources/read", {"uri": "a:1"})["n"] for _ in numbers] == numbers
 
 
 def test_the_same_revision_comes_before_the_same_era_before_any():
     script = Script()
     for revision in ("2024-11-05", LEGACY, MODERN):
         script.ask("tools/list", {}, {"n": revision}, revision)
-    book = script.book()
+    answers = script.answers()
     for revision in ("2024-11-05", LEGACY, MODERN):
-        assert find(book, "tools/list", {}, revision) == {"n": revision}
-    assert find(book, "tools/list", {}, "2025-06-18")["n"] in ("2024-11-05", LEGACY)
+        assert find(answers, "tools/list", {}, revision) == {"n": revision}
+    assert find(answers, "tools/list", {}, "2025-06-18")["n"] in ("2024-11-05", LEGACY)
     only = Script()
     only.ask("tools/list", {}, {"n": 1})
-    assert find(only.book(), "tools/list", {}, LEGACY) == {"n": 1}
+    assert find(only.answers(), "tools/list", {}, LEGACY) == {"n": 1}
 
 
 def test_what_cannot_be_served_is_counted():
@@ -108,8 +108,8 @@ def test_what_cannot_be_served_is_counted():
     script.put(None, id=2, method="tools/list")
     script.put(None, kind="result", direction="out", id=2, text='{"jsonr')
     script.ask("tools/list", {}, {"n": 1})
-    book = script.book()
-    assert (book.size, dict(book.unusable)) == (1, {"no answer": 1, "an answer that is truncated": 1})
+    answers = script.answers()
+    assert (answers.size, dict(answers.unusable)) == (1, {"no answer": 1, "an answer that is truncated": 1})
 
 
 def test_the_error_of_a_request_that_was_taken_back_is_not_served():
@@ -120,18 +120,18 @@ def test_the_error_of_a_request_that_was_taken_back_is_not_served():
     script.put(taken_back, kind="notification", exchange=1, method="notifications/cancelled")
     error = {"id": 1, "error": {"code": 0, "message": "Request cancelled"}}
     script.put(error, kind="error", direction="out", **here)
-    book = script.book()
-    assert find(book, "tools/call", {"name": "t"}) is None
-    assert book.unusable == {"an error because it was taken back": 1}
+    answers = script.answers()
+    assert find(answers, "tools/call", {"name": "t"}) is None
+    assert answers.unusable == {"an error because it was taken back": 1}
 
 
 def test_the_nearest_is_named():
     script = Script()
     script.ask("resources/read", {"uri": "file:///notes/a.md"}, {}, target="file:///notes/a.md")
-    book = script.book()
-    error = book.unknown("resources/read", decode_fields(b'{"uri": "file:///note/a.md"}'))
+    answers = script.answers()
+    error = answers.unknown("resources/read", decode_fields(b'{"uri": "file:///note/a.md"}'))
     assert (error.code, error.data) == (-32602, {"uri": "file:///note/a.md"})
     assert "the nearest is file:///notes/a.md" in error.message
-    error = book.unknown("resources/reed", {})
+    error = answers.unknown("resources/reed", {})
     assert error.code == -32601
     assert "the nearest is resources/read" in error.message

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
-from mcpmux.traffic.mock.server import Mock, open_mock
+from mcpmux.traffic.replay.mock_server import Mock, open_mock
 from tests.memory_pipe import open_memory_pipes
 from tests.runtime.scripted import RpcFailure, ScriptedClient
 from tests.traffic.replay_world import (
@@ -67,7 +67,7 @@ async def test_a_capture_replayed_to_its_own_mock_shows_no_difference(down, up, 
     async with open_stage(tape, latency=latency) as stage:
         report = await replayed(tape.dialogues(), to_service(stage.mock))
     assert told(report) == []
-    assert len(report.outcomes) == sum(1 for d in tape.dialogues() for _ in d.turns())
+    assert len(report.outcomes) == sum(1 for d in tape.dialogues() for _ in d.requests())
 
 
 @pytest.mark.parametrize("up", ERAS)
@@ -147,7 +147,7 @@ async def test_answers_to_the_same_come_in_their_order(revision, cycle, answers,
 async def test_timing_is_kept_when_wanted(autojump_clock):
     tape = await taped(MODERN, MODERN)
     dialogues = tape.dialogues()
-    for turn in dialogues[0].turns():
+    for turn in dialogues[0].requests():
         if turn.method == "resources/read":
             turn.ms = 7000.0
     async with open_mock(dialogues, latency=True) as mock, trio.open_nursery() as nursery:

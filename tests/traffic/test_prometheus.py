@@ -7,20 +7,20 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mcpmux import __version__
 from mcpmux.config import Caching
-from mcpmux.traffic.telemetry.gauges import mux_gauges, single
 from mcpmux.traffic.telemetry.metrics import SECONDS, Metrics
-from mcpmux.traffic.telemetry.prometheus import Gauge, render
+from mcpmux.traffic.telemetry.prometheus import Gauge, _Snapshot, mux_gauges, render, single
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import open_world
 from tests.traffic.test_metrics import Play
 
 
 def parse(text: bytes) -> dict[str, dict[tuple[str, ...], float]]:
-    """Sample name → values of its labels (`le` included) → value, as the oracle reads it."""
+    """Sample name → values of its labels, by their names → value, as the oracle reads it."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(text.decode()):
         assert family.documentation, family.name
@@ -41,10 +41,10 @@ async def test_counts_are_read_back():
     await play.exchange("resources/read", {}, "docs")
     length = play.say(play.client, "out", method="notifications/message")
     found = parse(render(play.metrics))
-    assert found["mcpmux_messages_total"]["client", "in", "http", "request"] == 1
-    assert found["mcpmux_message_bytes_total"]["client", "out", "http", "notification"] == length
-    assert found["mcpmux_notifications_total"]["client", "out", "notifications/message"] == 1
-    assert found["mcpmux_exchanges_total"]["resources/read", "docs", "ok"] == 1
+    assert found["mcpmux_messages_total"]["in", "request", "client", "http"] == 1
+    assert found["mcpmux_message_bytes_total"]["out", "notification", "client", "http"] == length
+    assert found["mcpmux_notifications_total"]["out", "client", "notifications/message"] == 1
+    assert found["mcpmux_exchanges_total"]["resources/read", "ok", "docs"] == 1
     assert found["mcpmux_exchanges_in_flight"][("resources/read",)] == 0
 
 
@@ -57,7 +57,7 @@ async def test_buckets_are_cumulative_and_end_with_the_count():
         play.metrics.durations["tools/call", "docs"].add(seconds)
     found = parse(render(play.metrics))
     name = "mcpmux_exchange_duration_seconds"
-    buckets = {float(labels[-1]): value for labels, value in found[f"{name}_bucket"].items()}
+    buckets = {float(labels[0]): value for labels, value in found[f"{name}_bucket"].items()}
     assert list(buckets) == [*SECONDS, math.inf]
     assert buckets[0.001] == 1 and buckets[0.0025] == 1 and buckets[0.005] == 3
     assert buckets[5.0] == 3 and buckets[10.0] == 4 and buckets[60.0] == 4 and buckets[math.inf] == 5
@@ -65,23 +65,31 @@ async def test_buckets_are_cumulative_and_end_with_the_count():
     assert found[f"{name}_sum"]["tools/call", "docs"] == pytest.approx(1007.006)
 
 
+async def test_what_is_counted_while_the_text_is_made_is_not_in_it():
+    play = Play()
+    await play.exchange("tools/call", {}, "docs")
+    snapshot = _Snapshot(play.metrics, [single("mcpmux_x", "x", lambda: len(play.metrics.exchanges))])
+    before = parse(generate_latest(snapshot))
+    await play.exchange("tools/call", {}, "docs")
+    await play.exchange("ping", {})
+    assert parse(generate_latest(snapshot)) == before
+
+
 @given(st.text(st.characters(codec="utf-8"), max_size=40))
 def test_any_label_value_comes_back_as_it_was(text: str):
-    gauge = Gauge(
-        "mcpmux_x", 'help with a \\ and a "quote"\nand a line', "gauge", ("a",), lambda: [((text,), 2)]
-    )
+    gauge = Gauge("mcpmux_x", 'help with a \\ and a "quote"\nand a line', ("a",), lambda: [((text,), 2)])
     assert parse(render(Metrics(), [gauge]))["mcpmux_x"] == {(text,): 2.0}
 
 
 @given(st.floats(allow_nan=False))
 def test_any_number_comes_back_as_it_was(value: float):
-    found = parse(render(Metrics(), [single("mcpmux_x", "x", "gauge", lambda: value)]))
+    found = parse(render(Metrics(), [single("mcpmux_x", "x", lambda: value)]))
     assert found["mcpmux_x"] == {(): value}
 
 
 def test_callbacks_are_asked_at_each_rendering():
     dropped = 0
-    gauge = single("mcpmux_capture_dropped_total", "Messages that were not kept.", "counter", lambda: dropped)
+    gauge = single("mcpmux_capture_dropped_total", "Messages that were not kept.", lambda: dropped)
     assert parse(render(Metrics(), [gauge]))["mcpmux_capture_dropped_total"] == {(): 0}
     dropped = 3
     assert parse(render(Metrics(), [gauge]))["mcpmux_capture_dropped_total"] == {(): 3}

@@ -8,7 +8,7 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.meta import CLIENT_INFO, VERSION
 from mcpmux.runtime.tap import EXCHANGE, INTRODUCTION_LENGTH, NO_HEADERS, ORIGIN, Leg, Origin, identify
-from mcpmux.traffic.observer import LONG, Seen
+from mcpmux.traffic.observer import LONG_BYTES, Observation
 from mcpmux.traffic.recorder import BATCH, Recorder
 
 
@@ -24,20 +24,20 @@ class Shelf:
     """An archive that settles only when it is told to; and a sink."""
 
     def __init__(self) -> None:
-        self.patience = BATCH
-        self.batches: list[list[Seen]] = []
+        self.most_waiting = BATCH
+        self.batches: list[list[Observation]] = []
         self.expected = 0
-        self.told: list[Seen] = []
+        self.told: list[Observation] = []
         self.settle: Callable[[], None] = lambda: None
 
     def expect(self, settle: Callable[[], None]) -> None:
         self.expected += 1
         self.settle = settle
 
-    def take_all(self, batch: Sequence[Seen]) -> None:
+    def take_all(self, batch: Sequence[Observation]) -> None:
         self.batches.append(list(batch))
 
-    def take(self, seen: Seen) -> None:
+    def take(self, seen: Observation) -> None:
         self.told.append(seen)
 
 
@@ -68,7 +68,7 @@ def test_what_waits_is_bounded():
     for number in range(2 * BATCH + 1):
         recorder.saw(client, "in", ping(number))
     assert [len(batch) for batch in shelf.batches] == [BATCH, BATCH]
-    recorder.saw(client, "in", b" " * LONG + ping(1000))
+    recorder.saw(client, "in", b" " * LONG_BYTES + ping(1000))
     assert [seen.id for seen in shelf.batches[2]] == [2 * BATCH, 1000]
 
 

@@ -410,8 +410,8 @@ def test_one_look_at_many_messages_overlooks_no_planted_secret(
 ):
     values = [*others[:place], plant[1], *others[place:]]
     messages = [json.dumps({"jsonrpc": "2.0", "id": 1, "result": value}).encode() for value in values]
-    assert not REDACTOR.spares(messages, between.join(messages))
-    assert not OWN.spares(messages, between.join(messages))
+    assert not REDACTOR.leaves_unchanged(messages, between.join(messages))
+    assert not OWN.leaves_unchanged(messages, between.join(messages))
 
 
 @settings(max_examples=300, deadline=None)
@@ -421,14 +421,14 @@ def test_one_look_at_many_messages_overlooks_no_planted_secret(
     )
 )
 def test_what_one_look_at_many_messages_spares_stays_as_it_is(messages: list[bytes]):
-    if REDACTOR.spares(messages, b"\t".join(messages)):
+    if REDACTOR.leaves_unchanged(messages, b"\t".join(messages)):
         assert [REDACTOR.redact(None, message) for message in messages] == [(each, 0) for each in messages]
 
 
 def test_one_look_at_many_messages_is_enough_when_there_is_nothing_to_find():
     messages = [b'{"result":{"text":"All work and no play"}}'] * 3
-    assert REDACTOR.spares(messages, b"\t".join(messages))
-    assert not OWN.spares(messages, b"\t".join(messages))  # a pattern may be anything
+    assert REDACTOR.leaves_unchanged(messages, b"\t".join(messages))
+    assert not OWN.leaves_unchanged(messages, b"\t".join(messages))  # a pattern may be anything
 
 
 @pytest.mark.parametrize("end", [b"", b"}", b'"', b"\xff"])

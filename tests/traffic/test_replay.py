@@ -44,7 +44,7 @@ FORM: Json = {
 def told(report: Report) -> list[tuple[str, str, str | None]]:
     """What is not the same, for the message of a failed test."""
     return [
-        (o.turn.method, o.status, o.reason or ", ".join(show_path(d.path) for d in o.differences))
+        (o.captured.method, o.status, o.reason or ", ".join(show_path(d.path) for d in o.differences))
         for o in report.outcomes
         if o.status != "same"
     ]
@@ -53,7 +53,7 @@ def told(report: Report) -> list[tuple[str, str, str | None]]:
 def paths(report: Report) -> dict[str, list[str]]:
     """Where answers differ, by method and target."""
     return {
-        f"{o.turn.method} {o.turn.target or ''}".strip(): [show_path(d.path) for d in o.differences]
+        f"{o.captured.method} {o.captured.target or ''}".strip(): [show_path(d.path) for d in o.differences]
         for o in report.different()
     }
 
@@ -163,7 +163,7 @@ async def test_two_sessions_with_one_server_stay_two(autojump_clock):
         await trio.sleep(60)
         await client.request("resources/read", {"uri": "x+memo:1"})
     dialogues = tape.dialogues("upstream", "x")
-    assert [sum(t.method == "resources/read" for t in d.turns()) for d in dialogues] == [1, 1]
+    assert [sum(t.method == "resources/read" for t in d.requests()) for d in dialogues] == [1, 1]
     assert told(await replayed(dialogues, to_server(Varied(LEGACY)), sessions=1)) == []
 
 
@@ -289,7 +289,7 @@ async def test_a_request_that_was_taken_back_is_not_sent_even_if_it_was_answered
         client = await client_of(world, MODERN)
         await client.request("resources/read", {"uri": "x+s:1"})
     [dialogue] = tape.dialogues("upstream", "x")
-    [read] = [turn for turn in dialogue.turns() if turn.method == "resources/read"]
+    [read] = [turn for turn in dialogue.requests() if turn.method == "resources/read"]
     read.cancelled = True
     report = await replayed([dialogue], to_server(Slow()))
     assert report.reasons("skipped") == {"the client took it back": 1}

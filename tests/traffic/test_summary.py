@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from mcpmux.traffic.reading import summary
-from mcpmux.traffic.reading.summary import Summarizer, Summary
+from mcpmux.traffic.reading.summary import ExchangeSummary, Summarizer
 from mcpmux.traffic.record import Record
 from tests.traffic.made import Play
 
 
-def ended(records: list[Record], summarizer: Summarizer | None = None) -> list[Summary]:
+def ended(records: list[Record], summarizer: Summarizer | None = None) -> list[ExchangeSummary]:
     summarizer = summarizer or Summarizer()
     return [each for record in records for each in summarizer.add(record)]
 
@@ -99,8 +99,8 @@ def test_a_watch_hears_any_message_of_an_exchange():
     play = Play()
     play.read()
     play.call()
-    watches = [lambda record: record.leg == "upstream", lambda record: record.kind == "result"]
-    assert [each.heard for each in ended(play.records, Summarizer(watches))] == [{0, 1}, {1}]
+    body_tests = [lambda record: record.leg == "upstream", lambda record: record.kind == "result"]
+    assert [each.passed_tests for each in ended(play.records, Summarizer(body_tests))] == [{0, 1}, {1}]
 
 
 def given_up(play: Play, upstream: str = "docs") -> None:

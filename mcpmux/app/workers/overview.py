@@ -19,12 +19,11 @@ from mcpmux.app.workers.traffic_forwarder import Gathering
 from mcpmux.app.workers.worker_pool import Crew
 from mcpmux.config import Config
 from mcpmux.traffic.admin.listener import serve_admin
-from mcpmux.traffic.admin.scrape import text_route
+from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.admin.upstreams import SessionState, UpstreamState
-from mcpmux.traffic.live.ring import LiveRing
-from mcpmux.traffic.live.view import LiveView
+from mcpmux.traffic.admin.view import LiveView
 from mcpmux.traffic.redaction.redactor import ReplaceableRedactor
-from mcpmux.traffic.telemetry.summing import Totals
+from mcpmux.traffic.telemetry.scraping import Totals, metrics_route
 from mcpmux.transports.tls.context import TlsContexts
 
 
@@ -58,7 +57,7 @@ class Overview:
     ) -> None:
         """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
         view = LiveView(self._ring, self._redactor, new_run())
-        routes = [text_route(self._metrics)]
+        routes = [metrics_route(self._metrics)]
         await serve_admin(
             self._config,
             view,
@@ -71,12 +70,12 @@ class Overview:
             task_status=task_status,
         )
 
-    async def told(self) -> list[UpstreamState]:
+    async def read_all(self) -> list[UpstreamState]:
         """See `Upstreams`."""
         homes = self._homes.states(self._redactor)
         return merge_upstreams(await self._crew.ask("upstreams"), homes)
 
-    async def told_states(self) -> dict[str, str]:
+    async def read_states(self) -> dict[str, str]:
         """See `Upstreams`."""
         return merge_states((await self._crew.ask("states")).values())
 

@@ -17,8 +17,8 @@ import trio
 
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import Leg, Side
-from mcpmux.traffic.live.ring import LiveRing
-from mcpmux.traffic.observer import Exchange, Seen
+from mcpmux.traffic.admin.ring import LiveRing
+from mcpmux.traffic.observer import Exchange, Observation
 
 log = structlog.get_logger()
 
@@ -42,7 +42,7 @@ class LegFacts(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A message; `seen` has everything of a `Seen` behind its leg, in order. `size`: of its whole text."""
+    """A message; `seen` has all of an `Observation` but its leg, in order. `size`: of its whole text."""
 
     leg: LegFacts
     size: int
@@ -63,7 +63,7 @@ class Parcel(NamedTuple):
 
 
 class Courier:
-    """A worker's: a Sink, and a Keeper that only takes note. `run` has to run."""
+    """A worker's: a MessageObserver, and an ExchangeObserver that only takes note. `run` has to run."""
 
     def __init__(self) -> None:
         self._wall = time.time() - trio.current_time()
@@ -74,8 +74,8 @@ class Courier:
     def __repr__(self) -> str:
         return f"<Courier {len(self._waiting)} messages wait, {self._missing} are missing>"
 
-    def take(self, seen: Seen) -> None:
-        """See Sink."""
+    def take(self, seen: Observation) -> None:
+        """See MessageObserver."""
         size = len(seen.data)
         data = seen.data if size <= LONG_BYTES else b""
         if self._bytes > WAITING_BYTES:
@@ -88,10 +88,10 @@ class Courier:
         self._waiting.append(Told(facts, size, (*beginning, *rest, seen.status)))
 
     async def admit(self, exchange: Exchange) -> None:
-        """See Keeper."""
+        """See ExchangeObserver."""
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, _seconds: float) -> None:
-        """See Keeper."""
+        """See ExchangeObserver."""
         if isinstance(outcome, trio.Cancelled):
             self._waiting.append(CutOff(exchange.number))
 
@@ -135,7 +135,9 @@ class Gathering:
                 continue
             direction, data, at, kind, exchange, *rest = each.seen
             number = self._exchange(worker, exchange)
-            seen = Seen(self._leg(worker, each.leg), direction, data, at - self._wall, kind, number, *rest)
+            seen = Observation(
+                self._leg(worker, each.leg), direction, data, at - self._wall, kind, number, *rest
+            )
             self._ring.take(seen, each.size)
 
     def _exchange(self, worker: int, exchange: int) -> int:

@@ -46,7 +46,6 @@ from mcpmux.logs import configure_logs
 from mcpmux.mux.generations import Generations
 from mcpmux.mux.worker_mark import mark_of
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.telemetry.prometheus import render
 from mcpmux.transports.handing import Handed, HandedListener, Handing, Hatch, Note
 
 log = structlog.get_logger()
@@ -223,7 +222,7 @@ class _Work:
 
     async def _answer(self, answers: Answers, question: Ask, asking: trio.CapacityLimiter) -> None:
         async with asking:
-            await _say(self._desk, Answer(question.number, answers.answer(question.about)))
+            await _say(self._desk, Answer(question.number, await answers.answer(question.about)))
 
 
 def act(mux: Mux, action: str, name: str) -> None:
@@ -312,12 +311,16 @@ class Answers:
     def __repr__(self) -> str:
         return f"<Answers of {self._view!r}>"
 
-    def answer(self, about: str) -> Any:
+    async def answer(self, about: str) -> Any:
         """The answer; None to what is unknown."""
         if self._view is None or self._inspector is None:
             return None
         if about == "states":
-            return self._view.states
+            return await self._view.read_states()
         if about == "upstreams":
             return self._view.show()
-        return render(self._inspector.metrics, self._gauges).decode() if about == "metrics" else None
+        if about != "metrics":
+            return None
+        from mcpmux.traffic.telemetry.prometheus import render_in_thread  # not at the top: see there
+
+        return (await render_in_thread(self._inspector.metrics, self._gauges)).decode()

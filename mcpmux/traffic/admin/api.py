@@ -19,33 +19,32 @@ lives), which is not shown otherwise. Exchanges are these alone then, traffic is
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Sequence
+from functools import partial
+from operator import attrgetter
 
+import msgspec
 import trio
 
 from mcpmux.errors import ConfigError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_fields
 from mcpmux.runtime.downstreams.http_answer import STREAM_HEADERS
-from mcpmux.traffic.admin.control import ACTIONS, Control, NoSuchUpstream, NotPossible
-from mcpmux.traffic.admin.route import BadQuestion, Route, Visit, whole_number
-from mcpmux.traffic.admin.upstreams import UpstreamState
-from mcpmux.traffic.live.ring import Kept, Row, Timed, measure
-from mcpmux.traffic.live.view import (
+from mcpmux.traffic.admin.ring import Row, StoredMessage, TimedCall, measure
+from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, whole_number
+from mcpmux.traffic.admin.upstreams import ACTIONS, Control, NoSuchUpstream, NotPossible, Upstreams
+from mcpmux.traffic.admin.view import (
     LARGE,
     PAGE_ROWS,
-    FilterError,
     LiveView,
     Matches,
-    RowFilter,
-    Summary,
-    encode,
+    RowSummary,
     read_filter,
+    row_matches,
 )
+from mcpmux.traffic.reading.filter_language import FilterError
 from mcpmux.traffic.reading.filters import Filter
 from mcpmux.traffic.record import Record, encode_record
-from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import encode_event
 
@@ -57,38 +56,17 @@ SLOTS = 60
 OWN = ""  # upstream of what mcpmux answers a client as a whole
 
 
-class Upstreams(Protocol):
-    """Who tells how the upstreams are; see `UpstreamView`."""
-
-    async def told(self) -> list[UpstreamState]:
-        """All of them."""
-        ...
-
-    async def told_states(self) -> Mapping[str, str]:
-        """The state of each that is enabled."""
-        ...
-
-
 class Api:
-    """Answers the inspector. `fields` go with every answer."""
+    """Answers the inspector."""
 
     def __init__(
-        self,
-        view: LiveView,
-        upstreams: Upstreams,
-        stopping: trio.Event,
-        fields: Fields,
-        ready: str = "any",
+        self, view: LiveView, upstreams: Upstreams, stopping: trio.Event, ready: str = "any"
     ) -> None:
         """`ready`: see `Admin.ready`."""
         self._view = view
         self._upstreams = upstreams
         self._stopping = stopping
         self._ready_when = ready
-        self._fields = fields
-        self._stream_fields = tuple(
-            field for field in fields if field[0] not in ("Content-Type", "Cache-Control")
-        )
         self.routes: tuple[Route, ...] = (
             Route("/api/exchanges", self._exchanges),
             Route("/api/exchanges/stream", self._stream_exchanges),
@@ -108,115 +86,114 @@ class Api:
     def _now(self) -> float:
         return time.time() * 1000
 
-    async def _send(self, visit: Visit, value: Any, status: int = 200) -> None:
-        await visit.reply.send(status, self._fields, encode(value))
-
-    def _filter(self, visit: Visit) -> Filter | None:
+    def _filter(self, http: HttpExchange) -> Filter | None:
         try:
-            return read_filter(visit.query.get("filter", ""), self._now())
+            return read_filter(http.query.get("filter", ""), self._now())
         except FilterError as error:
-            raise BadQuestion(str(error)) from None
+            raise BadRequest(str(error)) from None
 
-    def _matches(self, visit: Visit, view: LiveView) -> Matches | None:
-        wanted = self._filter(visit)
-        return RowFilter(view, wanted).matches if wanted is not None else None
+    def _matches(self, http: HttpExchange, view: LiveView) -> Matches | None:
+        wanted = self._filter(http)
+        return partial(row_matches, view, wanted) if wanted is not None else None
 
-    def _view_for(self, visit: Visit) -> LiveView:
-        return self._view.own if _wants_own(visit) else self._view
+    def _view_for(self, http: HttpExchange) -> LiveView:
+        return self._view.own if _wants_own(http) else self._view
 
-    async def _exchanges(self, visit: Visit) -> None:
-        view = self._view_for(visit)
+    async def _exchanges(self, http: HttpExchange) -> None:
+        view = self._view_for(http)
         ring = view.ring
-        before = whole_number(visit.query, "before", 0, 2**53, ring.last + 1)
-        most = whole_number(visit.query, "limit", 1, PAGE_ROWS, PAGE_ROWS)
-        await self._send(visit, await view.find(self._matches(visit, view), before, most))
+        before = whole_number(http.query, "before", 0, 2**53, ring.last + 1)
+        most = whole_number(http.query, "limit", 1, PAGE_ROWS, PAGE_ROWS)
+        await http.send(await view.find(self._matches(http, view), before, most))
 
-    async def _exchange(self, visit: Visit) -> None:
-        view = self._view_for(visit)
-        row = self._row(visit, view)
+    async def _exchange(self, http: HttpExchange) -> None:
+        view = self._view_for(http)
+        row = self._row(http, view)
         if row is None:
-            await self._gone(visit)
+            await _send_gone(http)
             return
         messages = await view.messages(row)
-        await self._send(visit, {"row": view.summary(row), "messages": messages})
+        await http.send({"row": view.summary(row), "messages": messages})
 
-    async def _message(self, visit: Visit) -> None:
-        view = self._view_for(visit)
-        row = self._row(visit, view)
-        seq = whole_number(visit.path, "seq", 1, 2**53, 0)
+    async def _message(self, http: HttpExchange) -> None:
+        view = self._view_for(http)
+        row = self._row(http, view)
+        seq = whole_number(http.path, "seq", 1, 2**53, 0)
         message = await view.whole(row, seq) if row is not None else None
-        await (self._send(visit, message) if message is not None else self._gone(visit))
+        await (http.send(message) if message is not None else _send_gone(http))
 
-    def _row(self, visit: Visit, view: LiveView) -> Row | None:
-        return view.ring.row(whole_number(visit.path, "row", 1, 2**53, 0))
+    def _row(self, http: HttpExchange, view: LiveView) -> Row | None:
+        return view.ring.row(whole_number(http.path, "row", 1, 2**53, 0))
 
-    async def _gone(self, visit: Visit) -> None:
-        await self._send(visit, {"error": "it is not here any more; newer traffic took its place"}, 404)
+    async def _stream_exchanges(self, http: HttpExchange) -> None:
+        _only_get(http)
+        view = self._view_for(http)
+        since = whole_number(http.query, "since", 0, 2**53, view.ring.seq)
+        matches = self._matches(http, view)
+        await stream_rows(view, matches, since, http.reply, self._stopping)
 
-    async def _stream_exchanges(self, visit: Visit) -> None:
-        self._only_get(visit)
-        view = self._view_for(visit)
-        since = whole_number(visit.query, "since", 0, 2**53, view.ring.seq)
-        matches = self._matches(visit, view)
-        await stream_rows(view, matches, since, visit.reply, self._stream_fields, self._stopping)
+    async def _stream_traffic(self, http: HttpExchange) -> None:
+        _only_get(http)
+        views = [self._view, self._view.own] if _wants_own(http) else [self._view]
+        await stream_records(views, self._filter(http), http.reply, self._stopping)
 
-    async def _stream_traffic(self, visit: Visit) -> None:
-        self._only_get(visit)
-        views = [self._view, self._view.own] if _wants_own(visit) else [self._view]
-        await stream_records(views, self._filter(visit), visit.reply, self._stream_fields, self._stopping)
+    async def _show_upstreams(self, http: HttpExchange) -> None:
+        await http.send({"upstreams": await self._upstreams.read_all()})
 
-    def _only_get(self, visit: Visit) -> None:
-        if visit.request.method != "GET":
-            raise BadQuestion("a stream has to be asked for with GET")
-
-    async def _show_upstreams(self, visit: Visit) -> None:
-        await self._send(visit, {"upstreams": await self._upstreams.told()})
-
-    async def _stats(self, visit: Visit) -> None:
-        window = whole_number(visit.query, "window", 1, DAY_SECONDS, STATS_SECONDS) * 1000.0
-        slots = whole_number(visit.query, "slots", 1, 500, SLOTS)
+    async def _stats(self, http: HttpExchange) -> None:
+        window = whole_number(http.query, "window", 1, DAY_SECONDS, STATS_SECONDS) * 1000.0
+        slots = whole_number(http.query, "slots", 1, 500, SLOTS)
         now = self._now()
-        timed = await self._timed(now - window)
-        await self._send(visit, measure(timed, now, window, slots))
+        calls = await self._timed_calls(now - window)
+        await http.send(measure(calls, now, window, slots))
 
-    async def _timed(self, since: float) -> list[Timed]:
+    async def _timed_calls(self, since: float) -> list[TimedCall]:
         """What took time, of the newest rows: whole exchanges (upstream "") and what each upstream did."""
-        found: list[Timed] = []
+        found: list[TimedCall] = []
         for index, row in enumerate(self._view.ring.before(self._view.ring.last + 1)):
             if index >= STATS_ROWS:
                 break
             at = self._view.when(row.first.at)
-            # A listen goes on for days: that says nothing of how fast anything is.
+            # A listen lasts for days, which is no measure of speed.
             if at >= since and row.first.method != m.LISTEN:
-                found += self._timed_in(row, at)
+                found += self._calls_in(row, at)
             if index % STATS_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
         return found
 
-    def _timed_in(self, row: Row, at: float) -> list[Timed]:
+    def _calls_in(self, row: Row, at: float) -> list[TimedCall]:
         found = []
         if row.ms is not None and row.exchange:
             method = self._view.summary(row).method or ""
-            found.append(Timed(at, OWN, method, row.ms, row.status != "ok"))
-        for kept in row.messages:
-            seen = kept.seen
-            if seen.ms is not None and seen.leg.upstream is not None and seen.direction == "in":
-                method = self._view.redactor.redact_name(seen.method) or ""
-                failed = seen.kind == "error" or seen.failed is True
-                found.append(Timed(at, seen.leg.upstream, method, seen.ms, failed))
+            found.append(TimedCall(at, OWN, method, row.ms, row.status != "ok"))
+        for stored in row.messages:
+            observed = stored.observed
+            if observed.ms is not None and observed.leg.upstream is not None and observed.direction == "in":
+                method = self._view.redactor.redact_name(observed.method) or ""
+                failed = observed.kind == "error" or observed.failed is True
+                found.append(TimedCall(at, observed.leg.upstream, method, observed.ms, failed))
         return found
 
-    async def _live(self, visit: Visit) -> None:
-        await self._send(visit, {"live": True})
+    async def _live(self, http: HttpExchange) -> None:
+        await http.send({"live": True})
 
-    async def _ready(self, visit: Visit) -> None:
-        states = await self._upstreams.told_states()
+    async def _ready(self, http: HttpExchange) -> None:
+        states = await self._upstreams.read_states()
         ready = not self._stopping.is_set() and is_ready(self._ready_when, states.values())
-        await self._send(visit, {"ready": ready}, 200 if ready else 503)
+        await http.send({"ready": ready}, 200 if ready else 503)
 
 
-def _wants_own(visit: Visit) -> bool:
-    return visit.query.get("own") == "true"
+async def _send_gone(http: HttpExchange) -> None:
+    await http.send({"error": "it is not here any more; newer traffic took its place"}, 404)
+
+
+def _only_get(http: HttpExchange) -> None:
+    if http.request.method != "GET":
+        raise BadRequest("a stream has to be asked for with GET")
+
+
+def _wants_own(http: HttpExchange) -> bool:
+    return http.query.get("own") == "true"
 
 
 def is_ready(when: str, states: Collection[str]) -> bool:
@@ -229,62 +206,58 @@ def is_ready(when: str, states: Collection[str]) -> bool:
     return all(there) if when == "all" else any(there)
 
 
-# What passes, as server-sent events: looked up ten times a second, so that traffic itself wakes nobody.
+# Live traffic as server-sent events: the ring is polled ten times a second, so that messages wake no task.
 #
-# Promises: a reader that is slow holds up nothing and costs no memory: it misses what the ring gives up
-# meanwhile, and is told how much. A stream ends when we stop, or when its reader has gone.
+# Promises: a slow reader holds nothing up and costs no memory: it misses what the ring gives up, and learns
+# how much that was. A stream ends when we stop, or when its reader has gone.
 
-TICK_SECONDS = 0.1  # as fast as a person sees
-QUIET_SECONDS = 15.0  # after which something is sent, to notice a reader that has gone
-ROWS_AT_ONCE = 200  # of one tick; more is a flood, and the newest count
+TICK_SECONDS = 0.1  # faster than a person sees
+QUIET_SECONDS = 15.0  # of silence, before a comment is sent to notice a reader that has gone
+ROWS_AT_ONCE = 200  # of one tick, the newest ones
 RECORDS_AT_ONCE = 500
 BREATH = 25  # records that are encoded before others may do something
 COMMENT = b":\n\n"
 
 
 async def stream_rows(
-    view: LiveView,
-    matches: Matches | None,
-    since: int,
-    reply: HttpReply,
-    fields: Fields,
-    stopping: trio.Event,
+    view: LiveView, matches: Matches | None, since: int, reply: HttpReply, stopping: trio.Event
 ) -> None:
     """Events `rows`: the rows that changed, the newest of them; those that match no more; how many there are.
 
-    `since`: messages that had passed when the list was asked for; what came after them is told.
-    `first`, `last`: of all rows. `skipped`: rows that changed and are not told, for there were too many.
+    `since`: messages that had passed when the list was asked for; what came after them is sent.
+    `first`, `last`: of all rows. `skipped`: rows that changed and are not sent, as there were too many.
     """
     ring = view.ring
     position, quiet = min(since, ring.seq), 0.0  # more had passed in another run
-    await reply.open(200, (*STREAM_HEADERS, *fields), _rows_event(view, [], [], 0))
+    await reply.open(200, (*STREAM_HEADERS, *SECURITY), _rows_event(view, [], [], 0))
     over = False
     while not over:
         await trio.sleep(TICK_SECONDS)
-        over = stopping.is_set()  # what has passed by now is told
+        over = stopping.is_set()  # what has passed by now is still sent
         if ring.seq == position:
-            quiet += TICK_SECONDS
-            if quiet >= QUIET_SECONDS:
-                quiet = 0.0
-                await reply.write(COMMENT)
+            quiet = await _keep_alive(reply, quiet + TICK_SECONDS)
             continue
         quiet = 0.0
-        rows, missed = ring.touched_since(position)
+        rows, missed = ring.changed_since(position)
         position = ring.seq
-        rows.sort(key=_number)
+        rows.sort(key=attrgetter("number"))
         newest = rows[-ROWS_AT_ONCE:]
         kept = [row for row in newest if matches is None or matches(row)]
         wanted = {row.number for row in kept}
         gone = [row.number for row in newest if row.number not in wanted]
-        told = [view.summary(row) for row in kept]
-        await reply.write(_rows_event(view, told, gone, len(rows) - len(newest) + missed))
+        shown = [view.summary(row) for row in kept]
+        await reply.write(_rows_event(view, shown, gone, len(rows) - len(newest) + missed))
 
 
-def _number(row: Row) -> int:
-    return row.number
+async def _keep_alive(reply: HttpReply, quiet: float) -> float:
+    """Send a comment when nothing was sent for long. Returns for how many seconds nothing was."""
+    if quiet < QUIET_SECONDS:
+        return quiet
+    await reply.write(COMMENT)
+    return 0.0
 
 
-def _rows_event(view: LiveView, rows: list[Summary], gone: list[int], skipped: int) -> bytes:
+def _rows_event(view: LiveView, rows: list[RowSummary], gone: list[int], skipped: int) -> bytes:
     ring = view.ring
     data = {
         "rows": rows,
@@ -294,17 +267,17 @@ def _rows_event(view: LiveView, rows: list[Summary], gone: list[int], skipped: i
         "last": ring.last,
         "messages": ring.seq,
     }
-    return encode_event(encode(data), event="rows")
+    return encode_event(msgspec.json.encode(data), event="rows")
 
 
 async def stream_records(
-    views: Sequence[LiveView], wanted: Filter | None, reply: HttpReply, fields: Fields, stopping: trio.Event
+    views: Sequence[LiveView], wanted: Filter | None, reply: HttpReply, stopping: trio.Event
 ) -> None:
     """Events `record`: each message as a capture has it. `missed`: how many a slow reader has not got."""
     positions, quiet = [view.ring.seq for view in views], 0.0
-    await reply.open(200, (*STREAM_HEADERS, *fields), COMMENT)
+    await reply.open(200, (*STREAM_HEADERS, *SECURITY), COMMENT)
     while True:
-        over = stopping.is_set()  # what has passed by now is told
+        over = stopping.is_set()  # what has passed by now is still sent
         parts = []
         for number, view in enumerate(views):
             found, positions[number], missed = view.ring.messages_since(positions[number], RECORDS_AT_ONCE)
@@ -314,20 +287,17 @@ async def stream_records(
         if parts:
             quiet = 0.0
             await reply.write(b"".join(parts))
-        elif quiet >= QUIET_SECONDS:
-            quiet = 0.0
-            await reply.write(COMMENT)
         if all(position == view.ring.seq for position, view in zip(positions, views, strict=True)):
             if over:
                 return
-            quiet += TICK_SECONDS
+            quiet = await _keep_alive(reply, quiet + TICK_SECONDS)
             await trio.sleep(TICK_SECONDS)
 
 
-async def _events_of(view: LiveView, found: Sequence[Kept], wanted: Filter | None) -> list[bytes]:
+async def _events_of(view: LiveView, found: Sequence[StoredMessage], wanted: Filter | None) -> list[bytes]:
     events = []
-    for index, kept in enumerate(found):
-        record = await _read(view, kept)
+    for index, stored in enumerate(found):
+        record = await _read(view, stored)
         if wanted is None or wanted.matches(record):
             events.append(encode_event(encode_record(record).rstrip(b"\n"), event="record"))
         if index % BREATH == 0:
@@ -335,13 +305,13 @@ async def _events_of(view: LiveView, found: Sequence[Kept], wanted: Filter | Non
     return events
 
 
-async def _read(view: LiveView, kept: Kept) -> Record:
-    if len(kept.seen.data) > LARGE:
-        return await trio.to_thread.run_sync(view.record, kept)
-    return view.record(kept)
+async def _read(view: LiveView, stored: StoredMessage) -> Record:
+    if len(stored.observed.data) > LARGE:
+        return await trio.to_thread.run_sync(view.record, stored)
+    return view.record(stored)
 
 
-# What can be done to mcpmux over the admin listener.
+# What administrators can do over the admin listener.
 #
 # | request | answer |
 # | --- | --- |
@@ -354,12 +324,11 @@ async def _read(view: LiveView, kept: Kept) -> Record:
 
 
 class Actions:
-    """Answers with `fields`. `key`: see `Door.key`."""
+    """Carries it out. `key`: see `AccessCheck.key`."""
 
-    def __init__(self, control: Control, key: str, fields: Fields) -> None:
+    def __init__(self, control: Control, key: str) -> None:
         self._control = control
         self._key = key
-        self._fields = fields
         self.routes: tuple[Route, ...] = (
             Route("/api/control", self._show),
             Route("/api/reload", self._reload, method="POST"),
@@ -369,47 +338,44 @@ class Actions:
     def __repr__(self) -> str:
         return f"<Actions {self._control!r}>"
 
-    async def _send(self, visit: Visit, value: dict[str, Any], status: int = 200) -> None:
-        await visit.reply.send(status, self._fields, encode(value))
-
-    async def _show(self, visit: Visit) -> None:
+    async def _show(self, http: HttpExchange) -> None:
         shown = {"key": self._key, "actions": list(ACTIONS), "pending": list(self._control.pending)}
-        await self._send(visit, shown)
+        await http.send(shown)
 
-    async def _reload(self, visit: Visit) -> None:
-        _check_body(visit)
+    async def _reload(self, http: HttpExchange) -> None:
+        _check_body(http)
         try:
             changed = await self._control.reload()
         except ConfigError as error:
-            said = {"error": "the configuration is as it was", "problems": error.problems}
-            await self._send(visit, said, 422)
+            answer = {"error": "the configuration is as it was", "problems": error.problems}
+            await http.send(answer, 422)
             return
-        await self._send(visit, {"changed": dict(changed), "pending": list(self._control.pending)})
+        await http.send({"changed": dict(changed), "pending": list(self._control.pending)})
 
-    async def _act(self, visit: Visit) -> None:
-        _check_body(visit)
-        name, action = visit.path["name"], visit.path["action"]
+    async def _act(self, http: HttpExchange) -> None:
+        _check_body(http)
+        name, action = http.path["name"], http.path["action"]
         if action not in ACTIONS:
-            await self._send(visit, {"error": f"{action} is none of {', '.join(ACTIONS)}"}, 404)
+            await http.send({"error": f"{action} is none of {', '.join(ACTIONS)}"}, 404)
             return
         try:
             await self._control.act(action, name)
         except NoSuchUpstream as error:
-            await self._send(visit, {"error": str(error)}, 404)
+            await http.send({"error": str(error)}, 404)
         except NotPossible as error:
-            await self._send(visit, {"error": str(error)}, 409)
+            await http.send({"error": str(error)}, 409)
         else:
-            await self._send(visit, {"upstream": name, "action": action})
+            await http.send({"upstream": name, "action": action})
 
 
-def _check_body(visit: Visit) -> None:
-    """Raises BadQuestion for what a form could send, and for members that nobody would look at."""
-    content_type = visit.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+def _check_body(http: HttpExchange) -> None:
+    """Raises BadRequest for what a form could send, and for members that would be ignored."""
+    content_type = http.request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
-        raise BadQuestion("send `Content-Type: application/json`")
+        raise BadRequest("send `Content-Type: application/json`")
     try:
-        plain = not decode_fields(visit.request.body)
+        plain = not decode_fields(http.request.body)
     except ValueError:
         plain = False
     if not plain:
-        raise BadQuestion("send {} as the body, there is nothing more to say")
+        raise BadRequest("send {} as the body, there is nothing more to say")

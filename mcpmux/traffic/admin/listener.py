@@ -1,8 +1,8 @@
 """The admin listener: the inspector's page and what it asks for, for people who have the token.
 
 Promises: it is an HTTP listener of its own, so no client's request reaches it and none of its pages a client;
-nobody gets anything without the token but whether mcpmux lives and is ready; a page of it loads nothing from
-anywhere else. Refuses to know how the traffic comes into the ring.
+without the token it tells only whether mcpmux lives and is ready; its pages load nothing from anywhere else.
+Refuses to know how the traffic comes into the ring.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin
 from mcpmux.errors import TransportError
 from mcpmux.protocol.origin import OriginPolicy
-from mcpmux.traffic.admin.api import Actions, Api, Upstreams
-from mcpmux.traffic.admin.control import Control
-from mcpmux.traffic.admin.route import BadQuestion, Route, Routes, Visit, read_query
-from mcpmux.traffic.live.view import LiveView, encode
+from mcpmux.traffic.admin.api import Actions, Api
+from mcpmux.traffic.admin.route import SECURITY, TEXT, BadRequest, HttpExchange, Route, Routes, read_query
+from mcpmux.traffic.admin.upstreams import Control, Upstreams
+from mcpmux.traffic.admin.view import LiveView
 from mcpmux.transports.http.message import Fields, HttpLimits
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http
@@ -35,25 +35,10 @@ from mcpmux.transports.http.server_request import HttpRequest
 from mcpmux.transports.stream import cannot_listen
 from mcpmux.transports.tls.context import TlsContexts
 
-CONNECTIONS = 64  # people, and whoever collects metrics
+CONNECTIONS = 64  # people, and collectors of metrics
 BODY_BYTES = 64 * 2**10  # of a request
 TOKEN_BYTES = 32
 
-SECURITY: Fields = (
-    (
-        "Content-Security-Policy",
-        "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        "require-trusted-types-for 'script'; trusted-types 'none'",
-    ),
-    ("X-Content-Type-Options", "nosniff"),
-    ("X-Frame-Options", "DENY"),
-    ("Referrer-Policy", "no-referrer"),
-    ("Cross-Origin-Opener-Policy", "same-origin"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
-)
-NO_STORE = ("Cache-Control", "no-store")
-TEXT: Fields = (("Content-Type", "text/plain; charset=utf-8"), NO_STORE)
-JSON: Fields = (("Content-Type", "application/json"), NO_STORE)
 HEALTH = "/health/"
 
 log = structlog.get_logger()
@@ -62,33 +47,37 @@ log = structlog.get_logger()
 class AdminEndpoint:
     """Handles the requests of one admin listener."""
 
-    def __init__(self, door: Door, routes: Iterable[Route], pages: dict[str, Page]) -> None:
-        self._door = door
+    def __init__(self, access: AccessCheck, routes: Iterable[Route], pages: dict[str, Page]) -> None:
+        self._access = access
         self._routes = Routes(routes)
         self._pages = pages
 
     def __repr__(self) -> str:
-        return f"<AdminEndpoint {self._door!r} {self._routes!r}>"
+        return f"<AdminEndpoint {self._access!r} {self._routes!r}>"
 
     async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""
         found = self._routes.find(request.path)
         route = next((each for each in found if each[0].method == _method(request)), None)
         if route is None or not route[0].open:
-            problem = self._door.refuses(request.headers)
+            problem = self._access.refuses(request.headers)
             if problem is not None:
                 await self._say(reply, 403, problem)
                 return
-            entry = self._door.judge(request.path, request.query, request.headers)
-            if entry is Entry.UNKNOWN:
+            access = self._access.access_of(request.path, request.query, request.headers)
+            if access is Access.UNKNOWN:
                 await self._say(reply, 401, UNKNOWN, (("WWW-Authenticate", 'Bearer realm="mcpmux admin"'),))
                 return
-            if entry is Entry.WELCOME:
-                fields = (("Location", "/"), ("Set-Cookie", self._door.cookie), *TEXT, *SECURITY)
+            if access is Access.SIGN_IN:
+                fields = (("Location", "/"), ("Set-Cookie", self._access.cookie), *TEXT)
                 await reply.send(303, fields)
                 return
-            if route is not None and route[0].method != "GET" and not self._door.is_meant(request.headers):
-                await self._say(reply, 403, NOT_MEANT)
+            if (
+                route is not None
+                and route[0].method != "GET"
+                and not self._access.is_deliberate(request.headers)
+            ):
+                await self._say(reply, 403, NOT_DELIBERATE)
                 return
         await self._answer(request, reply, route, bool(found))
 
@@ -97,10 +86,11 @@ class AdminEndpoint:
     ) -> None:
         page = self._pages.get(request.path)
         if route is not None:
+            http = HttpExchange(request, reply, route[1], read_query(request.query))
             try:
-                await route[0].handle(Visit(request, reply, route[1], read_query(request.query)))
-            except BadQuestion as problem:
-                await reply.send(400, (*JSON, *SECURITY), encode({"error": str(problem)}))
+                await route[0].handle(http)
+            except BadRequest as problem:
+                await http.send({"error": str(problem)}, 400)
         elif page is not None and _method(request) == "GET":
             await self._send_page(request, reply, page)
         elif known or page is not None:
@@ -117,9 +107,7 @@ class AdminEndpoint:
             await reply.send(200, (("Content-Type", page.content_type), *fields), page.body)
 
     async def _say(self, reply: HttpReply, status: int, sentence: str, fields: Fields = ()) -> None:
-        await reply.send(
-            status, (*TEXT, *fields, *SECURITY), f"{sentence[:1].upper()}{sentence[1:]}.\n".encode()
-        )
+        await reply.send(status, (*TEXT, *fields), f"{sentence[:1].upper()}{sentence[1:]}.\n".encode())
 
 
 UNKNOWN = (
@@ -128,7 +116,7 @@ UNKNOWN = (
 )
 
 
-NOT_MEANT = (
+NOT_DELIBERATE = (
     "this changes something, so it needs `Authorization: Bearer TOKEN`, or the key of /api/control "
     "in X-Mcpmux-Key"
 )
@@ -151,7 +139,7 @@ async def serve_admin(
 ) -> None:
     """Serve the admin listener until `stopping` is set.
 
-    `more`: routes besides those of the inspector. `control`: what changes things from here; None for nothing.
+    `more`: routes besides those of the inspector. `control`: carries out changes; None for none.
     `certificates`: renews that of this listener.
 
     `announce` gets the URL; the token is in it when it was made here. Raises TransportError when the address
@@ -167,10 +155,12 @@ async def serve_admin(
     port = listeners[0].socket.getsockname()[1]
     token = config.token or Secret(secrets.token_urlsafe(TOKEN_BYTES))
     policy = OriginPolicy(config.host, config.allowed_hosts, None)
-    door = Door(policy, token, secrets.token_bytes(TOKEN_BYTES), port, https=tls is not None)
-    api = Api(view, upstreams, stopping, (*JSON, *SECURITY), config.ready)
-    actions = Actions(control, door.key, (*JSON, *SECURITY)).routes if control is not None else ()
-    endpoint = AdminEndpoint(door, (*api.routes, *actions, *more), await trio.to_thread.run_sync(load_pages))
+    access = AccessCheck(policy, token, secrets.token_bytes(TOKEN_BYTES), port, https=tls is not None)
+    api = Api(view, upstreams, stopping, config.ready)
+    actions = Actions(control, access.key).routes if control is not None else ()
+    endpoint = AdminEndpoint(
+        access, (*api.routes, *actions, *more), await trio.to_thread.run_sync(load_pages)
+    )
     limits = HttpLimits(body_bytes=BODY_BYTES, connections=CONNECTIONS)
     serve = partial(serve_http, refuse=_refuse, stopping=stopping, limits=limits, tls=tls)
     async with trio.open_nursery() as nursery:
@@ -187,33 +177,33 @@ def _url(config: Admin, port: int, token: Secret) -> str:
 
 
 def _refuse(_status: int, sentence: str) -> tuple[Fields, bytes]:
-    return (*TEXT, *SECURITY), f"{sentence}\n".encode()
+    return TEXT, f"{sentence}\n".encode()
 
 
-# Who may come in at the admin listener. Pure but for the comparison in constant time.
+# Who may use the admin listener. Pure but for the comparison in constant time.
 #
-# Whoever shows the token: as `Authorization: Bearer …`, or a browser once as `?token=…`, which gives it a
-# cookie that no script reads and no other site sends. The cookie is made of the token by a one-way function
+# With the token: as `Authorization: Bearer …`, or a browser once as `?token=…`, which gives it
+# a cookie that no script reads and no other site sends. The cookie is made of the token by a one-way function
 # with a secret of this run, so it ends with the run. A request that changes something needs more than a
-# cookie, which browsers send by themselves: the token, or the key that the pages ask for. Every request
-# must be for a Host of ours, and one that a web page makes must come from a page of ours: the same name and
-# port, for cookies know no ports.
+# cookie, which browsers send by themselves: the token, or the key that the pages ask for. Every request must
+# be for a Host of ours, and one that a web page makes must come from a page of ours: the same name and port,
+# for cookies know no ports.
 
 COOKIE = "mcpmux-admin"
 KEY_HEADER = "x-mcpmux-key"
 FOLLOWED_LINK = ("navigate", "document")  # Sec-Fetch-Mode and -Dest of what a person does
 
 
-class Entry(Enum):
-    """What becomes of a request at the door."""
+class Access(Enum):
+    """What becomes of a request."""
 
     IN = "in"
-    WELCOME = "welcome"  # it showed the token in its URL: it gets the cookie, and a URL without the token
+    SIGN_IN = "sign in"  # it showed the token in its URL: it gets the cookie, and a URL without the token
     UNKNOWN = "unknown"
 
 
-class Door:
-    """One admin listener's. Stateless."""
+class AccessCheck:
+    """Of one admin listener. Stateless."""
 
     def __init__(
         self, policy: OriginPolicy, token: Secret, run_secret: bytes, port: int, *, https: bool
@@ -227,7 +217,7 @@ class Door:
         self._secure = "; Secure" if https else ""
 
     def __repr__(self) -> str:
-        return f"<Door {self._name} {self._policy!r}>"
+        return f"<AccessCheck {self._name} {self._policy!r}>"
 
     @property
     def cookie(self) -> str:
@@ -235,7 +225,7 @@ class Door:
         return f"{self._name}={self._pass}; Path=/; HttpOnly; SameSite=Strict{self._secure}"
 
     def refuses(self, headers: dict[str, str]) -> str | None:
-        """Why a request is not served, whoever it is from; None when it is."""
+        """Why a request is refused even with the token; None when it is not."""
         origin = headers.get("origin")
         if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():
             return f"Origin {origin!r} may not connect; only the listener's own pages may"
@@ -246,8 +236,8 @@ class Door:
             return "a page of another site may not ask this; only the listener's own pages may"
         return None
 
-    def is_meant(self, headers: Mapping[str, str]) -> bool:
-        """Whether whoever is in has asked for a change in so many words."""
+    def is_deliberate(self, headers: Mapping[str, str]) -> bool:
+        """Whether a change was asked for with more than a cookie."""
         shown = headers.get(KEY_HEADER, "")
         return self._shows_token(headers) or hmac.compare_digest(
             shown.encode("utf-8", "surrogateescape"), self.key.encode()
@@ -257,15 +247,15 @@ class Door:
         scheme, _, shown = headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and self._is_token(shown.strip())
 
-    def judge(self, path: str, query: str, headers: Mapping[str, str]) -> Entry:
-        """Whether whoever asks may come in."""
+    def access_of(self, path: str, query: str, headers: Mapping[str, str]) -> Access:
+        """What becomes of a request."""
         if self._shows_token(headers):
-            return Entry.IN
+            return Access.IN
         if self._has_pass(headers.get("cookie", "")):
-            return Entry.WELCOME if path == "/" and "token=" in query else Entry.IN
+            return Access.SIGN_IN if path == "/" and "token=" in query else Access.IN
         if path == "/" and any(self._is_token(shown) for shown in parse_qs(query).get("token", ())[:1]):
-            return Entry.WELCOME
-        return Entry.UNKNOWN
+            return Access.SIGN_IN
+        return Access.UNKNOWN
 
     def _is_token(self, shown: str) -> bool:
         return hmac.compare_digest(shown.encode("utf-8", "surrogateescape"), self._token)

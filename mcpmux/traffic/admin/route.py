@@ -1,4 +1,4 @@
-"""One table of what the admin listener answers. Pure.
+"""One table of what the admin listener answers, and how.
 
 path in the table      "/api/exchanges/{row}"
 path of a request      "/api/exchanges/17"        arguments {"row": "17"}
@@ -6,16 +6,40 @@ path of a request      "/api/exchanges/17"        arguments {"row": "17"}
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qs, unquote
 
+import msgspec
+
+from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server_request import HttpRequest
 
+SECURITY: Fields = (
+    (
+        "Content-Security-Policy",
+        "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'",
+    ),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+NO_STORE = ("Cache-Control", "no-store")
+JSON: Fields = (("Content-Type", "application/json"), NO_STORE, *SECURITY)
+TEXT: Fields = (("Content-Type", "text/plain; charset=utf-8"), NO_STORE, *SECURITY)
+
+_encoder = msgspec.json.Encoder()
+_ARGUMENT = re.compile(r"\{(\w+)\}")
+
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class HttpExchange:
     """One request that has come in. `path`: the arguments in its path, `query`: the first value of each."""
 
     request: HttpRequest
@@ -23,30 +47,34 @@ class Visit:
     path: Mapping[str, str]
     query: Mapping[str, str]
 
+    async def send(self, value: Any, status: int = 200) -> None:
+        """Answer with JSON."""
+        await self.reply.send(status, JSON, _encoder.encode(value))
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What is answered where. `open` to everybody who reaches the listener: it must tell nothing."""
+    """`open`: also without the token, so its answer must be harmless."""
 
     path: str
-    handle: Callable[[Visit], Awaitable[None]]
+    handle: Callable[[HttpExchange], Awaitable[None]]
     method: str = "GET"
     open: bool = False
 
 
-class BadQuestion(ValueError):
-    """A request that cannot be answered as it is; the text is for whoever asked."""
+class BadRequest(ValueError):
+    """A request that cannot be answered; the text says why."""
 
 
 class Routes:
-    """The table, looked up."""
+    """Finds the route for a path."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._exact: dict[str, list[Route]] = {}
-        self._patterns: list[tuple[list[str], Route]] = []
+        self._patterns: list[tuple[re.Pattern[str], Route]] = []
         for route in routes:
             if "{" in route.path:
-                self._patterns.append((route.path.split("/"), route))
+                self._patterns.append((re.compile(_ARGUMENT.sub(r"(?P<\1>[^/]*)", route.path)), route))
             else:
                 self._exact.setdefault(route.path, []).append(route)
 
@@ -57,30 +85,17 @@ class Routes:
         """The routes for a path, one for each method, with the arguments in the path."""
         if path in self._exact:
             return [(route, {}) for route in self._exact[path]]
-        parts = path.split("/")
-        found = []
-        for pattern, route in self._patterns:
-            arguments = _match(pattern, parts)
-            if arguments is not None:
-                found.append((route, arguments))
-        return found
+        matches = ((pattern.fullmatch(path), route) for pattern, route in self._patterns)
+        return [
+            (route, {name: unquote(value) for name, value in match.groupdict().items()})
+            for match, route in matches
+            if match is not None
+        ]
 
     def allowed(self, path: str) -> str:
         """The methods that a path is for, as the header `Allow` has them."""
         methods = dict.fromkeys(route.method for route, _ in self.find(path))
         return ", ".join("GET, HEAD" if method == "GET" else method for method in methods)
-
-
-def _match(pattern: list[str], parts: list[str]) -> dict[str, str] | None:
-    if len(pattern) != len(parts):
-        return None
-    arguments = {}
-    for expected, part in zip(pattern, parts, strict=True):
-        if expected.startswith("{"):
-            arguments[expected[1:-1]] = unquote(part)
-        elif expected != part:
-            return None
-    return arguments
 
 
 def read_query(query: str) -> dict[str, str]:
@@ -89,10 +104,10 @@ def read_query(query: str) -> dict[str, str]:
 
 
 def whole_number(arguments: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
-    """An argument that is a whole number. Raises BadQuestion."""
+    """An argument that is a whole number. Raises BadRequest."""
     text = arguments.get(name, "")
     if not text:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 16 and low <= int(text) <= high):
-        raise BadQuestion(f"`{name}` must be a whole number from {low} to {high}")
+        raise BadRequest(f"`{name}` must be a whole number from {low} to {high}")
     return int(text)

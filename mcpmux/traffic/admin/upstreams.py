@@ -1,15 +1,14 @@
-"""How the upstreams are, as JSON: each with its sessions, and what those are subscribed to.
+"""The state of the upstreams as JSON: each with its sessions and their subscriptions.
 
-A disabled one is told, too, without sessions.
+Disabled upstreams are in it, too, without sessions.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import trio
@@ -20,9 +19,10 @@ from mcpmux.protocol.envelope import decode_fields, text_of
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.traffic.record import second_of
 from mcpmux.traffic.redaction.redactor import Redactor
 
-SESSIONS = 100  # of one upstream that are told; there may be one for each client
+SESSIONS = 100  # of one upstream that are listed; there may be one for each client
 URIS = 200  # of one session
 DISABLED = "disabled"
 
@@ -91,18 +91,13 @@ class UpstreamView:
     def __repr__(self) -> str:
         return f"<UpstreamView {self._fleet!r}>"
 
-    @property
-    def states(self) -> dict[str, str]:
-        """The state of each upstream's shared session."""
-        return {name: upstream.state for name, upstream in self._fleet.items()}
-
-    async def told(self) -> list[UpstreamState]:
+    async def read_all(self) -> list[UpstreamState]:
         """See `Upstreams`. Never waits."""
         return self.show()
 
-    async def told_states(self) -> dict[str, str]:
+    async def read_states(self) -> dict[str, str]:
         """See `Upstreams`. Never waits."""
-        return self.states
+        return {name: upstream.state for name, upstream in self._fleet.items()}
 
     def show(self) -> list[UpstreamState]:
         """All of them, in configuration order; then those that are disabled."""
@@ -120,7 +115,7 @@ class UpstreamView:
             prefix=upstream.config.prefix,
             target=upstream.config.target.display,
             state=upstream.state,
-            since=self._moment(upstream.since),
+            since=self._utc(upstream.since),
             restarts=upstream.restarts,
             in_flight=sum(each.in_flight for each in sessions),
             retry_seconds=None if upstream.retry_seconds is None else round(upstream.retry_seconds, 1),
@@ -136,17 +131,16 @@ class UpstreamView:
             more_sessions=max(0, len(sessions) - SESSIONS),
         )
 
-    def _moment(self, clock: float) -> str:
-        """A moment of trio's clock in UTC, to the second."""
-        moment = datetime.fromtimestamp(self._epoch + clock, UTC)
-        return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+    def _utc(self, clock: float) -> str:
+        """A time of trio's clock in UTC, to the second."""
+        return f"{second_of(int(self._epoch + clock))}Z"
 
     def _session(self, session: Upstream) -> SessionState:
         kind = "shared" if session.key == session.name else "lane" if "@" in session.key else "private"
         facts = session.facts
         asked, wanted = session.subscriber.asked, self._subscriptions.wanted(session.key)
         uris = sorted(asked | wanted)
-        told = [
+        subscriptions = [
             {
                 "uri": self._redactor.redact_text(uri)[0],
                 "agreed": uri in asked,
@@ -158,12 +152,12 @@ class UpstreamView:
             key=session.key,
             kind=kind,
             state=session.state,
-            since=self._moment(session.since),
+            since=self._utc(session.since),
             in_flight=session.in_flight,
             revision=facts.revision if facts is not None else None,
             trouble=self._trouble(session),
             connect_ms=round(session.connect_seconds * 1000, 1) if session.connect_seconds else None,
-            subscriptions=told,
+            subscriptions=subscriptions,
             more_subscriptions=max(0, len(uris) - URIS),
         )
 
@@ -184,3 +178,47 @@ def _calls_itself(info: Any) -> tuple[str | None, str | None]:
     except ValueError:
         return None, None
     return text_of(fields.get("title")) or text_of(fields.get("name")), text_of(fields.get("version"))
+
+
+# What the admin listener needs: of one process, or of several together.
+
+
+class Upstreams(Protocol):
+    """Reads the state of the upstreams; see `UpstreamView`."""
+
+    async def read_all(self) -> list[UpstreamState]:
+        """All of them."""
+        ...
+
+    async def read_states(self) -> Mapping[str, str]:
+        """The state of each that is enabled."""
+        ...
+
+
+ACTIONS = ("enable", "disable", "drain", "restart")
+"""What can be done to one upstream."""
+
+
+class NoSuchUpstream(LookupError):
+    """The text lists the upstreams there are."""
+
+
+class NotPossible(Exception):
+    """It makes no sense in the present state; the text says why."""
+
+
+class Control(Protocol):
+    """Takes one of ACTIONS for an upstream, and reads the configuration again."""
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """Settings in the file that take effect when mcpmux is started again."""
+        ...
+
+    async def act(self, action: str, name: str) -> None:
+        """Raises NoSuchUpstream, NotPossible."""
+        ...
+
+    async def reload(self) -> Mapping[str, Any]:
+        """What has changed. Raises ConfigError, and nothing has changed then."""
+        ...

@@ -31,8 +31,6 @@ from mcpmux.errors import McpmuxError
 
 VERSION = 1
 
-NO_HASH = "is none: the line does not end with a hash, so it was changed, or written by something else"
-
 _HASH_DIGITS = 64
 _BEFORE_HASH = b',"hash":"'
 _OPENING = b'{"v":%d,"seq":%%d,"prev":"%%b",' % VERSION
@@ -51,7 +49,7 @@ START = Link(0, "0" * _HASH_DIGITS)
 
 
 class Broken(ValueError):
-    """A line that is not the record that has to be there; the text says why, after "the record …"."""
+    """A line is not the record that has to be there; the text goes on after "the record …"."""
 
 
 class KeyNeeded(ValueError):
@@ -59,7 +57,7 @@ class KeyNeeded(ValueError):
 
 
 class VersionUnknown(ValueError):
-    """A record that is as it was written, by an mcpmux that knows another format."""
+    """A sound record of a format that this mcpmux does not know."""
 
 
 class _Head(msgspec.Struct, gc=False):
@@ -94,12 +92,10 @@ def follow(line: bytes, after: Link | None, key: bytes | None) -> Link:
 
     With None it may be any record. Raises Broken, KeyNeeded and VersionUnknown.
     """
-    sealed, found = line[:-_SUFFIX_BYTES], line[-_SUFFIX_BYTES:]
-    if not found.startswith(_BEFORE_HASH) or not found.endswith(b'"}'):
-        raise Broken(NO_HASH)
+    sealed, found = _split_hash(line)
     head = _read_head(sealed)
     digest = _hash(sealed, key)
-    if not hmac.compare_digest(found[len(_BEFORE_HASH) : -2], digest.encode()):
+    if not hmac.compare_digest(found, digest.encode()):
         raise _wrong_hash(sealed, found, head, key)
     if head.v != VERSION:
         raise VersionUnknown(f"audit log version {head.v}; this mcpmux reads version {VERSION}")
@@ -109,11 +105,9 @@ def follow(line: bytes, after: Link | None, key: bytes | None) -> Link:
 
 
 def read_link(line: bytes) -> Link:
-    """The place that a record on a line says it has, unchecked. Raises Broken."""
-    found = line[-_SUFFIX_BYTES:]
-    if not found.startswith(_BEFORE_HASH) or not found.endswith(b'"}'):
-        raise Broken(NO_HASH)
-    return Link(_read_head(line[:-_SUFFIX_BYTES]).seq, found[len(_BEFORE_HASH) : -2].decode(errors="replace"))
+    """The place of a record by its own words, unchecked. Raises Broken."""
+    sealed, found = _split_hash(line)
+    return Link(_read_head(sealed).seq, found.decode(errors="replace"))
 
 
 def is_torn(rest: bytes, after: Link | None) -> bool:
@@ -124,6 +118,16 @@ def is_torn(rest: bytes, after: Link | None) -> bool:
     opening = _opening(after) if after is not None else b'{"v":%d,"seq":' % VERSION
     rest = rest.rstrip(b"\0")
     return rest.startswith(opening) or opening.startswith(rest)
+
+
+def _split_hash(line: bytes) -> tuple[bytes, bytes]:
+    """What a record's hash is over, and the hash. Raises Broken."""
+    suffix = line[-_SUFFIX_BYTES:]
+    if not suffix.startswith(_BEFORE_HASH) or not suffix.endswith(b'"}'):
+        raise Broken(
+            "is none: the line does not end with a hash, so it was changed, or written by something else"
+        )
+    return line[:-_SUFFIX_BYTES], suffix[len(_BEFORE_HASH) : -2]
 
 
 def _opening(after: Link) -> bytes:
@@ -146,7 +150,7 @@ def _read_head(sealed: bytes) -> _Head:
 def _wrong_hash(sealed: bytes, found: bytes, head: _Head, key: bytes | None) -> ValueError:
     if key is None and head.keyed:
         return KeyNeeded("the audit log was written with a key, and can be checked with that key only")
-    if key is not None and found[len(_BEFORE_HASH) : -2] == _hash(sealed, None).encode():
+    if key is not None and found == _hash(sealed, None).encode():
         return Broken("was written without a key, or by somebody who does not have it")
     key_too = "" if key is None else ", or written with another key"
     return Broken(f"was changed after it was written{key_too}: its hash is not that of what it says")
@@ -186,7 +190,7 @@ and the torn line before it."""
 
 
 class AuditUnusable(McpmuxError):
-    """The log cannot be continued; the text says what to do."""
+    """The log cannot be continued; the text advises."""
 
 
 class Tail(NamedTuple):
@@ -211,7 +215,7 @@ def audit_files(directory: Path) -> list[Path]:
 
 
 def number_of(path: Path) -> int | None:
-    """Which file of a log it is by its name; None for a stranger."""
+    """The number in the name of a file of a log; None for any other file."""
     found = _FILE_NAME.fullmatch(path.name)
     return int(found[1]) if found is not None else None
 
@@ -244,7 +248,7 @@ class AuditFiles:
         self._sync = sync
         self._lock = self._file = -1
         self._number = 0
-        self._size = 0  # of the file, as far as it is good
+        self._size = 0  # of the file, up to its last good byte
         self._spoilt = False  # the file may be longer than that
         self.head = START
 
@@ -327,7 +331,7 @@ class AuditFiles:
         raise AuditUnusable(f"{path}: {reason}{_AWAY}")
 
     def _begin_file(self) -> None:
-        """Go on in a new file. Raises OSError: everything is as it was."""
+        """Go on in a new file. Raises OSError: nothing has changed."""
         number = self._number + 1
         path = self._directory / f"audit-{number:06}.jsonl"
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""Reading an audit log back: is the chain whole, where does it end, what do its records say.
+"""Reads an audit log back: whether the chain is whole, where it ends, and its records.
 
 Nothing is changed, and no lock is needed: a log that is being written ends where it was when it was read,
 maybe in the middle of a record.
@@ -27,6 +27,7 @@ from mcpmux.traffic.audit.chain import (
     read_link,
     read_tail,
 )
+from mcpmux.traffic.record import reason_of
 
 
 class KeyMissing(ConfigError):
@@ -236,4 +237,4 @@ class _Check:
 
 
 def _unreadable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError([f"{path}: cannot be read: {(error.strerror or str(error)).lower()}"])
+    return ConfigError([f"{path}: cannot be read: {reason_of(error)}"])

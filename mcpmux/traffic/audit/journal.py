@@ -1,4 +1,20 @@
-"""The audit log of one run: its files, opened, kept by a task while mcpmux runs, and closed at last."""
+"""The audit log of one run: it holds exchanges back until the disk has their records.
+
+Promises
+- Every exchange that was admitted leaves one record, whatever ended it, cancellation included; `record` and
+  `chain` have the formats.
+- The record is written, and with `sync` other than `never` on the disk, before the client has the answer:
+  an answer that a client got is in the log, also after `kill -9`. What had begun and was not answered when
+  mcpmux was killed has a `begin` record only: listens, or with `begin = "all"` every request.
+- Records that wait while the disk is busy, or that follow each other closely, are written together, with one
+  fsync.
+- A slow disk loses nothing: answers wait for their records, and with BACKLOG_LIMIT records waiting new
+  exchanges wait as well. So memory holds that many records, and one for each exchange under way.
+- When a write fails it is tried again every RETRY_SECONDS. Until then, with `on_full = "refuse"`, no exchange
+  is admitted (BUSY, nothing was done), and the answers of those under way are withheld; their records are
+  kept and written later. With `continue` all goes on; records beyond BACKLOG_LIMIT are lost and counted.
+  Either way a `gap` record tells it afterwards.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +41,15 @@ from mcpmux.traffic.audit.chain import AuditFiles, AuditUnusable
 from mcpmux.traffic.audit.record import (
     FRAGMENT_LIMIT,
     AuditRecord,
-    Bodies,
     Body,
-    Cleaner,
+    RecordBodies,
     encode_audit,
     milliseconds,
     when,
 )
 from mcpmux.traffic.observer import Exchange
+from mcpmux.traffic.record import reason_of
+from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.inline import AT_ONCE
 
 if TYPE_CHECKING:
@@ -41,6 +58,226 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 FLUSH_SECONDS = 5.0  # for what still waits at the end
+BACKLOG_LIMIT = 1024  # records that wait for the disk before exchanges are held back
+GROUP_LIMIT = 256  # records of one write: about 150 kB
+GATHER_SECONDS = 0.005  # for more records, while they come: a write costs as much as some exchanges
+QUIET_ROUNDS = 3  # of everybody who has something to do; when no record comes of these, none will soon
+RETRY_SECONDS = 1.0  # between attempts while the disk fails
+REMIND_SECONDS = 60.0  # between complaints about that
+
+REFUSED = "The audit log cannot be written ({reason}), so nothing was done; try again once its disk is well"
+WITHHELD = "The audit log cannot be written ({reason}), so the answer is withheld; the work was done already"
+
+
+class Store(Protocol):
+    """Where records go."""
+
+    async def append(self, bodies: Sequence[bytes]) -> None:
+        """Write all or none, so that they are as durable as configured. Raises OSError: none was written."""
+        ...
+
+
+class _Entry(msgspec.Struct):
+    """A record that waits for the disk, and the task, if any, that waits for it to be written."""
+
+    body: Body
+    waiter: trio.lowlevel.Task | None = None
+    written: bool = False
+
+    def leave(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        """Its task was cancelled."""
+        self.waiter = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+class _Outage:
+    """A time in which the log cannot be written."""
+
+    def __init__(self, reason: str, wall: float, clock: float) -> None:
+        self.reason = reason
+        self.wall = wall
+        self.began = self.reminded = clock
+        self.refused = self.lost = 0
+
+
+class Audit:
+    """See ExchangeObserver. Nothing is written unless `run` runs. `wall` gives seconds since 1970."""
+
+    def __init__(
+        self, store: Store, settings: AuditSettings, run: str, redactor: Redactor, wall: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._continues = settings.on_full == "continue"
+        self._begins_all = settings.begin == "all"
+        self._group_limit = 1 if settings.sync == "always" else GROUP_LIMIT
+        self._run = run
+        self._wall = wall
+        self._bodies = RecordBodies(run, redactor, wall)
+        self._backlog: deque[_Entry] = deque()
+        self._open = 0  # exchanges that were admitted and have not ended
+        self._written = 0  # records so far
+        self._outage: _Outage | None = None
+        self._work = trio.Event()
+        self._parked = trio.lowlevel.ParkingLot()  # exchanges that wait for room in the backlog
+        self._closing = False
+
+    def __repr__(self) -> str:
+        state = f"failing: {self._outage.reason}" if self._outage is not None else "well"
+        return f"<Audit {self._written} written, {len(self._backlog)} waiting, {state}>"
+
+    @property
+    def held_back(self) -> int:
+        """How many exchanges wait for the disk: with an answer that must be recorded first, or to begin."""
+        return sum(entry.waiter is not None for entry in self._backlog) + len(self._parked)
+
+    def admit(self, exchange: Exchange) -> Awaitable[None]:
+        """See ExchangeObserver. Raises RpcError: the log cannot be written."""
+        has_room = self._outage is None and len(self._backlog) < BACKLOG_LIMIT
+        if has_room and not self._begins_all and exchange.call.method != m.LISTEN:
+            self._open += 1
+            return AT_ONCE
+        return self._admit(exchange)
+
+    async def _admit(self, exchange: Exchange) -> None:
+        while len(self._backlog) >= BACKLOG_LIMIT and self._outage is None:
+            await self._parked.park()
+        if self._outage is not None and not self._continues:
+            self._outage.refused += 1
+            raise self._refusal()
+        self._open += 1
+        if not self._begins_all and exchange.call.method != m.LISTEN:
+            return
+        entry = self._queue(self._bodies.begin(exchange))
+        try:
+            await self._hold(entry, self._refusal)
+        except BaseException as error:  # `ended` is not called for it
+            self._open -= 1
+            self._queue(self._bodies.end(exchange, error, 0.0))
+            raise
+
+    def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
+        """See ExchangeObserver. Waits for an answer's record only; cancelled, it leaves that to be written.
+
+        Raises RpcError, in place of an answer: its record cannot be written now.
+        """
+        self._open -= 1
+        body = self._bodies.end(exchange, outcome, seconds)
+        entry = self._add(body) if self._outage is None else self._queue(body)
+        is_answer = not isinstance(outcome, BaseException) or isinstance(outcome, RpcError)
+        return self._hold(entry, self._withheld) if is_answer else AT_ONCE
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Write what waits. Ends after `close` once nothing waits any more; cancelling it loses what does."""
+        task_status.started()
+        while self._backlog or not self._closing:
+            if not self._backlog:
+                self._work = trio.Event()
+                await self._work.wait()
+                continue
+            await self._gather()
+            group = list(islice(self._backlog, self._group_limit))
+            try:
+                await self._store.append(self._bodies.finish([entry.body for entry in group]))
+            except OSError as error:
+                self._failed(error)
+                await trio.sleep(RETRY_SECONDS)
+            else:
+                self._succeeded(group)
+
+    async def _gather(self) -> None:
+        """Let exchanges that are about to end do so, if there are any: one write is for all of them."""
+        until = trio.current_time() + GATHER_SECONDS
+        count, quiet = len(self._backlog), 0
+        while self._open and count < self._group_limit and quiet < QUIET_ROUNDS:
+            if trio.current_time() >= until:
+                return
+            await trio.lowlevel.checkpoint()
+            quiet = 0 if len(self._backlog) > count else quiet + 1
+            count = len(self._backlog)
+
+    def close(self) -> None:
+        """Nothing comes any more: write what waits and end."""
+        self._add(encode_audit(AuditRecord(time=self._bodies.now(), kind="close", run=self._run)))
+        self._closing = True
+        self._work.set()
+
+    @property
+    def _reason(self) -> str:
+        return self._outage.reason if self._outage is not None else "it failed a moment ago"
+
+    def _refusal(self) -> Refused:
+        return Refused(BUSY, REFUSED.format(reason=self._reason), "audit")
+
+    def _withheld(self) -> RpcError:
+        return RpcError(INTERNAL_ERROR, WITHHELD.format(reason=self._reason))
+
+    def _queue(self, body: Body) -> _Entry | None:
+        """None when it is lost."""
+        if self._outage is not None and self._continues and len(self._backlog) >= BACKLOG_LIMIT:
+            self._outage.lost += 1
+            return None
+        return self._add(body)
+
+    def _add(self, body: Body) -> _Entry:
+        entry = _Entry(body)
+        backlog = self._backlog
+        backlog.append(entry)
+        if len(backlog) == 1:
+            self._work.set()
+        return entry
+
+    async def _hold(self, entry: _Entry | None, refusal: Callable[[], RpcError]) -> None:
+        """Wait for an exchange's record. Raises what `refusal` makes if it should be written, and is not."""
+        if entry is not None and not entry.written and self._outage is None:
+            entry.waiter = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(entry.leave)
+        if not self._continues and (entry is None or not entry.written):
+            raise refusal()
+
+    def _succeeded(self, group: Sequence[_Entry]) -> None:
+        for entry in group:
+            self._backlog.popleft()
+            entry.written = True
+            if entry.waiter is not None:
+                trio.lowlevel.reschedule(entry.waiter)
+        self._written += len(group)
+        outage, self._outage = self._outage, None
+        if outage is not None:
+            self._record_gap(outage, len(group) + len(self._backlog))
+        self._parked.unpark(count=max(0, BACKLOG_LIMIT - len(self._backlog)))
+
+    def _record_gap(self, outage: _Outage, late: int) -> None:
+        seconds = trio.current_time() - outage.began
+        gap = AuditRecord(
+            time=self._bodies.now(),
+            kind="gap",
+            run=self._run,
+            since=when(outage.wall),
+            ms=milliseconds(seconds),
+            reason=outage.reason,
+            refused=outage.refused,
+            late=late,
+            lost=outage.lost,
+        )
+        self._add(encode_audit(gap))
+        facts = {"seconds": round(seconds, 1), "refused": outage.refused, "late": late, "lost": outage.lost}
+        log.warning("audit log can be written again", **facts)
+
+    def _failed(self, error: OSError) -> None:
+        now = trio.current_time()
+        reason = reason_of(error)
+        if self._outage is None or now - self._outage.reminded >= REMIND_SECONDS:
+            policy = "exchanges go on UNAUDITED" if self._continues else "exchanges are refused"
+            log.error(f"audit log cannot be written; {policy}", reason=reason, waiting=len(self._backlog))
+            if self._outage is not None:
+                self._outage.reminded = now
+        if self._outage is None:
+            self._outage = _Outage(reason, self._wall(), now)
+            for entry in self._backlog:
+                waiter, entry.waiter = entry.waiter, None
+                if waiter is not None:
+                    trio.lowlevel.reschedule(waiter)
+            self._parked.unpark_all()
 
 
 class _FileStore:
@@ -72,29 +309,9 @@ class _FileStore:
         await trio.lowlevel.wait_task_rescheduled(abandon)
 
 
-class _AsItIs:
-    """A Cleaner that knows nothing."""
-
-    @property
-    def current(self) -> _AsItIs:
-        """See Cleaner."""
-        return self
-
-    def clean(self, text: str) -> str:
-        """See Cleaner."""
-        return text
-
-    def spares_text(self, joined: str) -> bool:
-        """See Cleaner."""
-        return True
-
-
 @asynccontextmanager
 async def open_audit(
-    settings: AuditSettings,
-    run: str,
-    cleaner: Cleaner | None = None,
-    wall: Callable[[], float] = time.time,
+    settings: AuditSettings, run: str, redactor: Redactor | None = None, wall: Callable[[], float] = time.time
 ) -> AsyncIterator[Audit | None]:
     """The audit log as configured; None when there is none. `run` names this run in its records.
 
@@ -111,10 +328,9 @@ async def open_audit(
     try:
         await trio.to_thread.run_sync(files.open)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise AuditUnusable(f"cannot open the audit log in {directory}: {reason}") from None
+        raise AuditUnusable(f"cannot open the audit log in {directory}: {reason_of(error)}") from None
     log.info("audit log opened", directory=str(directory), record=files.head.seq, head=files.head.hash)
-    audit = Audit(_FileStore(files), settings, run, cleaner or _AsItIs(), wall)
+    audit = Audit(_FileStore(files), settings, run, redactor or Redactor(), wall)
     writing = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_write_to_the_end, writing, audit, files, name="audit")
@@ -150,246 +366,3 @@ def _opening_body(
             fragment=torn[:FRAGMENT_LIMIT].decode(errors="replace") or None,
         )
     )
-
-
-# The audit log at work: a keeper that holds exchanges back until the disk has their records.
-#
-# Promises
-# - Every exchange that was admitted leaves one record, whatever ended it, cancellation included; the formats
-#   are those of `audit_record`, `chain` and `audit_files`.
-# - The record is written, and with `sync` other than `never` on the disk, before the client has the answer:
-#   an answer that somebody got is in the log, also after `kill -9`. What was begun and not answered when
-#     mcpmux
-#   was killed has a `begin` record only: listens, or with `begin = "all"` every request.
-# - Records that wait while the disk is busy, or that come one behind the other, are written together, with
-#   one fsync.
-# - A slow disk loses nothing: answers wait for their records, and with BACKLOG_LIMIT records waiting new
-#   exchanges wait as well. So memory holds that many records, and one for each exchange under way.
-# - When a write fails it is tried again every RETRY_SECONDS. Until then, with `on_full = "refuse"`, no
-#   exchange
-#   is admitted (BUSY, nothing was done), and the answers of those under way are withheld; their records
-#   are kept and written later. With `continue` all goes on; records beyond BACKLOG_LIMIT are lost and
-#     counted.
-#   Either way a `gap` record tells it afterwards.
-
-
-BACKLOG_LIMIT = 1024  # records that wait for the disk before exchanges are held back
-GROUP_LIMIT = 256  # records of one write: about 150 kB
-GATHER_SECONDS = 0.005  # for more records, while they come: a write costs as much as some exchanges
-QUIET_ROUNDS = 3  # of everybody who has something to do; when no record comes of these, none will soon
-RETRY_SECONDS = 1.0  # between attempts while the disk fails
-REMIND_SECONDS = 60.0  # between complaints about that
-
-REFUSED = "The audit log cannot be written ({reason}), so nothing was done; try again once its disk is well"
-WITHHELD = "The audit log cannot be written ({reason}), so the answer is withheld; the work was done already"
-
-
-class Store(Protocol):
-    """Where records go."""
-
-    async def append(self, bodies: Sequence[bytes]) -> None:
-        """Write all or none, so that they are as durable as configured. Raises OSError: none was written."""
-        ...
-
-
-class _Entry(msgspec.Struct):
-    """A record that waits for the disk, and the task, if any, that waits for it to be written."""
-
-    body: Body
-    waiter: trio.lowlevel.Task | None = None
-    written: bool = False
-
-    def leave(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        """Its task was cancelled."""
-        self.waiter = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
-
-class _Trouble:
-    """A time in which the log cannot be written."""
-
-    def __init__(self, reason: str, wall: float, clock: float) -> None:
-        self.reason = reason
-        self.wall = wall
-        self.began = self.reminded = clock
-        self.refused = self.lost = 0
-
-
-class Audit:
-    """See `recorder.Keeper`. Nothing is written unless `run` runs. `wall` gives seconds since 1970."""
-
-    def __init__(
-        self, store: Store, settings: AuditSettings, run: str, cleaner: Cleaner, wall: Callable[[], float]
-    ) -> None:
-        self._store = store
-        self._goes_on = settings.on_full == "continue"
-        self._begins_all = settings.begin == "all"
-        self._group_limit = 1 if settings.sync == "always" else GROUP_LIMIT
-        self._run = run
-        self._wall = wall
-        self._bodies = Bodies(run, cleaner, wall)
-        self._backlog: deque[_Entry] = deque()
-        self._open = 0  # exchanges that were admitted and have not ended
-        self._written = 0  # records so far
-        self._trouble: _Trouble | None = None
-        self._work = trio.Event()
-        self._held_back = trio.lowlevel.ParkingLot()  # exchanges that wait for room in the backlog
-        self._closing = False
-
-    def __repr__(self) -> str:
-        state = f"failing: {self._trouble.reason}" if self._trouble is not None else "well"
-        return f"<Audit {self._written} written, {len(self._backlog)} waiting, {state}>"
-
-    @property
-    def held_back(self) -> int:
-        """How many exchanges wait for the disk: with an answer that must be recorded first, or to begin."""
-        return sum(entry.waiter is not None for entry in self._backlog) + len(self._held_back)
-
-    def admit(self, exchange: Exchange) -> Awaitable[None]:
-        """See Keeper. Raises RpcError: the log cannot be written."""
-        has_room = self._trouble is None and len(self._backlog) < BACKLOG_LIMIT
-        if has_room and not self._begins_all and exchange.call.method != m.LISTEN:
-            self._open += 1
-            return AT_ONCE
-        return self._admit(exchange)
-
-    async def _admit(self, exchange: Exchange) -> None:
-        while len(self._backlog) >= BACKLOG_LIMIT and self._trouble is None:
-            await self._held_back.park()
-        if self._trouble is not None and not self._goes_on:
-            self._trouble.refused += 1
-            raise self._refusal()
-        self._open += 1
-        if not self._begins_all and exchange.call.method != m.LISTEN:
-            return
-        entry = self._queue(self._bodies.begin(exchange))
-        try:
-            await self._hold(entry, self._refusal)
-        except BaseException as error:  # nobody tells `ended` about it
-            self._open -= 1
-            self._queue(self._bodies.end(exchange, error, 0.0))
-            raise
-
-    def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
-        """See Keeper. Waits for an answer's record only; cancelled, it leaves the record to be written.
-
-        Raises RpcError, in place of an answer: its record cannot be written now.
-        """
-        self._open -= 1
-        body = self._bodies.end(exchange, outcome, seconds)
-        entry = self._note(body) if self._trouble is None else self._queue(body)
-        is_answer = not isinstance(outcome, BaseException) or isinstance(outcome, RpcError)
-        return self._hold(entry, self._withheld) if is_answer else AT_ONCE
-
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write what waits. Ends after `close` once nothing waits any more; cancelling it loses what does."""
-        task_status.started()
-        while self._backlog or not self._closing:
-            if not self._backlog:
-                self._work = trio.Event()
-                await self._work.wait()
-                continue
-            await self._gather()
-            group = list(islice(self._backlog, self._group_limit))
-            try:
-                await self._store.append(self._bodies.finish([entry.body for entry in group]))
-            except OSError as error:
-                self._failed(error)
-                await trio.sleep(RETRY_SECONDS)
-            else:
-                self._succeeded(group)
-
-    async def _gather(self) -> None:
-        """Let exchanges that are about to end do so, if there are any: one write is for all of them."""
-        until = trio.current_time() + GATHER_SECONDS
-        count, quiet = len(self._backlog), 0
-        while self._open and count < self._group_limit and quiet < QUIET_ROUNDS:
-            if trio.current_time() >= until:
-                return
-            await trio.lowlevel.checkpoint()
-            quiet = 0 if len(self._backlog) > count else quiet + 1
-            count = len(self._backlog)
-
-    def close(self) -> None:
-        """Nothing comes any more: write what waits and end."""
-        self._note(encode_audit(AuditRecord(time=self._bodies.now(), kind="close", run=self._run)))
-        self._closing = True
-        self._work.set()
-
-    @property
-    def _reason(self) -> str:
-        return self._trouble.reason if self._trouble is not None else "it failed a moment ago"
-
-    def _refusal(self) -> Refused:
-        return Refused(BUSY, REFUSED.format(reason=self._reason), "audit")
-
-    def _withheld(self) -> RpcError:
-        return RpcError(INTERNAL_ERROR, WITHHELD.format(reason=self._reason))
-
-    def _queue(self, body: Body) -> _Entry | None:
-        """None when it is lost."""
-        if self._trouble is not None and self._goes_on and len(self._backlog) >= BACKLOG_LIMIT:
-            self._trouble.lost += 1
-            return None
-        return self._note(body)
-
-    def _note(self, body: Body) -> _Entry:
-        entry = _Entry(body)
-        backlog = self._backlog
-        backlog.append(entry)
-        if len(backlog) == 1:
-            self._work.set()
-        return entry
-
-    async def _hold(self, entry: _Entry | None, refusal: Callable[[], RpcError]) -> None:
-        """Wait for an exchange's record. Raises what `refusal` makes if it should be written, and is not."""
-        if entry is not None and not entry.written and self._trouble is None:
-            entry.waiter = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(entry.leave)
-        if not self._goes_on and (entry is None or not entry.written):
-            raise refusal()
-
-    def _succeeded(self, group: Sequence[_Entry]) -> None:
-        for entry in group:
-            self._backlog.popleft()
-            entry.written = True
-            if entry.waiter is not None:
-                trio.lowlevel.reschedule(entry.waiter)
-        self._written += len(group)
-        trouble, self._trouble = self._trouble, None
-        if trouble is not None:
-            self._tell_gap(trouble, len(group) + len(self._backlog))
-        self._held_back.unpark(count=max(0, BACKLOG_LIMIT - len(self._backlog)))
-
-    def _tell_gap(self, trouble: _Trouble, late: int) -> None:
-        seconds = trio.current_time() - trouble.began
-        gap = AuditRecord(
-            time=self._bodies.now(),
-            kind="gap",
-            run=self._run,
-            since=when(trouble.wall),
-            ms=milliseconds(seconds),
-            reason=trouble.reason,
-            refused=trouble.refused,
-            late=late,
-            lost=trouble.lost,
-        )
-        self._note(encode_audit(gap))
-        facts = {"seconds": round(seconds, 1), "refused": trouble.refused, "late": late, "lost": trouble.lost}
-        log.warning("audit log can be written again", **facts)
-
-    def _failed(self, error: OSError) -> None:
-        now = trio.current_time()
-        reason = (error.strerror or str(error)).lower()
-        if self._trouble is None or now - self._trouble.reminded >= REMIND_SECONDS:
-            policy = "exchanges go on UNAUDITED" if self._goes_on else "exchanges are refused"
-            log.error(f"audit log cannot be written; {policy}", reason=reason, waiting=len(self._backlog))
-            if self._trouble is not None:
-                self._trouble.reminded = now
-        if self._trouble is None:
-            self._trouble = _Trouble(reason, self._wall(), now)
-            for entry in self._backlog:
-                waiter, entry.waiter = entry.waiter, None
-                if waiter is not None:
-                    trio.lowlevel.reschedule(waiter)
-            self._held_back.unpark_all()

@@ -1,7 +1,7 @@
-"""The audit log's format: what one record says. Version 1.
+"""The audit log's format: the members of a record. Version 1.
 
 A file is lines of JSON, one record each, in the order of their ends; see `chain` for the members `v`, `seq`,
-`prev` and `hash` that every record has, and `audit_files` for the files. Members that would be null are left
+`prev` and `hash` that every record has, and for the files. Members that would be null are left
 out. Neither arguments nor results nor messages of errors are in a record.
 
 | member | meaning |
@@ -51,7 +51,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring as _quote
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 import trio
@@ -65,7 +65,8 @@ from mcpmux.protocol.meta import CLIENT_INFO, META, Meta
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.tap import name_in
 from mcpmux.traffic.observer import Exchange
-from mcpmux.traffic.record import MICROS, micros_of, rfc3339, second_of
+from mcpmux.traffic.record import MICROS, cut, listened_uris, micros_of, rfc3339, second_of, target_in
+from mcpmux.traffic.redaction.redactor import Redactor
 
 TEXT_LIMIT = 2048  # characters of a target
 NAME_LIMIT = 200  # characters of a client's name or a method
@@ -73,25 +74,7 @@ TARGETS_LIMIT = 50  # URIs of a listen
 FRAGMENT_LIMIT = 4096  # bytes of a torn line; records are rarely longer
 
 Clean = Callable[[str], str]
-"""Takes what is secret out of a stranger's text."""
-
-
-class Cleaner(Protocol):
-    """Knows what is secret."""
-
-    @property
-    def current(self) -> Cleaner:
-        """What goes by the rules of now; another one when they have been replaced."""
-        ...
-
-    def clean(self, text: str) -> str:
-        """See Clean."""
-        ...
-
-    def spares_text(self, joined: str) -> bool:
-        """Whether it is plain to see that `clean` leaves each of the texts that are joined as it is."""
-        ...
-
+"""Takes secrets out of a stranger's text."""
 
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
@@ -160,8 +143,8 @@ def milliseconds(seconds: float) -> float:
 def begin_record(exchange: Exchange, time: str, run: str, clean: Clean) -> AuditRecord:
     """Who asks what, before anything is done."""
     leg, call = exchange.leg, exchange.call
-    uris = _listened(call)
-    target = target_of(call)
+    uris = listened_uris(call.params) if call.method == m.LISTEN else []
+    target = target_in(call.params)
     client = leg.name or name_in(call.meta.get(CLIENT_INFO))
     return AuditRecord(
         time=time,
@@ -184,12 +167,7 @@ def begin_record(exchange: Exchange, time: str, run: str, clean: Clean) -> Audit
 
 
 def end_record(
-    exchange: Exchange,
-    outcome: Fields | BaseException,
-    seconds: float,
-    time: str,
-    run: str,
-    clean: Clean,
+    exchange: Exchange, outcome: Fields | BaseException, seconds: float, time: str, run: str, clean: Clean
 ) -> AuditRecord:
     """The whole of an exchange that has ended."""
     record = begin_record(exchange, time, run, clean)
@@ -228,29 +206,6 @@ def trace_id(traceparent: str | None) -> str | None:
     return found[1] if found is not None else None
 
 
-def target_of(call: Call) -> str | None:
-    """What a call is about: a URI or a name."""
-    about = call.text("uri")
-    if about is None:
-        about = call.text("name")
-    if about is None and "ref" in call.params:
-        ref = value_of(call.params["ref"])
-        about = ref.get("uri", ref.get("name")) if isinstance(ref, dict) else None
-    return about if isinstance(about, str) else None
-
-
-def _listened(call: Call) -> list[str]:
-    """The URIs that a listen asks for, as far as it is well-formed."""
-    wish = value_of(call.params.get("notifications")) if call.method == m.LISTEN else None
-    uris = wish.get("resourceSubscriptions") if isinstance(wish, dict) else None
-    return [uri for uri in uris if isinstance(uri, str)] if isinstance(uris, list) else []
-
-
-def cut(text: str, limit: int) -> str:
-    """No more than so many characters of it."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
 def params_size(call: Call) -> int:
     """Bytes of a call's `params`, `_meta` included."""
     params, meta = call.params, call.meta
@@ -274,51 +229,51 @@ def _error_size(error: RpcError) -> int:
     return len(raw(body))
 
 
-# What exchanges become in the log: the bodies of their records, as `chain` takes them.
+# The bodies of records, as `chain` takes them.
 #
-# Most exchanges are answered with a result, for a client that has said who it is. Theirs are put together
-# here, from parts that are the same for many; what these say, and how every other exchange is written, is
-# known to `record`. Either way gives the same record.
+# Most exchanges are answered with a result, for a client that is known by name. Their bodies are assembled
+# from parts that are the same for many; all others are encoded from an AuditRecord. Both ways give the same
+# record.
 
-KEPT = 256  # ways of asking, and names of upstreams, that are kept as they are written
+KEPT = 256  # callers, and names of upstreams, that are kept as they are written
 
 _COMPLETE = Raw(b'"complete"')
 _FALSE = Raw(b"false")
 _BEHIND = ',"decision":"allowed"%s,"outcome":"answered","ms":%d.%03d,"asked":%d,"answered":%d}'
 _META_BYTES = len(META) + 4  # its name, and what is around it behind another member
 
-_Way = tuple[str, str | None, str, str | None, str]
+_Caller = tuple[str, str | None, str, str | None, str]
 """Who asks, and how: principal, client, transport, revision, method."""
 
 
-class _Asked(NamedTuple):
-    """What records of one way of asking have before and behind `peer`."""
+class _CallerText(NamedTuple):
+    """What records of one caller have before and behind `peer`."""
 
     before: str
     behind: str
 
 
-Unclean = tuple[str, str, str]
-"""A body whose target has not been cleaned: what is before it, the target, and what is behind it."""
+UnredactedBody = tuple[str, str, str]
+"""A body whose target has not been redacted: what is before it, the target, and what is behind it."""
 
-Body = bytes | Unclean
+Body = bytes | UnredactedBody
 
 
-class Bodies:
+class RecordBodies:
     """Of the records of one run. `wall` gives seconds since 1970."""
 
-    def __init__(self, run: str, cleaner: Cleaner, wall: Callable[[], float]) -> None:
+    def __init__(self, run: str, redactor: Redactor, wall: Callable[[], float]) -> None:
         self._run = run
-        self._cleaner = cleaner
-        self._rules = cleaner.current  # what the ways are cleaned by
+        self._redactor = redactor
+        self._rules = redactor.current  # what the callers' texts were redacted by
         self._wall = wall
-        self._ways: dict[_Way, _Asked | None] = {}
+        self._callers: dict[_Caller, _CallerText | None] = {}
         self._names: dict[str, str] = {}
         self._before = f'Z","kind":"exchange","run":{_quote(run)},"exchange":'.replace("%", "%%")
         self._before = '{"time":"%s.%06d' + self._before + '%d,%s"peer":%s,%s'
 
     def __repr__(self) -> str:
-        return f"<Bodies of {self._run} {len(self._ways)} ways>"
+        return f"<RecordBodies of {self._run} {len(self._callers)} callers>"
 
     def now(self) -> str:
         """The time of a record."""
@@ -326,21 +281,21 @@ class Bodies:
 
     def begin(self, exchange: Exchange) -> bytes:
         """Who asks what, before anything is done."""
-        return encode_audit(begin_record(exchange, self.now(), self._run, self._cleaner.clean))
+        return encode_audit(begin_record(exchange, self.now(), self._run, self._redactor.clean))
 
     def end(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Body:
         """The whole of an exchange that has ended."""
-        body = None if isinstance(outcome, BaseException) else self._put_together(exchange, outcome, seconds)
+        body = None if isinstance(outcome, BaseException) else self._assemble(exchange, outcome, seconds)
         if body is not None:
             return body
-        clean = self._cleaner.clean
+        clean = self._redactor.clean
         return encode_audit(end_record(exchange, outcome, seconds, self.now(), self._run, clean))
 
     def finish(self, bodies: Sequence[Body]) -> list[bytes]:
-        """The same with clean targets: one look at all of them costs less than one at each."""
+        """The same with redacted targets: one look at all of them costs less than one at each."""
         targets = [body[1] for body in bodies if not isinstance(body, bytes)]
-        rules = self._cleaner.current
-        is_clean = rules.spares_text("\n".join(targets))
+        rules = self._redactor.current
+        is_clean = rules.leaves_text_unchanged("\n".join(targets))
         finished = []
         for body in bodies:
             if isinstance(body, bytes):
@@ -352,7 +307,7 @@ class Bodies:
             finished.append((before + _quote(target) + behind).encode())
         return finished
 
-    def _put_together(self, exchange: Exchange, result: Fields, seconds: float) -> Unclean | None:
+    def _assemble(self, exchange: Exchange, result: Fields, seconds: float) -> UnredactedBody | None:
         """None when it has other members than these."""
         kind, error = result.get("resultType"), result.get("isError")
         if (kind is not None and kind != _COMPLETE) or (error is not None and error != _FALSE):
@@ -367,15 +322,15 @@ class Bodies:
         target = text_of(about)
         if about is None or target is None or len(target) > TEXT_LIMIT:
             return None
-        rules = self._cleaner.current
+        rules = self._redactor.current
         if rules is not self._rules:
             self._rules = rules
-            self._ways.clear()
-        way = call.principal.name, leg.name, leg.transport, leg.revision, call.method
+            self._callers.clear()
+        caller = call.principal.name, leg.name, leg.transport, leg.revision, call.method
         try:
-            known = self._ways[way]
+            known = self._callers[caller]
         except KeyError:
-            known = self._add_way(way)
+            known = self._add_caller(caller)
         if known is None:
             return None
         upstreams = exchange.upstreams
@@ -388,28 +343,24 @@ class Bodies:
             self._before % (second, micros % MICROS, exchange.number, before, _quote(leg.peer), behind),
             target,
             _BEHIND
-            % (
-                by or self._add_names(upstreams),
-                duration // 1000,
-                duration % 1000,
-                asked,
-                size(result),
-            ),
+            % (by or self._add_names(upstreams), duration // 1000, duration % 1000, asked, size(result)),
         )
 
-    def _add_way(self, way: _Way) -> _Asked | None:
-        """None when the client is not known well enough, or more is to be told."""
-        principal, client, transport, revision, method = way
+    def _add_caller(self, caller: _Caller) -> _CallerText | None:
+        """None when the client is not known by name, or its records have other members."""
+        principal, client, transport, revision, method = caller
         asked = None
         if client and revision is not None and method != m.LISTEN:
             clean = self._rules.clean
             before = f'"principal":{_quote(principal)},' if principal else ""
             spoken = f'"transport":{_quote(transport)},"revision":{_quote(revision)}'
             client, method = cut(clean(client), NAME_LIMIT), cut(clean(method), NAME_LIMIT)
-            asked = _Asked(before, f'"client":{_quote(client)},{spoken},"method":{_quote(method)},"target":')
-        if len(self._ways) >= KEPT:
-            self._ways.clear()
-        self._ways[way] = asked
+            asked = _CallerText(
+                before, f'"client":{_quote(client)},{spoken},"method":{_quote(method)},"target":'
+            )
+        if len(self._callers) >= KEPT:
+            self._callers.clear()
+        self._callers[caller] = asked
         return asked
 
     def _add_names(self, upstreams: Sequence[str]) -> str:

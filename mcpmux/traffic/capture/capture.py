@@ -3,8 +3,8 @@
     tap → queue, bounded in bytes: redact, encode many → one writer task → thread: write, begin new files
                                                                          → thread: compress, remove
 
-A message that finds the queue full is dropped: its number (`seq`) is missing in the files and a warning says
-how many were. With `on_full = "wait"` new requests of clients wait while the queue is more than half full, so
+A message that finds the queue full is dropped: its number (`seq`) is missing in the files, and a warning
+counts them. With `on_full = "wait"` new requests of clients wait while the queue is more than half full, so
 that a slow disk slows clients down instead. While files cannot be written at all (full, read-only), capture
 pauses and says so, traffic goes on, and what the queue holds is written when it works again.
 """
@@ -12,41 +12,296 @@ pauses and says so, traffic goes on, and what the queue holds is written when it
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
+import msgspec
 import structlog
 import trio
 
 from mcpmux.config.traffic import Capture
 from mcpmux.errors import McpmuxError
-from mcpmux.traffic.capture.files import CaptureWriter, Stopped, sweep
-from mcpmux.traffic.capture.message import Run, to_record
-from mcpmux.traffic.capture.sink import CaptureSink, Levels, reason_of
-from mcpmux.traffic.observer import Keeper
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.traffic.capture.files import CaptureWriter, Stopped, sweep, unwritten
+from mcpmux.traffic.capture.line import LineEncoder, data_of
+from mcpmux.traffic.capture.message import OFF, Levels
+from mcpmux.traffic.observer import LONG_BYTES, Exchange, Observation
+from mcpmux.traffic.record import Run, reason_of
 from mcpmux.traffic.redaction.redactor import Redactor
-
-__all__ = ["CaptureSink", "Capturing", "Run", "open_capture", "to_record"]
+from mcpmux.transports.inline import AT_ONCE
 
 log = structlog.get_logger()
 
 TIDY_SECONDS = 600.0  # between looks at the folder when no file is complete
 CLOSE_SECONDS = 5.0  # for the last messages when mcpmux stops
+FLUSH_SECONDS = 0.25  # for how long a message may be in the queue alone
+RETRY_SECONDS = 5.0  # between attempts to write while it does not work
+MESSAGE_COST = 300  # bytes that a message takes in the queue besides its own
+BATCH_BYTES = 2**20  # of messages that are written together; soon, so that their memory is used again
+ENCODED_AT_ONCE = 128  # messages that are encoded in one go, before others may do something
+SHARE = 8  # what waits to be looked at may be so large a part of the queue
+LARGE = 256 * 2**10  # bytes that are encoded in one go; a longer message is encoded in a thread
+
+
+class _Batch(msgspec.Struct, gc=False):
+    """Messages that are encoded together: of one level, with consecutive numbers. `size`: what they cost.
+
+    `lines`: in place of the messages once there are enough of them.
+    """
+
+    first: int
+    level: str
+    messages: list[Observation]
+    size: int
+    lines: Sequence[bytes] = ()
+
+    def has_room_for(self, number: int, level: str, count: int, size: int) -> bool:
+        """Whether so many messages from that number on may be added."""
+        return (
+            not self.lines
+            and number == self.first + len(self.messages)
+            and len(self.messages) + count <= ENCODED_AT_ONCE
+            and self.size + size <= LARGE
+            and level == self.level
+        )
+
+
+class CaptureSink:
+    """Takes messages and writes them. See BatchObserver and ExchangeObserver.
+
+    `holds_back`: whether it is to observe exchanges, too, so that they wait for room in the queue.
+    `dropped` counts messages that found the queue full, or could not be written when it had to end; `paused`
+    says that files cannot be written.
+    `complete` is set, and replaced, when a file is complete; `finished` when `run` has written what was left.
+    """
+
+    def __init__(
+        self,
+        config: Capture,
+        levels: Levels,
+        redactor: Redactor,
+        run: Run,
+        writer: CaptureWriter,
+        clock: Callable[[], float],
+    ) -> None:
+        self.holds_back = config.on_full == "wait"
+        self.dropped = 0
+        self.paused = False
+        self.complete = trio.Event()
+        self.finished = trio.Event()
+        self.most_waiting = max(1, config.queue_bytes // (SHARE * (LONG_BYTES + MESSAGE_COST)))
+        self._limit = config.queue_bytes
+        self._enough = min(config.queue_bytes // 4, BATCH_BYTES)  # not to wait for more
+        self.levels = levels
+        self._settle: Callable[[], None] = lambda: None
+        self._lines = LineEncoder(run, redactor, config.body_bytes)
+        self._lines_in_thread = LineEncoder(run, redactor, config.body_bytes)
+        self._run = run
+        self._writer = writer
+        self._clock = clock
+        self._queue: deque[_Batch] = deque()
+        self._bytes = 0
+        self._seq = 0
+        self._logged = 0
+        self._lost = 0  # at the end
+        self._has_paused = False  # since dropped messages were logged last
+        self._filled = trio.Event()
+        self._urgent = trio.Event()
+        self._room = trio.Event()
+        self._closed = trio.Event()
+
+    def __repr__(self) -> str:
+        state = "paused" if self.paused else "writing"
+        return f"<CaptureSink {state} {self._bytes} bytes waiting, {self.dropped} dropped>"
+
+    def expect(self, settle: Callable[[], None]) -> None:
+        """See BatchObserver."""
+        self._settle = settle
+        self._filled.set()
+
+    def take_all(self, batch: Sequence[Observation]) -> None:
+        """See BatchObserver."""
+        level = self.levels.only
+        size = sum(map(len, map(data_of, batch))) + MESSAGE_COST * len(batch)
+        if level is None or size > LARGE or self._bytes + size > self._limit:
+            for observed in batch:
+                self.take(observed)
+        else:
+            self._put(level, batch, size)
+
+    def take(self, observed: Observation) -> None:
+        """One of them."""
+        level = self.levels.level(observed)
+        if level == OFF:
+            return
+        size = len(observed.data) + MESSAGE_COST
+        if self._bytes + size > self._limit:
+            self._seq += 1
+            self.dropped += 1
+            return
+        self._put(level, (observed,), size)
+
+    def _put(self, level: str, messages: Sequence[Observation], size: int) -> None:
+        """Into the queue, beside what was there last if they can be encoded together."""
+        first, self._seq = self._seq + 1, self._seq + len(messages)
+        last = self._queue[-1] if self._queue else None
+        if last is not None and last.has_room_for(first, level, len(messages), size):
+            last.messages += messages
+            last.size += size
+        else:
+            last = _Batch(first, level, list(messages), size)
+            self._queue.append(last)
+        if len(last.messages) >= ENCODED_AT_ONCE and last.size <= LARGE:
+            # Now, while they are in the processor's caches.
+            last.lines = self._lines.encode(last.first, level, last.messages)
+            last.messages.clear()
+        self._bytes += size
+        self._filled.set()
+        if self._bytes > self._enough:
+            self._urgent.set()
+
+    @property
+    def is_open(self) -> bool:
+        """See AdmissionObserver: closed while the disk is slow, not when it does not work."""
+        return self._bytes <= self._limit // 2 or self.paused
+
+    def admit(self, exchange: Exchange) -> Awaitable[None]:
+        """See ExchangeObserver."""
+        return AT_ONCE if self.is_open else self._wait_for_room()
+
+    async def _wait_for_room(self) -> None:
+        while not self.is_open:
+            await self._room.wait()
+
+    def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
+        """See ExchangeObserver."""
+        return AT_ONCE
+
+    async def run(self) -> None:
+        """Write what is taken until `close`, and what is left then. Cancelling it leaves whole lines."""
+        while True:
+            await self._filled.wait()
+            await self._gather()
+            is_urgent = self._bytes > self._enough
+            if not is_urgent:
+                self._settle()
+            self._filled = trio.Event()
+            if is_urgent:  # what has passed since it was last settled waits for more
+                self._filled.set()
+            await self._write_queue()
+            self._log_dropped()
+            if self._closed.is_set():
+                self._settle()
+                if not self._queue:
+                    self._log_lost()
+                    self.finished.set()
+                    return
+
+    def wall(self) -> float:
+        """Seconds since 1970, by the run's clock."""
+        return self._run.wall + self._clock() - self._run.clock
+
+    def close(self) -> None:
+        """Nothing more will pass; `run` returns when all is written."""
+        self._closed.set()
+        self._filled.set()
+        self._urgent.set()
+
+    async def _gather(self) -> None:
+        """Wait a little for more messages, which are written together."""
+        self._urgent = trio.Event()
+        if self._bytes <= self._enough and not self._closed.is_set():
+            with trio.move_on_after(FLUSH_SECONDS):
+                await self._urgent.wait()
+
+    async def _write_queue(self) -> None:
+        """Encode and write what is in the queue now; it stays counted until it is written."""
+        queue, self._queue = self._queue, deque()
+        parts: list[bytes] = []
+        length = size = 0
+        while queue:
+            batch = queue.popleft()
+            lines = batch.lines or await self._encode(batch)
+            parts += lines
+            length += sum(map(len, lines))
+            size += batch.size
+            if length >= BATCH_BYTES or not queue:
+                await self._write(parts, size)
+                parts = []
+                length = size = 0
+
+    async def _encode(self, batch: _Batch) -> Sequence[bytes]:
+        work = (batch.first, batch.level, batch.messages)
+        if batch.size > LARGE:
+            return await trio.to_thread.run_sync(self._lines_in_thread.encode, *work, abandon_on_cancel=True)
+        await trio.lowlevel.checkpoint()
+        return self._lines.encode(*work)
+
+    async def _write(self, parts: Sequence[bytes], size: int) -> None:
+        """Write all of them, however long it does not work; at the end, up to where it does not."""
+        while parts and not self._lost:
+            write = partial(self._writer.write, parts, self._clock())
+            try:
+                written = await trio.to_thread.run_sync(write, abandon_on_cancel=True)
+            except OSError as error:
+                self._pause(error)
+                if self._closed.is_set():
+                    break
+                with trio.move_on_after(RETRY_SECONDS):
+                    await self._closed.wait()
+            else:
+                self._resume()
+                parts = unwritten(parts, written)
+        self._lost += sum(part.count(b"\n") for part in parts)
+        self._bytes -= size
+        self._make_room()
+
+    def _resume(self) -> None:
+        """It works."""
+        if self.paused:
+            self.paused = False
+            log.warning("capture goes on")
+        if self._writer.take_rotated():
+            complete, self.complete = self.complete, trio.Event()
+            complete.set()
+
+    def _make_room(self) -> None:
+        """Whoever waits in `admit` looks again."""
+        room, self._room = self._room, trio.Event()
+        room.set()
+
+    def _pause(self, error: OSError) -> None:
+        if not self.paused:
+            self.paused = self._has_paused = True
+            log.error(
+                "capture pauses, its files cannot be written; traffic goes on",
+                directory=str(self._writer.directory),
+                reason=reason_of(error),
+            )
+        self._make_room()
+
+    def _log_dropped(self) -> None:
+        if self.dropped > self._logged:
+            why = "its files could not be written" if self._has_paused else "they came faster than it writes"
+            log.warning(
+                f"messages are missing in the capture: {why}",
+                dropped=self.dropped - self._logged,
+                in_all=self.dropped,
+            )
+            self._logged = self.dropped
+        self._has_paused = self.paused
+
+    def _log_lost(self) -> None:
+        if self._lost:
+            self.dropped += self._lost
+            log.error("the capture is incomplete: its last messages could not be written", lost=self._lost)
 
 
 class CaptureUnusable(McpmuxError):
-    """Its folder cannot be written; the text says what to do."""
-
-
-class Capturing(NamedTuple):
-    """What the tap has to tell; nothing when nothing is captured."""
-
-    keepers: tuple[Keeper, ...] = ()
-    sink: CaptureSink | None = None
-    levels: Levels | None = None
+    """Its folder cannot be written; the text advises."""
 
 
 @asynccontextmanager
@@ -56,14 +311,14 @@ async def open_capture(
     run: Run,
     prefixes: Mapping[str, str],
     clock: Callable[[], float] = trio.current_time,
-) -> AsyncIterator[Capturing]:
-    """Capture while this is open. `prefixes`: of each upstream, by name. `clock`: that of the run.
+) -> AsyncIterator[CaptureSink | None]:
+    """Capture while this is open; None when it is off. `prefixes`: by upstream. `clock`: that of the run.
 
     Raises CaptureUnusable when the folder cannot be written at the start. Leaving writes what is left, within
     CLOSE_SECONDS also when that is cancelled, and ends the tasks.
     """
     if not config.on:
-        yield Capturing()
+        yield None
         return
     writer = CaptureWriter(Path(config.directory), run, config.rotate_size, config.rotate_age)
     try:
@@ -71,14 +326,13 @@ async def open_capture(
     except OSError as error:
         reason = f"cannot write in {config.directory}: {reason_of(error)}"
         raise CaptureUnusable(f"capture: {reason}; `capture.directory` says where") from None
-    levels = Levels(config, prefixes)
-    sink = CaptureSink(config, levels, redactor, run, writer, clock)
+    sink = CaptureSink(config, Levels(config, prefixes), redactor, run, writer, clock)
     stop = threading.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_keep_tidy, config, sink, stop, name="capture files")
         writing: trio.CancelScope = await nursery.start(_write, sink, name="capture")
         try:
-            yield Capturing((sink,) if config.on_full == "wait" else (), sink, levels)
+            yield sink
         finally:
             stop.set()
             sink.close()

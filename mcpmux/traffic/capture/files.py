@@ -26,8 +26,8 @@ from typing import IO, NamedTuple
 
 from mcpmux import __version__
 from mcpmux.config.traffic import Capture
-from mcpmux.traffic.capture.message import Run, start_record
-from mcpmux.traffic.record import BadRecord, Record, decode_record, encode_record
+from mcpmux.traffic.capture.message import start_record
+from mcpmux.traffic.record import BadRecord, Record, Run, decode_record, encode_record, reason_of
 
 SUFFIX = ".jsonl"
 COMPRESSED = ".jsonl.gz"
@@ -89,7 +89,7 @@ def read_files(paths: Sequence[Path], on_bad: OnBad) -> Iterator[Record]:
                 stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if compressed else raw  # type: ignore[assignment]
                 yield from _read_lines(path, stream, on_bad)
         except OSError as error:
-            on_bad(BadLine(path, 0, f"cannot read the file: {(error.strerror or str(error)).lower()}"))
+            on_bad(BadLine(path, 0, f"cannot read the file: {reason_of(error)}"))
 
 
 def _read_lines(path: Path, stream: IO[bytes], on_bad: OnBad) -> Iterator[Record]:
@@ -137,20 +137,20 @@ def sweep(directory: Path, config: Capture, stop: threading.Event, now: float) -
     """One round over the folder. `now`: seconds since 1970. Raises OSError; Stopped once `stop` is set."""
     for leftover in directory.glob(f"mcpmux-*{COMPRESSED}{UNFINISHED}"):
         plain = leftover.with_name(leftover.name.removesuffix(f".gz{UNFINISHED}"))
-        with _only_user(plain) as mine:
-            if mine:
+        with _exclusive_lock(plain) as is_locked:
+            if is_locked:
                 leftover.unlink(missing_ok=True)
     if config.compress:
         for path in find_files(directory):
             if path.name.endswith(SUFFIX):
-                with _only_user(path) as mine:
-                    if mine:
+                with _exclusive_lock(path) as is_locked:
+                    if is_locked:
                         compress(path, stop)
     remove_surplus(directory, config, now)
 
 
 def compress(path: Path, stop: threading.Event) -> None:
-    """The file as `.gz` in its place, as old as it was. Rests half of the time: traffic goes first."""
+    """Put `.gz` in its place, with the same time. Rests half of the time: traffic goes first."""
     whole = path.with_name(path.name + ".gz")
     part = whole.with_name(whole.name + UNFINISHED)
     facts = path.stat()
@@ -187,15 +187,15 @@ def remove_surplus(directory: Path, config: Capture, now: float) -> None:
         too_old = config.keep_age is not None and now - facts.st_mtime > config.keep_age
         if not (too_many or too_old or total > config.keep_bytes):
             continue
-        with _only_user(path) as mine:
-            if mine:
+        with _exclusive_lock(path) as is_locked:
+            if is_locked:
                 path.unlink(missing_ok=True)
                 total, count = total - facts.st_size, count - 1
 
 
 @contextmanager
-def _only_user(path: Path) -> Iterator[bool]:
-    """Whether nobody else has the file locked; while this is open, nobody else can."""
+def _exclusive_lock(path: Path) -> Iterator[bool]:
+    """Whether no other process has the file locked; inside of this none can lock it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -319,17 +319,17 @@ class CaptureWriter:
             while rest:
                 written = os.writev(self._fd, rest[:PARTS_AT_ONCE])
                 self._size += written
-                rest = behind(rest, written)
+                rest = unwritten(rest, written)
         except OSError:
             whole = _whole_lines(parts, self._size - good)
-            self._take_back(good + whole)
+            self._truncate(good + whole)
             if not whole:
                 raise
             return whole
         return self._size - good
 
-    def _take_back(self, good: int) -> None:
-        """The file as it was up to there, after a write that failed."""
+    def _truncate(self, good: int) -> None:
+        """Cut the file back to its good size, after a write that failed."""
         assert self._fd is not None
         try:
             os.ftruncate(self._fd, good)
@@ -353,7 +353,7 @@ class CaptureWriter:
                 os.close(fd)
 
 
-def behind(parts: Sequence[bytes], written: int) -> Sequence[bytes]:
+def unwritten(parts: Sequence[bytes], written: int) -> Sequence[bytes]:
     """What is left of parts of which so many bytes are written."""
     for index, part in enumerate(parts):
         if written < len(part):

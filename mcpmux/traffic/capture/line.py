@@ -1,8 +1,8 @@
 """Messages as lines of a capture file, many at a time.
 
-Promises the very records that `to_record` makes, encoded, at a fraction of their cost: that nothing is to be
-redacted is seen with one look at many messages, and what lines have in common is encoded once. Not for
-several threads at a time.
+Promises the same records as `to_record`, encoded at a fraction of the cost: one scan of many messages shows
+that nothing is to be redacted, and what lines have in common is encoded once. Not for several threads at a
+time.
 """
 
 from __future__ import annotations
@@ -17,15 +17,9 @@ import msgspec
 from mcpmux.protocol.framing import CR, LF
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.capture.message import (
-    Line,
-    Run,
-    body_of,
-    facts_without,
-    fingerprint,
-)
-from mcpmux.traffic.observer import Seen
-from mcpmux.traffic.record import MICROS, VERSION, Body, second_of
+from mcpmux.traffic.capture.message import Line, body_of, facts_after_redaction, fingerprint
+from mcpmux.traffic.observer import Observation
+from mcpmux.traffic.record import MICROS, VERSION, Body, Run, second_of
 from mcpmux.traffic.redaction.redactor import Redactor
 
 LEGS_CACHED: Final = 1024
@@ -43,12 +37,12 @@ data_of = operator.attrgetter("data")  # of a message that was seen; walks many 
 _TEXT: Final = b'"text":"'
 _NO_SECRETS: Final = itertools.repeat(0)
 
-_Sort = tuple[str, str, str | None]
+_MessageSort = tuple[str, str, str | None]
 """Kind, direction and method of a message."""
 
 
-class _Known:
-    """What lines say of a leg, as long as it has this name, revision, session and transport.
+class _LegFacts:
+    """Encoded facts of a leg, valid while it has this name, revision, session and transport.
 
     `kinds`: of each sort of messages, `kind` of their lines.
     """
@@ -57,7 +51,7 @@ class _Known:
 
     def __init__(self, facts: tuple[str | None, ...]) -> None:
         self.facts = facts
-        self.kinds: dict[_Sort, Raw] = {}
+        self.kinds: dict[_MessageSort, Raw] = {}
 
 
 class LineEncoder:
@@ -69,15 +63,15 @@ class LineEncoder:
         self._redactor = redactor
         self._current = redactor.current
         self._body_bytes = body_bytes
-        self._legs: dict[Leg, _Known] = {}
+        self._legs: dict[Leg, _LegFacts] = {}
         self._opening = _value_and_members(VERSION, {"run": run.name})
         self._second = 0  # in microseconds since 1970: that of the last line
-        self._moment = f"{second_of(0)}."
+        self._second_text = f"{second_of(0)}."
 
     def __repr__(self) -> str:
         return f"<LineEncoder {self._run.name}, {len(self._legs)} legs>"
 
-    def encode(self, first: int, level: str, messages: Sequence[Seen]) -> list[bytes]:
+    def encode(self, first: int, level: str, messages: Sequence[Observation]) -> list[bytes]:
         """Their lines, each with its newline, in parts. They have the numbers (`seq`) from `first` on.
 
         `level` as in `[capture]`, but not `off`.
@@ -87,14 +81,14 @@ class LineEncoder:
             self._adopt(redactor)
         bodies = list(map(data_of, messages))
         joined = b"\t".join(without_repeats(bodies))
-        if not redactor.spares(bodies, joined):
+        if not redactor.leaves_unchanged(bodies, joined):
             return self._encode_redacted(first, level, messages)
         are_simple = level == "full" and LF not in joined and CR not in joined
         return _in_groups(self._lines(first, level, messages, bodies, _NO_SECRETS, are_simple))
 
-    def _encode_redacted(self, first: int, level: str, messages: Sequence[Seen]) -> list[bytes]:
+    def _encode_redacted(self, first: int, level: str, messages: Sequence[Observation]) -> list[bytes]:
         redact = self._current.redact
-        redacted = [redact(seen.method, seen.data) for seen in messages]
+        redacted = [redact(observed.method, observed.data) for observed in messages]
         bodies, counts = [body for body, _ in redacted], [count for _, count in redacted]
         return _in_groups(self._lines(first, level, messages, bodies, counts, False))
 
@@ -102,7 +96,7 @@ class LineEncoder:
         self,
         first: int,
         level: str,
-        messages: Sequence[Seen],
+        messages: Sequence[Observation],
         bodies: Sequence[bytes],
         counts: Iterable[int],
         are_simple: bool,
@@ -113,27 +107,27 @@ class LineEncoder:
         """
         lines = []
         opening, began = self._opening, self._run.clock
-        second, moment = self._second, self._moment  # that of the line before
+        second, second_text = self._second, self._second_text  # that of the line before
         since, low, high = self._wall - second + MICROS, MICROS, 2 * MICROS
-        legs: dict[Leg, dict[_Sort, Raw]] = {}
+        legs: dict[Leg, dict[_MessageSort, Raw]] = {}
         whole: Iterable[Body] = map(Raw, bodies)
-        for seq, seen, body, message, count in zip(
+        for seq, observed, body, message, count in zip(
             itertools.count(first), messages, bodies, whole, counts, strict=False
         ):
-            leg = seen.leg
-            kind = seen.kind
-            method = seen.method
-            request_id = seen.id
-            target = seen.target
+            leg = observed.leg
+            kind = observed.kind
+            method = observed.method
+            request_id = observed.id
+            target = observed.target
             if count:
-                method, request_id, target = facts_without(seen, body, count)
+                method, request_id, target = facts_after_redaction(observed, body, count)
             kinds = legs.get(leg)
             if kinds is None:
-                kinds = legs[leg] = self._know(leg)
-            at = round((seen.at - began) * MICROS)
+                kinds = legs[leg] = self._facts_of(leg)
+            at = round((observed.at - began) * MICROS)
             micros = since + at  # with a 1 before its six digits
             if not low <= micros < high:
-                second, moment = self._turn_to(self._wall + at)
+                second, second_text = self._start_second(self._wall + at)
                 since = self._wall - second + MICROS
                 micros = since + at
             text = None
@@ -143,18 +137,19 @@ class LineEncoder:
                 Line(
                     opening,
                     seq,
-                    f"{moment}{str(micros)[1:]}Z",
+                    f"{second_text}{str(micros)[1:]}Z",
                     at / MICROS,
-                    kinds.get((kind, seen.direction, method)) or self._kind(kinds, seen, method),
-                    seen.exchange,
-                    not seen.exchange and seen.own,
+                    kinds.get((kind, observed.direction, method))
+                    or self._encode_kind(kinds, observed, method),
+                    observed.exchange,
+                    not observed.exchange and observed.own,
                     request_id,
                     target,
-                    seen.status,
-                    len(seen.data),
-                    seen.code,
-                    seen.failed,
-                    seen.ms,
+                    observed.status,
+                    len(observed.data),
+                    observed.code,
+                    observed.failed,
+                    observed.ms,
                     count,
                     message,
                     text,
@@ -166,28 +161,28 @@ class LineEncoder:
         return (None, None) if level == "metadata" else body_of(kind, body, level, self._body_bytes)
 
     def _adopt(self, redactor: Redactor) -> None:
-        """What was redacted by other rules is of no use."""
+        """Forget what was redacted by the old rules."""
         self._current = redactor
         self._legs.clear()
 
-    def _know(self, leg: Leg) -> dict[_Sort, Raw]:
-        """What lines say of a leg, as it is called now."""
+    def _facts_of(self, leg: Leg) -> dict[_MessageSort, Raw]:
+        """The encoded facts of a leg, as they are now."""
         facts = leg.name, leg.revision, leg.session, leg.transport
         known = self._legs.get(leg)
         if known is None or known.facts != facts:
             if len(self._legs) >= LEGS_CACHED:
                 self._legs.clear()
-            known = self._legs[leg] = _Known(facts)
+            known = self._legs[leg] = _LegFacts(facts)
         return known.kinds
 
-    def _kind(self, kinds: dict[_Sort, Raw], seen: Seen, method: str | None) -> Raw:
+    def _encode_kind(self, kinds: dict[_MessageSort, Raw], observed: Observation, method: str | None) -> Raw:
         """The kind and what stands behind it."""
         if len(kinds) >= SORTS_CACHED:
             kinds.clear()
-        leg, redact = seen.leg, self._current.redact_name
+        leg, redact = observed.leg, self._current.redact_name
         members = {
             "leg": leg.side,
-            "direction": seen.direction,
+            "direction": observed.direction,
             "method": redact(method),
             "peer": leg.peer,
             "upstream": leg.upstream,
@@ -196,16 +191,16 @@ class LineEncoder:
             "transport": leg.transport,
             "revision": redact(leg.revision),
         }
-        found = _value_and_members(seen.kind, members)
+        found = _value_and_members(observed.kind, members)
         if method is None or len(method) <= METHOD_LENGTH:
-            kinds[seen.kind, seen.direction, method] = found
+            kinds[observed.kind, observed.direction, method] = found
         return found
 
-    def _turn_to(self, micros: int) -> tuple[int, str]:
-        """Another second than that of the line before: it, in microseconds, and how it is written."""
+    def _start_second(self, micros: int) -> tuple[int, str]:
+        """A second other than that of the line before: in microseconds, and as text."""
         second = micros // MICROS
-        self._second, self._moment = second * MICROS, f"{second_of(second)}."
-        return self._second, self._moment
+        self._second, self._second_text = second * MICROS, f"{second_of(second)}."
+        return self._second, self._second_text
 
 
 def _in_groups(lines: list[Line]) -> list[bytes]:
@@ -216,7 +211,7 @@ def without_repeats(bodies: Iterable[bytes]) -> list[bytes]:
     """The bodies, without the middle that one has in common with the long one before it.
 
     Most answers pass on both legs with the same contents, one right after the other, between other heads and
-    tails. They are cut behind a `"` on either side, as `Redactor.spares` wants it.
+    tails. They are cut behind a `"` on either side, as `Redactor.leaves_unchanged` wants it.
     """
     parts = []
     middle = b""
@@ -235,5 +230,5 @@ def without_repeats(bodies: Iterable[bytes]) -> list[bytes]:
 
 def _value_and_members(value: Any, members: dict[str, Any]) -> Raw:
     """JSON of a member's value and of the members behind it; None is left out."""
-    behind = {name: each for name, each in members.items() if each is not None}
-    return Raw(_json(value) + b"," + _json(behind)[1:-1])
+    unwritten = {name: each for name, each in members.items() if each is not None}
+    return Raw(_json(value) + b"," + _json(unwritten)[1:-1])

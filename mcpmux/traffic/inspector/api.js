@@ -1,4 +1,6 @@
-// What the admin listener is asked. Numbers that JavaScript cannot hold are kept as they are written.
+// Requests to the admin listener. Numbers that JavaScript cannot hold keep their digits.
+
+const EVERY_MS = 2000;
 
 export class Problem extends Error {
   constructor(status, message) {
@@ -80,5 +82,18 @@ export class Stream {
 
   close() {
     this.source.close();
+  }
+}
+
+/** A view that loads anew every two seconds while it is shown. */
+export class Polled {
+  start() {
+    this.stop();
+    this.load();
+    this.timer = setInterval(() => this.load(), EVERY_MS);
+  }
+
+  stop() {
+    clearInterval(this.timer);
   }
 }

@@ -12,7 +12,7 @@ export function svg(name, attributes, ...children) {
 
 function build(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
-    const isWord = name.startsWith("aria-") || name.startsWith("data-"); // there, false is said, too
+    const isWord = name.startsWith("aria-") || name.startsWith("data-"); // these say false, too
     if (value === undefined || value === null || (value === false && !isWord)) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (isWord) element.setAttribute(name, String(value));

@@ -1,10 +1,9 @@
 // How long things take: over time, and per upstream and method.
 
-import { get } from "./api.js";
+import { get, Polled } from "./api.js";
 import { h, svg } from "./dom.js";
 import * as format from "./format.js";
 
-const EVERY_MS = 2000;
 const WINDOWS = [[60, "1 minute"], [300, "5 minutes"], [900, "15 minutes"], [3600, "1 hour"]];
 const HEIGHT = 220;
 const COUNTS = 90;
@@ -12,8 +11,9 @@ const LEFT = 56;
 const BOTTOM = 20;
 const TOP = 10;
 
-export class Latency {
+export class Latency extends Polled {
   constructor(element) {
+    super();
     this.element = element;
     this.window = 300;
     this.content = h("div", {});
@@ -22,16 +22,6 @@ export class Latency {
       this.load();
     } }, WINDOWS.map(([seconds, name]) => h("option", { value: seconds, selected: seconds === this.window }, name)));
     element.append(h("div", { class: "bar" }, h("h2", {}, "Latency"), h("label", {}, "of the last ", this.choice)), this.content);
-  }
-
-  start() {
-    this.stop();
-    this.load();
-    this.timer = setInterval(() => this.load(), EVERY_MS);
-  }
-
-  stop() {
-    clearInterval(this.timer);
   }
 
   async load() {

@@ -1,10 +1,9 @@
 // How the upstreams are: each with its sessions, and what those are subscribed to.
 
-import { get, post } from "./api.js";
+import { get, Polled, post } from "./api.js";
 import { h } from "./dom.js";
 import * as format from "./format.js";
 
-const EVERY_MS = 2000;
 const ACTIONS = {
   enable: { label: "Enable", when: ["disabled", "draining", "drained"] },
   drain: { label: "Drain", title: "Give it nothing more to do; it stays connected", when: ["ready", "failing", "connecting"] },
@@ -13,33 +12,24 @@ const ACTIONS = {
 };
 const KINDS = { shared: "Shared", lane: "Legacy lane", private: "Private" };
 
-export class Upstreams {
+export class Upstreams extends Polled {
   constructor(element) {
+    super();
     this.element = element;
     this.open = new Set();
-  }
-
-  start() {
-    this.stop();
-    this.load();
-    this.timer = setInterval(() => this.load(), EVERY_MS);
-  }
-
-  stop() {
-    clearInterval(this.timer);
   }
 
   async load() {
     try {
       const { upstreams } = await get("/api/upstreams");
-      const said = JSON.stringify(upstreams);
-      if (said === this.said) return;
-      this.said = said;
+      const shown = JSON.stringify(upstreams);
+      if (shown === this.shown) return;
+      this.shown = shown;
       const focused = document.activeElement?.dataset?.action;
       this.element.replaceChildren(h("div", { class: "cards" }, upstreams.map((upstream) => this.card(upstream))));
       if (focused) [...this.element.querySelectorAll("[data-action]")].find((button) => button.dataset.action === focused)?.focus();
     } catch (problem) {
-      this.said = null;
+      this.shown = null;
       this.element.replaceChildren(h("p", { class: "problem" }, problem.message));
     }
   }

@@ -1,9 +1,12 @@
-"""What was said in a capture, put together again: each client's requests with all that belongs to them. Pure.
+"""Dialogues out of a capture: each client's requests with all that belongs to them. Pure.
+
+A dialogue is one conversation as the side saw it that asks: a client with mcpmux (leg `client`), or mcpmux
+with a server (leg `upstream`).
 
 A second `initialize` that was answered with a result begins another dialogue. Modern requests over HTTP may
 take any connection: those of clients with one name are one dialogue.
 
-| the other side said | it belongs to |
+| from the other side | belongs to |
 | --- | --- |
 | progress | the request with that token |
 | a notification of a listen | the listen, by its subscription id |
@@ -15,7 +18,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -35,12 +37,7 @@ from mcpmux.protocol.envelope import (
 from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, VERSION
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.shapes import Id
-from mcpmux.traffic.record import Record
-
-# One conversation of a capture: requests with all that belongs to them, as values. Pure.
-#
-# A dialogue is one conversation as the side saw it that asks: a client with mcpmux (leg `client`), or
-# mcpmux with a server (leg `upstream`). `dialogue` reads them from records.
+from mcpmux.traffic.record import ANSWERS, Record, seconds_of
 
 Answer: TypeAlias = Reply | ErrorReply
 
@@ -50,8 +47,8 @@ METADATA = "without its message (level metadata)"
 UNREADABLE = "no JSON-RPC message"
 
 
-class Said(msgspec.Struct, frozen=True, gc=False):
-    """What came before the answer, or without being asked for. `after`: seconds since what it belongs to."""
+class ServerMessage(msgspec.Struct, frozen=True, gc=False):
+    """A notification or request of the server. `after`: seconds since the request or answer it belongs to."""
 
     after: float
     method: str
@@ -60,15 +57,15 @@ class Said(msgspec.Struct, frozen=True, gc=False):
     """Whether it is a request, which the asking side has answered."""
 
 
-class Turn(msgspec.Struct):
-    """One request and what it led to. `place`: its position in the capture; `moment`: seconds since 1970.
+class CapturedRequest(msgspec.Struct):
+    """One request and what it led to. `position`: its position in the capture; `at`: seconds since 1970.
 
-    `problem` says why the request is not known as it was, `answer_problem` the same of its answer. A redacted
+    `problem` says why the request is not wholly known, `answer_problem` the same of its answer. A redacted
     answer is there all the same.
     """
 
-    place: int
-    moment: float
+    position: int
+    at: float
     method: str
     target: str | None
     id: Id | None
@@ -79,41 +76,47 @@ class Turn(msgspec.Struct):
     problem: str | None = None
     answer: Answer | None = None
     answer_problem: str | None = None
-    answered_place: int | None = None
-    answered_moment: float | None = None
+    answered_position: int | None = None
+    answered_at: float | None = None
     ms: float | None = None
     cancelled: bool = False
-    said: list[Said] = msgspec.field(default_factory=list)
-    afterwards: list[Said] = msgspec.field(default_factory=list)
+    before_answer: list[ServerMessage] = msgspec.field(default_factory=list)
+    after_answer: list[ServerMessage] = msgspec.field(default_factory=list)
 
     @property
     def modern(self) -> bool:
         """Whether the request was one of 2026-07-28."""
         return VERSION in self.meta or self.method in (m.DISCOVER, m.LISTEN)
 
+    @property
+    def opens_session(self) -> bool:
+        """Whether it is an `initialize` that was answered with a result."""
+        return self.method == m.INITIALIZE and isinstance(self.answer, Reply)
 
-class Note(msgspec.Struct, frozen=True):
+
+class ClientNotification(msgspec.Struct, frozen=True):
     """A notification of the side that asks."""
 
-    place: int
-    moment: float
+    position: int
+    at: float
     method: str
     params: Fields
 
 
-class Question(msgspec.Struct, frozen=True):
-    """What the other side asked, and what it was answered. `during`: the place of the request that caused it.
+class CapturedQuestion(msgspec.Struct, frozen=True):
+    """What the other side asked, and what it was answered. `during`: the position of the request that caused
+    it.
 
-    `place`: its position in the capture; `during` is None when no request is known to have caused it.
+    `during` is None when no request is known to have caused it.
     """
 
-    place: int
+    position: int
     method: str
     during: int | None
     answer: Answer
 
 
-Step: TypeAlias = Turn | Note
+Step: TypeAlias = CapturedRequest | ClientNotification
 
 
 class Dialogue:
@@ -124,24 +127,24 @@ class Dialogue:
         self.client = client
         self.transport: str | None = None
         self.steps: list[Step] = []
-        self.questions: list[Question] = []
+        self.questions: list[CapturedQuestion] = []
 
     def __repr__(self) -> str:
         return f"<Dialogue {self.name} {len(self.steps)} steps>"
 
-    def turns(self) -> Iterator[Turn]:
+    def requests(self) -> Iterator[CapturedRequest]:
         """Its requests."""
-        return (step for step in self.steps if isinstance(step, Turn))
+        return (step for step in self.steps if isinstance(step, CapturedRequest))
 
     @property
     def stateless(self) -> bool:
         """Whether nothing ties its requests to their connection."""
-        return self.transport == "http" and all(turn.modern for turn in self.turns())
+        return self.transport == "http" and all(request.modern for request in self.requests())
 
     @property
-    def moment(self) -> float:
+    def at(self) -> float:
         """When it began, seconds since 1970."""
-        return self.steps[0].moment
+        return self.steps[0].at
 
 
 SideName = Literal["client", "upstream"]
@@ -156,15 +159,15 @@ class Reading:
         self.left_out: Counter[str] = Counter()
         self.upstreams: set[str] = set()
         self._upstream = upstream
-        self._tables: dict[tuple[str, str], _Table] = {}
-        self._place = 0
+        self._conversations: dict[tuple[str, str], _Conversation] = {}
+        self._position = 0
 
     def __repr__(self) -> str:
-        return f"<Reading {self.side} {len(self._tables)} conversations>"
+        return f"<Reading {self.side} {len(self._conversations)} conversations>"
 
     def add(self, record: Record) -> None:
         """One more message of the capture."""
-        self._place += 1
+        self._position += 1
         if record.upstream is not None:
             self.upstreams.add(record.upstream)
         if record.leg != self.side or record.kind == "start":
@@ -172,12 +175,14 @@ class Reading:
         if self._upstream is not None and record.upstream != self._upstream:
             return
         key = (record.run, record.peer or "")
-        table = self._tables.get(key)
-        if table is None:
-            table = self._tables[key] = _Table(Dialogue(record.peer or "?", record.client), self.side)
-            table.dialogue.transport = record.transport
-        table.dialogue.client = table.dialogue.client or record.client
-        reason = table.take(record, self._place)
+        conversation = self._conversations.get(key)
+        if conversation is None:
+            conversation = self._conversations[key] = _Conversation(
+                Dialogue(record.peer or "?", record.client), self.side
+            )
+            conversation.dialogue.transport = record.transport
+        conversation.dialogue.client = conversation.dialogue.client or record.client
+        reason = conversation.take(record, self._position)
         if reason is not None:
             self.left_out[reason] += 1
 
@@ -185,17 +190,17 @@ class Reading:
         """All of them, by their beginning; those without a request are left out."""
         stateless: dict[tuple[str, str | None], Dialogue] = {}
         found: list[Dialogue] = []
-        for (run, _), table in self._tables.items():
-            dialogue = table.dialogue
+        for (run, _), conversation in self._conversations.items():
+            dialogue = conversation.dialogue
             if self.side == "client" and dialogue.stateless:
                 whole = stateless.setdefault((run, dialogue.client), Dialogue(dialogue.name, dialogue.client))
                 whole.steps += dialogue.steps
             else:
                 found += _sessions(dialogue)
         for whole in stateless.values():
-            whole.steps.sort(key=lambda step: step.place)
+            whole.steps.sort(key=lambda step: step.position)
             found.append(whole)
-        return sorted((part for part in found if any(part.turns())), key=lambda part: part.moment)
+        return sorted((part for part in found if any(part.requests())), key=lambda part: part.at)
 
 
 def read_dialogues(records: Iterable[Record], side: SideName, upstream: str | None = None) -> Reading:
@@ -206,48 +211,50 @@ def read_dialogues(records: Iterable[Record], side: SideName, upstream: str | No
     return reading
 
 
-class _Asked(NamedTuple):
+class _OpenQuestion(NamedTuple):
     """A question that is not answered yet."""
 
-    place: int
+    position: int
     method: str
     during: int | None
 
 
-class _Table:
+class _Conversation:
     """One conversation while it is being read."""
 
     def __init__(self, dialogue: Dialogue, side: SideName) -> None:
         self.dialogue = dialogue
-        self._asks = "in" if side == "client" else "out"
-        self._open: dict[Id, Turn] = {}
-        self._questions: dict[Id, _Asked] = {}
-        self._last: Turn | None = None
+        self._request_direction = "in" if side == "client" else "out"
+        self._open: dict[Id, CapturedRequest] = {}
+        self._questions: dict[Id, _OpenQuestion] = {}
+        self._last: CapturedRequest | None = None
 
-    def take(self, record: Record, place: int) -> str | None:
+    def take(self, record: Record, position: int) -> str | None:
         """Put a message where it belongs; why it belongs nowhere."""
         problem, message = _message_of(record)
-        ours = record.direction == self._asks
-        if record.kind == "request" and ours:
-            return self._ask(record, place, problem, message)
-        if record.kind in ("result", "error"):
-            if ours:
-                return self._answer_question(record, problem, message)
-            return self._answer(record, place, problem, message)
+        is_from_client = record.direction == self._request_direction
+        if record.kind == "request" and is_from_client:
+            return self._take_request(record, position, problem, message)
+        if record.kind in ANSWERS:
+            if is_from_client:
+                return self._take_client_answer(record, problem, message)
+            return self._take_answer(record, position, problem, message)
         if message is None:
             return problem or UNREADABLE
-        if ours and isinstance(message, Notification):
-            self._note(record, place, message)
+        if is_from_client and isinstance(message, Notification):
+            self._take_notification(record, position, message)
         elif isinstance(message, Notification | Request):
-            self._say(record, place, message)
+            self._take_server_message(record, position, message)
         return None
 
-    def _ask(self, record: Record, place: int, problem: str | None, message: Message | None) -> str | None:
-        params, meta = _split(message.params if isinstance(message, Request) else None)
+    def _take_request(
+        self, record: Record, position: int, problem: str | None, message: Message | None
+    ) -> str | None:
+        params, meta = _split_meta(message.params if isinstance(message, Request) else None)
         method = message.method if isinstance(message, Request) else record.method or "?"
-        turn = Turn(
-            place,
-            _moment(record),
+        request = CapturedRequest(
+            position,
+            _seconds_of(record),
             method,
             record.target,
             record.id,
@@ -257,62 +264,66 @@ class _Table:
             record.revision,
             problem if isinstance(message, Request) else problem or UNREADABLE,
         )
-        self.dialogue.steps.append(turn)
+        self.dialogue.steps.append(request)
         if record.id is not None:
-            self._open[record.id] = turn
+            self._open[record.id] = request
         return None
 
-    def _answer(self, record: Record, place: int, problem: str | None, message: Message | None) -> str | None:
-        turn = self._open.pop(record.id, None) if record.id is not None else None
-        if turn is None:
+    def _take_answer(
+        self, record: Record, position: int, problem: str | None, message: Message | None
+    ) -> str | None:
+        request = self._open.pop(record.id, None) if record.id is not None else None
+        if request is None:
             return "an answer to nothing"
-        turn.answered_place, turn.answered_moment, turn.ms = place, _moment(record), record.ms
-        turn.revision = turn.revision or record.revision
-        turn.answer_problem = problem
+        request.answered_position, request.answered_at, request.ms = position, _seconds_of(record), record.ms
+        request.revision = request.revision or record.revision
+        request.answer_problem = problem
         if isinstance(message, Reply | ErrorReply):
-            turn.answer = message
+            request.answer = message
         elif problem is None:
-            turn.answer_problem = UNREADABLE
-        self._last = turn
+            request.answer_problem = UNREADABLE
+        self._last = request
         return None
 
-    def _answer_question(self, record: Record, problem: str | None, message: Message | None) -> str | None:
+    def _take_client_answer(self, record: Record, problem: str | None, message: Message | None) -> str | None:
         asked = self._questions.pop(record.id, None) if record.id is not None else None
         if asked is None:
             return "an answer to nothing"
         if problem is not None or not isinstance(message, Reply | ErrorReply):
             return f"an answer to {asked.method} that is {problem or UNREADABLE}"
-        self.dialogue.questions.append(Question(*asked, message))
+        self.dialogue.questions.append(CapturedQuestion(*asked, message))
         return None
 
-    def _note(self, record: Record, place: int, message: Notification) -> None:
-        note = Note(place, _moment(record), message.method, _fields(message.params))
+    def _take_notification(self, record: Record, position: int, message: Notification) -> None:
+        note = ClientNotification(position, _seconds_of(record), message.method, fields_of(message.params))
         if note.method == m.CANCELLED:
             request_id = id_of(note.params.get("requestId"))
-            turn = self._open.get(request_id) if request_id is not None else None
-            if turn is not None:
-                turn.cancelled = True
+            request = self._open.get(request_id) if request_id is not None else None
+            if request is not None:
+                request.cancelled = True
         self.dialogue.steps.append(note)
 
-    def _say(self, record: Record, place: int, message: Notification | Request) -> None:
-        params = _fields(message.params)
+    def _take_server_message(self, record: Record, position: int, message: Notification | Request) -> None:
+        params = fields_of(message.params)
         question = isinstance(message, Request)
-        turn = self._belongs_to(record.exchange, message.method, params)
+        request = self._request_of(record.exchange, message.method, params)
         if isinstance(message, Request):
-            during = turn.place if turn is not None else None
-            self._questions[message.id] = _Asked(place, message.method, during)
-        if turn is not None:
-            after = max(0.0, _moment(record) - turn.moment)
-            turn.said.append(Said(after, message.method, params, question))
+            during = request.position if request is not None else None
+            self._questions[message.id] = _OpenQuestion(position, message.method, during)
+        if request is not None:
+            after = max(0.0, _seconds_of(record) - request.at)
+            request.before_answer.append(ServerMessage(after, message.method, params, question))
         elif self._last is not None and not question:
-            since = self._last.answered_moment or self._last.moment
-            self._last.afterwards.append(Said(max(0.0, _moment(record) - since), message.method, params))
+            since = self._last.answered_at or self._last.at
+            self._last.after_answer.append(
+                ServerMessage(max(0.0, _seconds_of(record) - since), message.method, params)
+            )
 
-    def _belongs_to(self, exchange: int | None, method: str, params: Fields) -> Turn | None:
+    def _request_of(self, exchange: int | None, method: str, params: Fields) -> CapturedRequest | None:
         token = id_of(params.get(PROGRESS_TOKEN)) if method == m.PROGRESS else None
         if token is not None:
             return next((t for t in self._open.values() if id_of(t.meta.get(PROGRESS_TOKEN)) == token), None)
-        listen = id_of(_fields(params.get(META)).get(SUBSCRIPTION_ID))
+        listen = id_of(fields_of(params.get(META)).get(SUBSCRIPTION_ID))
         if listen is not None:
             return self._open.get(listen)
         if exchange is None:
@@ -325,19 +336,19 @@ def _sessions(dialogue: Dialogue) -> list[Dialogue]:
     parts = [Dialogue(dialogue.name, dialogue.client)]
     opened = False
     for step in dialogue.steps:
-        opens = isinstance(step, Turn) and step.method == m.INITIALIZE and isinstance(step.answer, Reply)
+        opens = isinstance(step, CapturedRequest) and step.opens_session
         if opens and opened:
             parts.append(Dialogue(dialogue.name, dialogue.client))
         opened = opened or opens
         parts[-1].steps.append(step)
     for question in dialogue.questions:
-        begun = [part for part in parts if part.steps and part.steps[0].place < question.place]
+        begun = [part for part in parts if part.steps and part.steps[0].position < question.position]
         (begun or parts)[-1].questions.append(question)
     return parts
 
 
 def _message_of(record: Record) -> tuple[str | None, Message | None]:
-    """What is wrong with a message as it was captured, and the message as far as it is one."""
+    """What is wrong with a captured message, and the message if it can be read."""
     if record.message is None:
         return (TRUNCATED if record.text is not None else METADATA), None
     try:
@@ -347,20 +358,19 @@ def _message_of(record: Record) -> tuple[str | None, Message | None]:
     return (REDACTED if record.redacted else None), message
 
 
-def _split(params: Raw | None) -> tuple[Fields, Fields]:
-    fields = _fields(params)
-    return fields, _fields(fields.pop(META, None))
+def _split_meta(params: Raw | None) -> tuple[Fields, Fields]:
+    fields = fields_of(params)
+    return fields, fields_of(fields.pop(META, None))
 
 
-def _fields(raw: Raw | None) -> Fields:
+def fields_of(raw: Raw | None) -> Fields:
+    """Its members; none for what is no object."""
     try:
         return decode_fields(raw)
     except ValueError:
         return {}
 
 
-def _moment(record: Record) -> float:
-    try:
-        return datetime.fromisoformat(record.time).timestamp()
-    except ValueError:
-        return record.at
+def _seconds_of(record: Record) -> float:
+    seconds = seconds_of(record)
+    return seconds if seconds is not None else record.at

@@ -2,7 +2,7 @@
 
 HAR: one entry for each request on each leg with its answer, and one for each other message, so nothing is
 left out. What HAR has no words for is in members that begin with `_`. Hosts are names that can be nobody's
-(RFC 6761). Source: "HTTP Archive (HAR) format" of the W3C Web Performance group, version 1.2.
+(RFC 6761). Source: "HTTP BatchObserver (HAR) format" of the W3C Web Performance group, version 1.2.
 
 CSV: RFC 4180, a row for each message, without bodies. Text that a spreadsheet would take for a formula has a
 `'` in front.

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from mcpmux.errors import McpmuxError
 from mcpmux.mux.glob import Glob
-from mcpmux.traffic.reading.summary import BAD_HTTP, WORDS, Summary, statuses_of
+from mcpmux.traffic.reading.summary import BAD_HTTP, WORDS, ExchangeSummary, statuses_of
 from mcpmux.traffic.record import Record
 
 OPERATORS = ("!=", "!~", ">=", "<=", "=", "~", ">", "<")
 """Longer ones first."""
 
-TEXT_LIMIT = 10_000  # characters; nobody types more
+TEXT_LIMIT = 10_000  # characters
 
 _HEAD = re.compile(r"(?P<not>!?)(?P<key>[^\s=~<>!|\"*]*)(?P<op>==|!=|!~|>=|<=|=|~|>|<)?")
 _BARE = re.compile(r"[^\s\"|*]+")
@@ -74,7 +74,7 @@ def print_terms(terms: tuple[Term, ...]) -> str:
 
 
 def print_glob(glob: Glob) -> str:
-    """The value as it is written."""
+    """The value in the filter language."""
     if glob == ("",):
         return '""'
     return "*".join(map(_print_piece, glob))
@@ -162,7 +162,7 @@ def _read_value(text: str, at: int) -> tuple[Glob, int]:
 # `KEYS` is the table that `--help` shows. Values are read once; times are relative to a `now` that is
 # handed in.
 
-Subject: TypeAlias = Record | Summary
+Subject: TypeAlias = Record | ExchangeSummary
 
 ORDERED = frozenset({">", ">=", "<", "<="})
 TIME_LENGTH = len("2026-11-21T12:00:00.000000")
@@ -179,7 +179,7 @@ _DAYS = {"now": None, "today": 0, "yesterday": 1}
 
 
 class Unreadable(ValueError):
-    """A value that its key cannot have; says what is expected."""
+    """A value that its key cannot have; the text says what is expected."""
 
 
 class Sort(NamedTuple):
@@ -338,7 +338,7 @@ NAMES: Mapping[str, Key] = {**KEYS} | {alias: key for key in _TABLE for alias in
 """Keys by their names and their other names."""
 
 
-# What somebody may have meant by a word that is no term of a filter. Pure.
+# Hints for words that are no terms of a filter. Pure.
 
 OTHER_NAMES: Mapping[str, str] = {
     "tool": "name",
@@ -366,7 +366,7 @@ _NUMBER = re.compile(r"#(\d{1,15})", re.ASCII)
 
 
 def hint_for(word: str) -> str | None:
-    """What to write in place of a word without an operator; None when nobody knows."""
+    """What to write in place of a word without an operator; None when there is no hint."""
     lowered = word.lower()
     if lowered in _CONNECTIVES:
         return _CONNECTIVES[lowered].format(word)

@@ -32,7 +32,7 @@ from mcpmux.traffic.reading.filter_language import (
     print_terms,
     split_terms,
 )
-from mcpmux.traffic.reading.summary import Summary
+from mcpmux.traffic.reading.summary import ExchangeSummary
 from mcpmux.traffic.record import Record
 
 Test: TypeAlias = Callable[[Subject], bool]
@@ -42,11 +42,11 @@ _decoder = msgspec.json.Decoder()
 
 
 class Filter:
-    """All terms must hold. `watches`: the terms on bodies, for a Summarizer that judges exchanges."""
+    """All terms must hold. `body_tests`: the terms on bodies, for a Summarizer that judges exchanges."""
 
-    def __init__(self, terms: tuple[Term, ...], tests: Sequence[Test], watches: Sequence[Test]) -> None:
+    def __init__(self, terms: tuple[Term, ...], tests: Sequence[Test], body_tests: Sequence[Test]) -> None:
         self.terms = terms
-        self.watches = tuple(watches)
+        self.body_tests = tuple(body_tests)
         self._tests = tuple(tests)
 
     def __repr__(self) -> str:
@@ -71,20 +71,20 @@ def parse_filter(text: str, now: datetime) -> Filter:
     """
     terms: list[Term] = []
     tests: list[Test] = []
-    watches: list[Test] = []
+    body_tests: list[Test] = []
     for placed in split_terms(text):
         key = _key_of(placed, text)
         placed = _plain_flag(key, placed)
         term = placed.term._replace(key=key.name)
         _check(key, placed, text)
         if key.sort == "body":
-            test = _heard(_body_test(term), len(watches))
-            watches.append(_body_test(term))
+            test = _body_test_of(_body_test(term), len(body_tests))
+            body_tests.append(_body_test(term))
         else:
             test = _test_of(key, placed, text, now)
         terms.append(term)
         tests.append(_opposite(test) if term.opposite else test)
-    return Filter(tuple(terms), tests, watches)
+    return Filter(tuple(terms), tests, body_tests)
 
 
 def _key_of(placed: Placed, text: str) -> Key:
@@ -218,8 +218,10 @@ def _opposite(test: Test) -> Test:
     return lambda subject: not test(subject)
 
 
-def _heard(test: Test, number: int) -> Test:
-    return lambda subject: number in subject.heard if isinstance(subject, Summary) else test(subject)
+def _body_test_of(test: Test, number: int) -> Test:
+    return lambda subject: (
+        number in subject.passed_tests if isinstance(subject, ExchangeSummary) else test(subject)
+    )
 
 
 def _body_test(term: Term) -> Test:
@@ -229,14 +231,14 @@ def _body_test(term: Term) -> Test:
     def test(record: Subject) -> bool:
         if not isinstance(record, Record) or (record.message is None and record.text is None):
             return False
-        said = any(is_inside(glob, body.casefold()) for body in body_texts(record) for glob in globs)
-        return said is wanted
+        found = any(is_inside(glob, body.casefold()) for body in body_texts(record) for glob in globs)
+        return found is wanted
 
     return test
 
 
 def body_texts(record: Record) -> list[str]:
-    """The body as it was on the wire and, when there are escapes in it, all text in it without them."""
+    """The body as on the wire and, when there are escapes in it, all its text without them."""
     if record.message is None:
         return [record.text] if record.text is not None else []
     wire = bytes(record.message).decode("utf-8", "replace")

@@ -1,8 +1,8 @@
-"""Capture files as they grow: what is appended, in files that rotate, are compressed and go away.
+"""Follows capture files that grow, rotate, are compressed and go away.
 
 All that is being written is followed at once, so several mcpmux may write into one folder. A file that was
-rotated and compressed between two looks is read from its compressed copy. Blocks, never for long: whoever
-waits between two looks is somebody else.
+rotated and compressed between two looks is read from its compressed copy. Blocks, never for long: the caller
+waits between two looks.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _GZIP = ".gz"
 _MAGIC = b"\x1f\x8b"
 
 
-class _Growing:
+class _GrowingFile:
     """One file that grows. What stands behind its last newline waits for the rest."""
 
     def __init__(self, path: Path, stream: IO[bytes], on_bad: OnBad) -> None:
         self.path = path
         self._stream = stream
         self._on_bad = on_bad
-        self._begun: list[bytes] = []
+        self._partial_line: list[bytes] = []
 
     def __repr__(self) -> str:
-        return f"<_Growing {self.path}>"
+        return f"<_GrowingFile {self.path}>"
 
     def skip_to(self, position: int) -> None:
         """Go on at the first line that begins at or behind the position."""
@@ -42,7 +42,7 @@ class _Growing:
             self._stream.readline()
 
     def skip_all(self) -> None:
-        """Go on behind what is there, with the line that is being written."""
+        """Go on with the line that is being written."""
         size = self._stream.seek(0, os.SEEK_END)
         start = self._stream.seek(max(0, size - LOOK_BACK_BYTES))
         self._stream.seek(start + self._stream.read(size - start).rfind(b"\n") + 1)
@@ -52,10 +52,10 @@ class _Growing:
         while data := self._stream.read(CHUNK_BYTES):
             lines = data.split(b"\n")
             if len(lines) == 1:
-                self._begun += lines
+                self._partial_line += lines
                 continue
-            lines[0] = b"".join(self._begun) + lines[0]
-            self._begun = [lines.pop()]
+            lines[0] = b"".join(self._partial_line) + lines[0]
+            self._partial_line = [lines.pop()]
             records = [record for line in lines if (record := self._decode(line)) is not None]
             if records:
                 return records
@@ -82,7 +82,7 @@ class Follower:
         """Raises OSError when a path cannot be read."""
         self._folders = [path for path in paths if path.is_dir()]
         self._on_bad = on_bad
-        self._growing: dict[Path, _Growing] = {}
+        self._growing: dict[Path, _GrowingFile] = {}
         self._known: set[Path] = set()
         self._start = expand_paths(paths)
         for path in self._start:
@@ -121,7 +121,7 @@ class Follower:
             yield from self._end_of(path)
 
     def skip(self) -> None:
-        """Leave out what is there."""
+        """Leave out all that is there already."""
         for growing in self._growing.values():
             growing.skip_all()
 
@@ -145,10 +145,10 @@ class Follower:
             if not new and not path.exists():
                 self._growing.pop(path).close()
         if idle:  # or else the rest of a file that is complete comes first
-            found += self._look_around()
+            found += self._read_new_files()
         return found
 
-    def _look_around(self) -> list[Record]:
+    def _read_new_files(self) -> list[Record]:
         """The beginning of what is new in the folders."""
         found: list[Record] = []
         for folder in self._folders:
@@ -163,12 +163,12 @@ class Follower:
                     found += growing.read()
         return found
 
-    def _open(self, path: Path) -> _Growing:
-        return _Growing(path, path.open("rb"), self._on_bad)
+    def _open(self, path: Path) -> _GrowingFile:
+        return _GrowingFile(path, path.open("rb"), self._on_bad)
 
 
 def _is_compressed(path: Path) -> bool:
-    """By its name, or by how it begins: whoever passes a file on may call it otherwise."""
+    """By its name, or by its first bytes, as files may be renamed."""
     if path.suffix == _GZIP:
         return True
     with path.open("rb") as file:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 
+from attrs import define, field
+
 from mcpmux.traffic.reading.summary import OK, is_answer, statuses_of
-from mcpmux.traffic.record import Record
+from mcpmux.traffic.record import Record, seconds_of
 
 # Percentiles of any number of values in bounded memory. Pure.
 #
-# Values go into buckets whose bounds grow by GROWTH, so what is told is at most ERROR away from the exact
+# Values go into buckets whose bounds grow by GROWTH, so a percentile is at most ERROR away from the exact
 # answer; the least and the most are exact. Two histograms added are the histogram of all their values.
 
 GROWTH = 1.02
@@ -123,9 +124,9 @@ class Timeline:
     def __repr__(self) -> str:
         return f"<Timeline of {len(self._slots)} slots of {self.width} s>"
 
-    def add(self, moment: float, failed: bool) -> None:
-        """Something happened at `moment`, seconds since 1970."""
-        place = int(moment // self.width)
+    def add(self, at: float, failed: bool) -> None:
+        """Something happened at `at`, seconds since 1970."""
+        place = int(at // self.width)
         slot = self._slots.get(place)
         if slot is None:
             self._slots[place] = [1, int(failed)]
@@ -158,30 +159,21 @@ CLIENTS = "(clients)"
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
+@define(eq=False, repr=False)
 class Group:
     """What passed of one method on one leg. `upstream` is CLIENTS on that of the clients."""
 
-    __slots__ = (
-        "answers",
-        "asked_bytes",
-        "bytes",
-        "errors",
-        "http_errors",
-        "latency",
-        "method",
-        "notifications",
-        "requests",
-        "tool_errors",
-        "upstream",
-    )
-
-    def __init__(self, upstream: str, method: str) -> None:
-        self.upstream = upstream
-        self.method = method
-        self.requests = self.answers = self.notifications = 0
-        self.errors = self.tool_errors = self.http_errors = 0
-        self.asked_bytes = self.bytes = 0
-        self.latency = Histogram()
+    upstream: str
+    method: str
+    requests: int = 0
+    answers: int = 0
+    notifications: int = 0
+    errors: int = 0
+    tool_errors: int = 0
+    http_errors: int = 0
+    asked_bytes: int = 0
+    bytes: int = 0
+    latency: Histogram = field(factory=Histogram)
 
     def __repr__(self) -> str:
         return f"<Group {self.upstream} {self.method} {self.answers}>"
@@ -207,7 +199,7 @@ class Group:
         return self.failures / self.answers if self.answers else None
 
     def add(self, record: Record) -> bool:
-        """Count a message; whether it tells of a failure."""
+        """Count a message; whether it is a failure."""
         if record.kind == "request":
             self.requests += 1
             self.asked_bytes += record.size
@@ -249,13 +241,18 @@ class Group:
         }
 
 
-def latency_json(latency: Histogram) -> dict[str, float | int] | None:
+def latency_json(latency: Histogram) -> dict[str, float | int | None] | None:
     """Percentiles in milliseconds, or None for none."""
     if not latency.count:
         return None
-    found = {name: latency.percentile(share) or 0.0 for name, share in PERCENTILES.items()}
-    rounded = {name: round(value, 3) for name, value in found.items()}
-    return {**rounded, "max": latency.most, "mean": round(latency.total / latency.count, 3)}
+    mean = round(latency.total / latency.count, 3)
+    return {**percentiles_of(latency), "max": latency.most, "mean": mean}
+
+
+def percentiles_of(latency: Histogram) -> dict[str, float | int | None]:
+    """Each of PERCENTILES, to the microsecond; None without any values."""
+    found = {name: latency.percentile(share) for name, share in PERCENTILES.items()}
+    return {name: None if value is None else round(value, 3) for name, value in found.items()}
 
 
 class Stats:
@@ -336,9 +333,8 @@ class Stats:
         return group
 
     def _note(self, record: Record, failed: bool) -> None:
-        try:
-            moment = datetime.fromisoformat(record.time).timestamp()
-        except ValueError:  # somebody else's file
+        at = seconds_of(record)
+        if at is None:
             return
         timeline = self._asked if record.leg == "client" else self._forwarded
-        timeline.add(moment, failed)
+        timeline.add(at, failed)

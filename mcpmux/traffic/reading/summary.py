@@ -3,7 +3,7 @@
     a client's request              begins a summary
     any message of the exchange     adds its upstream, target, sizes
     the answer to the client        ends it: `add` returns it
-    its client takes it back        ends it, too; what comes later is not told
+    its client takes it back        ends it, too; later messages are not counted
     it is given up at all upstreams and not answered within GRACE seconds: its client has gone (over HTTP a
                                     request of 2026-07-28 is taken back by closing its stream), so ends it
     a reading that is over          `rest` returns those that have no answer
@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
+from attrs import define, field
 
 from mcpmux.protocol import method as m
-from mcpmux.traffic.record import Record
+from mcpmux.traffic.record import ANSWERS, Record
 
-# How a message says that things went. Pure.
+# The status of a message. Pure.
 #
 # | status | of |
 # | --- | --- |
@@ -42,7 +43,6 @@ CANCELLED, OPEN = "cancelled", "open"
 BAD_HTTP = 400
 
 WORDS = (OK, ERROR, TOOL_ERROR, INVALID, CANCELLED, OPEN)
-ANSWERS = frozenset({"result", "error"})
 
 
 _KNOWN: dict[tuple[str, int | None], tuple[str, ...]] = {
@@ -56,7 +56,7 @@ _KNOWN: dict[tuple[str, int | None], tuple[str, ...]] = {
 
 
 def statuses_of(record: Record) -> tuple[str, ...]:
-    """The words of the table for a message; the first says most."""
+    """The words of the table for a message, the most important first."""
     if record.failed:
         return (TOOL_ERROR, *http_words(record.status))
     status = record.status if record.status is not None and record.status >= BAD_HTTP else None
@@ -68,7 +68,7 @@ def statuses_of(record: Record) -> tuple[str, ...]:
 
 
 def http_words(status: int | None) -> tuple[str, ...]:
-    """The words for an HTTP status that says that something is wrong."""
+    """The words for an HTTP status of 400 or more."""
     if status is None or status < BAD_HTTP:
         return ()
     return (f"http-{status}", f"http-{status // 100}xx")
@@ -81,81 +81,71 @@ def is_answer(record: Record) -> bool:
 
 OPEN_LIMIT = 20_000  # exchanges; some 20 MB
 GRACE = 1.0  # seconds; an upstream that took too long is given up, too, and then the client is answered
-VALUES_LIMIT = 16  # different upstreams or targets of one exchange that are told
+VALUES_LIMIT = 16  # different upstreams or targets of one exchange that are kept
 
 T = TypeVar("T")
+Test: TypeAlias = Callable[[Record], bool]
 
 
-class Summary:
+@define(eq=False, repr=False, kw_only=True)
+class ExchangeSummary:
     """One exchange. Members are named like those of Record; tuples hold the values of both legs.
 
-    `size` is of the client's request, `answer_size` of what it got, `messages` how many were seen. `heard`:
-    which of the Summarizer's watches said yes to one of its messages.
+    `size` is of the client's request, `answer_size` of what it got, `messages` how many there were.
+    `passed_tests`: which of the Summarizer's body tests one of its messages has passed.
     """
 
-    __slots__ = (
-        "_asked",
-        "_withdrawn",
-        "answer_size",
-        "at",
-        "client",
-        "code",
-        "direction",
-        "exchange",
-        "failed",
-        "heard",
-        "id",
-        "kind",
-        "leg",
-        "messages",
-        "method",
-        "ms",
-        "own",
-        "peer",
-        "redacted",
-        "revision",
-        "run",
-        "seq",
-        "session",
-        "size",
-        "status",
-        "statuses",
-        "target",
-        "time",
-        "transport",
-        "upstream",
-        "withdrawn_at",
-    )
+    run: str
+    seq: int
+    exchange: int | None
+    time: str
+    at: float
+    method: str | None
+    id: int | str | None
+    size: int
+    kind: str = "exchange"
+    own: bool = False
+    client: str | None = None
+    session: str | None = None
+    revision: str | None = None
+    leg: tuple[str, ...] = ()
+    direction: tuple[str, ...] = ()
+    peer: tuple[str, ...] = ()
+    transport: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    upstream: tuple[str, ...] = ()
+    code: int | None = None
+    status: int | None = None
+    failed: bool | None = None
+    redacted: int | None = None
+    ms: float | None = None
+    answer_size: int | None = None
+    messages: int = 0
+    statuses: tuple[str, ...] = (OPEN,)
+    passed_tests: frozenset[int] = frozenset()
+    withdrawn_at: float = 0.0
+    _unanswered: set[tuple[object, object]] = field(factory=set)
+    _withdrawn: int = 0
 
-    def __init__(self, asked: Record) -> None:
-        self.kind = "exchange"
-        self.own = False
-        self.run, self.seq, self.exchange = asked.run, asked.seq, asked.exchange
-        self.time, self.at, self.method, self.id = asked.time, asked.at, asked.method, asked.id
-        self.client, self.session, self.revision = asked.client, asked.session, asked.revision
-        self.leg: tuple[str, ...] = ("client",)
-        self.direction: tuple[str, ...] = ()
-        self.peer: tuple[str, ...] = ()
-        self.transport: tuple[str, ...] = ()
-        self.target: tuple[str, ...] = ()
-        self.upstream: tuple[str, ...] = ()
-        self.code: int | None = None
-        self.status: int | None = None
-        self.failed: bool | None = None
-        self.redacted: int | None = None
-        self.ms: float | None = None
-        self.size = asked.size
-        self.answer_size: int | None = None
-        self.messages = 0
-        self.statuses: tuple[str, ...] = (OPEN,)
-        self.heard: frozenset[int] = frozenset()
-        self.withdrawn_at = 0.0
-        self._asked: set[tuple[object, object]] = set()  # what upstreams have not answered
-        self._withdrawn = 0
-        self.add(asked)
+    @classmethod
+    def begin(cls, asked: Record) -> ExchangeSummary:
+        """One that begins with a client's request."""
+        summary = cls(
+            run=asked.run,
+            seq=asked.seq,
+            exchange=asked.exchange,
+            time=asked.time,
+            at=asked.at,
+            method=asked.method,
+            id=asked.id,
+            size=asked.size,
+            session=asked.session,
+        )
+        summary.add(asked)
+        return summary
 
     def __repr__(self) -> str:
-        return f"<Summary {self.exchange} {self.method} {self.statuses}>"
+        return f"<ExchangeSummary {self.exchange} {self.method} {self.statuses}>"
 
     def add(self, record: Record) -> None:
         """One more of its messages."""
@@ -173,7 +163,6 @@ class Summary:
             self.client = record.client
         if record.leg == "client" and self.revision is None:
             self.revision = record.revision
-
         if record.leg == "upstream":
             self._follow(record)
 
@@ -184,14 +173,21 @@ class Summary:
                 self.withdrawn_at = record.at
         elif record.kind == "request":
             if record.direction == "out":
-                self._asked.add((record.peer, record.id))
+                self._unanswered.add((record.peer, record.id))
         elif is_answer(record) and record.direction == "in":
-            self._asked.discard((record.peer, record.id))
+            self._unanswered.discard((record.peer, record.id))
 
     @property
     def given_up(self) -> bool:
         """Whether mcpmux waits for no upstream any more, as it has taken back what is not answered."""
-        return 0 < self._withdrawn >= len(self._asked) and self.method != m.LISTEN
+        return 0 < self._withdrawn >= len(self._unanswered) and self.method != m.LISTEN
+
+    def run_tests(self, body_tests: Sequence[Test], record: Record) -> None:
+        """Look which of the tests that have not passed yet one of its messages passes."""
+        passed = self.passed_tests
+        self.passed_tests |= {
+            number for number, test in enumerate(body_tests) if number not in passed and test(record)
+        }
 
     def end(self, answer: Record) -> None:
         """What the client got."""
@@ -208,17 +204,17 @@ def _with(values: tuple[T, ...], value: T | None) -> tuple[T, ...]:
 
 
 class Summarizer:
-    """See the module. `watches` are asked about every message of an exchange, until they say yes."""
+    """See the module. `body_tests` are made of every message of an exchange, until one passes."""
 
-    def __init__(self, watches: Sequence[Callable[[Record], bool]] = ()) -> None:
-        self._watches = tuple(watches)
-        self._open: OrderedDict[tuple[str, int], Summary] = OrderedDict()
-        self._fading: dict[tuple[str, int], Summary] = {}  # perhaps given up
+    def __init__(self, body_tests: Sequence[Test] = ()) -> None:
+        self._body_tests = tuple(body_tests)
+        self._open: OrderedDict[tuple[str, int], ExchangeSummary] = OrderedDict()
+        self._fading: dict[tuple[str, int], ExchangeSummary] = {}  # perhaps given up
 
     def __repr__(self) -> str:
         return f"<Summarizer {len(self._open)} open>"
 
-    def add(self, record: Record) -> Iterator[Summary]:
+    def add(self, record: Record) -> Iterator[ExchangeSummary]:
         """The exchanges that are over with this message."""
         if self._fading:
             yield from self._given_up(record)
@@ -229,7 +225,7 @@ class Summarizer:
         if known is None:
             if not _begins(record):
                 return
-            known = self._open[key] = Summary(record)
+            known = self._open[key] = ExchangeSummary.begin(record)
         elif _ends(record):
             known.end(record)
             del self._open[key]
@@ -240,14 +236,14 @@ class Summarizer:
                 del self._open[key]
             elif record.method == m.CANCELLED and record.direction == "out":
                 self._fading[key] = known
-        if self._watches:
-            self._listen(known, record)
+        if self._body_tests:
+            known.run_tests(self._body_tests, record)
         if key not in self._open:
             yield known
         elif len(self._open) > OPEN_LIMIT:
             yield self._open.popitem(last=False)[1]
 
-    def rest(self) -> list[Summary]:
+    def rest(self) -> list[ExchangeSummary]:
         """The exchanges without an answer, oldest first; they are forgotten."""
         left = list(self._open.values())
         self._open.clear()
@@ -257,7 +253,7 @@ class Summarizer:
                 each.statuses = (CANCELLED,)
         return left
 
-    def _given_up(self, record: Record) -> Iterator[Summary]:
+    def _given_up(self, record: Record) -> Iterator[ExchangeSummary]:
         """Those that had their time to be answered, the first ones first."""
         for key, known in list(self._fading.items()):
             if known.run != record.run or record.at - known.withdrawn_at <= GRACE:
@@ -267,15 +263,6 @@ class Summarizer:
                 known.statuses = (CANCELLED,)
                 del self._open[key]
                 yield known
-
-    def _listen(self, known: Summary, record: Record) -> None:
-        heard = {
-            number
-            for number, watch in enumerate(self._watches)
-            if number not in known.heard and watch(record)
-        }
-        if heard:
-            known.heard |= heard
 
 
 def _begins(record: Record) -> bool:
@@ -289,7 +276,7 @@ def _ends(record: Record) -> bool:
 
 # Requests and their answers on one leg, put together from single messages. Pure; memory is bounded.
 #
-# Answers do not say what they are about; the request does. So an answer gets its request's `target`.
+# Answers have no target of their own: they get that of their request.
 
 
 _Key: TypeAlias = tuple[str, str | None, str | None, str | None, int | str | None]
@@ -304,32 +291,25 @@ class Pair(NamedTuple):
     answer: Record | None
 
 
-class _Open(OrderedDict[_Key, Record]):
-    """The requests that wait, oldest first."""
-
-    def ask(self, request: Record) -> list[Record]:
-        """Those that will have no answer any more: one with the same id, or the oldest of too many."""
-        key = (request.run, request.leg, request.peer, request.direction, request.id)
-        given_up = [known] if (known := self.pop(key, None)) is not None else []
-        self[key] = request
-        if len(self) > OPEN_LIMIT:
-            given_up.append(self.popitem(last=False)[1])
-        return given_up
-
-    def answer(self, answer: Record) -> Record | None:
-        """The request that is answered."""
-        way = _OTHER_WAY.get(answer.direction or "")
-        return self.pop((answer.run, answer.leg, answer.peer, way, answer.id), None)
+def _request_key(record: Record) -> _Key:
+    """Of a request, and of what answers it."""
+    direction = record.direction if record.kind == "request" else _OTHER_WAY.get(record.direction or "")
+    return record.run, record.leg, record.peer, direction, record.id
 
 
 def pair_up(records: Iterable[Record]) -> Iterator[Pair]:
     """Every message once, requests with their answers; in the order in which pairs become complete."""
-    waiting = _Open()
+    waiting: OrderedDict[_Key, Record] = OrderedDict()
     for record in records:
+        key = _request_key(record)
         if record.kind == "request":
-            yield from (Pair(given_up, None) for given_up in waiting.ask(record))
-        elif is_answer(record) and (request := waiting.answer(record)) is not None:
-            yield Pair(request, record)
+            if key in waiting:  # the id was used again
+                yield Pair(waiting.pop(key), None)
+            waiting[key] = record
+            if len(waiting) > OPEN_LIMIT:
+                yield Pair(waiting.popitem(last=False)[1], None)
+        elif is_answer(record) and key in waiting:
+            yield Pair(waiting.pop(key), record)
         elif record.kind != "start":
             yield Pair(record, None)
     yield from (Pair(request, None) for request in waiting.values())
@@ -348,22 +328,24 @@ class Targets:
         """The same message; an answer with its request's target."""
         if record.kind == "request":
             if record.target is not None:
-                self._known[record.run, record.leg, record.peer, record.direction, record.id] = record.target
+                self._known[_request_key(record)] = record.target
                 if len(self._known) > OPEN_LIMIT:
                     self._known.popitem(last=False)
         elif is_answer(record) and record.target is None:
-            way = _OTHER_WAY.get(record.direction or "")
-            target = self._known.pop((record.run, record.leg, record.peer, way, record.id), None)
+            target = self._known.pop(_request_key(record), None)
             if target is not None:
                 return msgspec.structs.replace(record, target=target)
         return record
 
 
-# What mcpmux made of the messages of an exchange: which went out for which that had come in. Pure.
+# Which message of an exchange went out for which that came in. Pure.
 #
-# a client's request      and the requests to upstreams with the same method upstreams' answers      and the
-# answer to the client an upstream's question  and that to the client; the client's answer and that to the
-# upstream notifications           one by one
+# | came in | went out |
+# | --- | --- |
+# | a client's request | requests to upstreams with the same method |
+# | answers of upstreams | the answer to the client |
+# | an upstream's question, the client's answer | the same on the other leg |
+# | notifications | the same, one by one |
 
 
 class Passage(NamedTuple):
@@ -384,11 +366,11 @@ def passages(records: Sequence[Record]) -> list[Passage]:
             before = [each for each in arrived if _fits(each, record)]
             if record.kind == "notification":
                 before = before[:1]
-            if before and record.kind != "request":
+            elif record.kind == "request":
+                before = before[-1:]  # more may go out for it
+            if record.kind != "request":
                 taken = {id(each) for each in before}
                 arrived = [each for each in arrived if id(each) not in taken]
-            if before and record.kind == "request":
-                before = before[-1:]
             if before:
                 found.append(Passage(tuple(before), record))
     return found

@@ -84,7 +84,7 @@ class _Frame:
         self.strict = strict
 
 
-class Walk:
+class JsonWalk:
     """One walk over one message."""
 
     def __init__(self, data: bytes, method: str | None, rules: Rules) -> None:
@@ -103,7 +103,7 @@ class Walk:
                 raise TooLong
             token = match[0]
             if self._skipped is not None:
-                self._skip(token, match.end())
+                self._skip_inside(token, match.end())
             elif token in b"{[":
                 self._open(token == b"{", match.start())
             elif token in b"]}":
@@ -113,7 +113,7 @@ class Walk:
             else:
                 self._value(token, match.start(), match.end())
         if self._skipped is not None:  # cut inside of it
-            self._put(self._skipped[0], len(self._data), marker(self._skipped[2]))
+            self._replace(self._skipped[0], len(self._data), marker(self._skipped[2]))
         while self._frames:
             self._close()
         return self._replaced()
@@ -130,18 +130,18 @@ class Walk:
                 at = end
         return b"".join([*parts, self._data[at:]])
 
-    def _put(self, start: int, end: int, text: str, count: int = 1) -> None:
+    def _replace(self, start: int, end: int, text: str, count: int = 1) -> None:
         self.count += count
         self._spans.append(Span(start, end, json.dumps(text).encode()))
 
-    def _skip(self, token: bytes, end: int) -> None:
+    def _skip_inside(self, token: bytes, end: int) -> None:
         """Inside of something that is replaced as a whole."""
         assert self._skipped is not None
         start, depth, label = self._skipped
         depth += (token in b"{[") - (token in b"]}")
         self._skipped = (start, depth, label) if depth else None
         if not depth:
-            self._put(start, end, marker(label))
+            self._replace(start, end, marker(label))
 
     def _open(self, is_object: bool, start: int) -> None:
         frame = self._frames[-1] if self._frames else None
@@ -177,7 +177,7 @@ class Walk:
             return
         frame = self._frames.pop()
         if frame.named is not None and frame.value is not None:
-            self._put(*frame.value, marker(frame.named))
+            self._replace(*frame.value, marker(frame.named))
 
     def _next(self) -> None:
         if not self._frames:
@@ -203,13 +203,13 @@ class Walk:
                 label = frame.strict
         text = in_text(token) if is_text else token.decode("ascii", "replace")
         if label is not None and text and not (is_text and MARKER.fullmatch(text)):
-            self._put(start, end, marker(label))
+            self._replace(start, end, marker(label))
         elif token not in _LITERALS:
             clean, count = self._rules.clean(text)
             if count:
-                self._put(start, end, clean, count)
+                self._replace(start, end, clean, count)
         if frame is not None and is_text:
-            self._pair(frame, text, start, end)
+            self._note_pair(frame, text, start, end)
 
     def _is_schema_word(self, frame: _Frame) -> bool:
         """Whether a value in the schema of a secret stands beside a word that says what is in it."""
@@ -221,9 +221,9 @@ class Walk:
             frame.label = self._rules.label(name)
         clean, count = self._rules.clean(name)
         if count:
-            self._put(start, end, clean, count)
+            self._replace(start, end, clean, count)
 
-    def _pair(self, frame: _Frame, text: str, start: int, end: int) -> None:
+    def _note_pair(self, frame: _Frame, text: str, start: int, end: int) -> None:
         """`{"name": "Authorization", "value": …}`, `["Cookie", …]` and `["--password", …]`."""
         if frame.is_object:
             if frame.at == "value" and text and not MARKER.fullmatch(text):
@@ -238,12 +238,12 @@ class Walk:
     def _path_label(self) -> str | None:
         places = [frame.at for frame in self._frames]
         for steps, label in self._rules.paths:
-            if fits(steps, places):
+            if path_matches(steps, places):
                 return label
         return None
 
 
-def fits(steps: Sequence[Step], places: Sequence[str | int | None]) -> bool:
+def path_matches(steps: Sequence[Step], places: Sequence[str | int | None]) -> bool:
     """Whether the steps lead exactly to the place. Steps after DEEP are looked for from every depth on."""
     step = place = 0
     back_step, back_place = -1, 0

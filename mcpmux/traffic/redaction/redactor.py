@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mcpmux.config.traffic import BUILT_IN, Redaction, Step, compile_pattern, parse_path
-from mcpmux.traffic.redaction.json_walk import TooLong, Walk
+from mcpmux.traffic.redaction.json_walk import JsonWalk, TooLong
 from mcpmux.traffic.redaction.secret_patterns import (
     HINTS,
     IGNORED_BYTES,
@@ -48,7 +48,7 @@ PATTERN_SECONDS = (
     0.05  # of one of the user's patterns on one text; text that takes longer is taken for secret
 )
 NESTING = 3  # JSON in text in JSON in text …; below that the text is looked at for the looks of secrets only
-LONG = 1024  # from here on it is worth asking whether a text is nothing but base64
+LONG_BYTES = 1024  # from here on it is worth asking whether a text is nothing but base64
 
 NAMES_CACHED = 1024
 NAME_LENGTH = 256  # characters; longer ones are not remembered
@@ -90,7 +90,7 @@ class Redactor:
         self._exact = list(exact.items())
         # Whether a message has to be looked at at all; most have not. Without any of these there is no scan.
         self._is_scanned = "" not in hints and not self._patterns and not self._paths
-        # What `spares` goes by: what is found has a `"` in it at its end only, if at all.
+        # What `leaves_unchanged` goes by: what is found has a `"` in it at its end only, if at all.
         self._is_severable = not any('"' in hint[:-1] for hint in hints.union(exact.values()))
         self._scan: Scan | None = None
         self._names = lru_cache(NAMES_CACHED)(self.redact_text)
@@ -103,7 +103,7 @@ class Redactor:
 
     @property
     def current(self) -> Redactor:
-        """What goes by the rules of now; another one when they have been replaced."""
+        """The redactor with the present rules; another one once they have been replaced."""
         return self
 
     def redact(self, method: str | None, data: bytes) -> tuple[bytes, int]:
@@ -116,14 +116,16 @@ class Redactor:
             whole, cut = _CUT_URL.subn(_CUT_MARK, data)
         if self._is_scanned and not (self._scan or self._make_scan())(whole):
             return whole, cut
-        live = self._live(whole)
-        if live is None:
+        possible = self._possible_shapes(whole)
+        if possible is None:
             return whole, cut
-        clean, count = _Redaction(self._label, self._paths, live, self._patterns).message(method, whole)
+        clean, count = _MessageRedaction(self._label, self._paths, possible, self._patterns).message(
+            method, whole
+        )
         return clean, count + cut
 
-    def spares(self, messages: Sequence[bytes], joined: bytes) -> bool:
-        """Whether it is plain to see that `redact` leaves all of them as they are.
+    def leaves_unchanged(self, messages: Sequence[bytes], joined: bytes) -> bool:
+        """Whether one scan shows that `redact` would change none of them.
 
         One look at many costs less than one at each, so they are handed in `joined`, too, by whatever byte:
         what seems to be a secret and lies across two of them only makes one look too closely. What follows a
@@ -135,8 +137,8 @@ class Redactor:
             return False
         return not (self._scan or self._make_scan())(joined)
 
-    def spares_text(self, joined: str) -> bool:
-        """Whether it is plain to see that `redact_text` leaves each of the texts that are joined as it is."""
+    def leaves_text_unchanged(self, joined: str) -> bool:
+        """Whether one scan shows that `redact_text` would change none of the texts that are joined."""
         return self._is_scanned and not (self._scan or self._make_scan())(
             joined.encode("utf-8", "surrogatepass")
         )
@@ -146,10 +148,10 @@ class Redactor:
         data = text.encode("utf-8", "surrogatepass")
         if self._is_scanned and not (self._scan or self._make_scan())(data):
             return text, 0
-        live = self._live(data)
-        if live is None:
+        possible = self._possible_shapes(data)
+        if possible is None:
             return text, 0
-        return _Redaction(self._label, (), live, self._patterns).clean(text)
+        return _MessageRedaction(self._label, (), possible, self._patterns).clean(text)
 
     def redact_name(self, name: str | None) -> str | None:
         """The same for a short text that comes again and again; remembers a bounded number of them."""
@@ -164,7 +166,7 @@ class Redactor:
         self._scan = scan_for(names, [*_MASKS, *(word for word, _ in self._exact)], IGNORED_BYTES)
         return self._scan
 
-    def _live(self, data: bytes) -> tuple[Shape, ...] | None:
+    def _possible_shapes(self, data: bytes) -> tuple[Shape, ...] | None:
         """The shapes that may be in the data; None when no rule of any kind can find something in it."""
         if any(mask in data for mask in _MASKS):
             return self._shapes
@@ -173,10 +175,10 @@ class Redactor:
         found = {hint for hint, folded_hint in self._hints if folded.find(folded_hint) >= 0}
         if data.translate(_RUNS).find(_RUN) >= 0:
             found.update(hint for exact_hint, hint in self._exact if data.find(exact_hint) >= 0)
-        live = tuple(shape for shape in self._shapes if not found.isdisjoint(shape.hints + shape.exact))
-        if live or self._patterns or not found.isdisjoint(self._name_hints):
-            return live
-        return live if any(hint in data for hint in self._path_hints) else None
+        possible = tuple(shape for shape in self._shapes if not found.isdisjoint(shape.hints + shape.exact))
+        if possible or self._patterns or not found.isdisjoint(self._name_hints):
+            return possible
+        return possible if any(hint in data for hint in self._path_hints) else None
 
 
 def _hint_of(steps: Sequence[Step]) -> bytes:
@@ -185,20 +187,20 @@ def _hint_of(steps: Sequence[Step]) -> bytes:
     return names[-1].encode("utf-8", "surrogatepass") if names and names[-1].isalnum() else b""
 
 
-class _Redaction:
+class _MessageRedaction:
     """The rules for one message, as the walk wants them."""
 
     def __init__(
         self,
         label: Label,
         paths: Sequence[tuple[tuple[Step, ...], str]],
-        live: tuple[Shape, ...],
+        possible: tuple[Shape, ...],
         patterns: Sequence[tuple[str, regex.Pattern[str]]],
         nesting: int = 0,
     ) -> None:
         self.label = label
         self.paths = paths
-        self._live = live
+        self._possible_shapes = possible
         self._patterns = patterns
         self._nesting = nesting
 
@@ -207,14 +209,14 @@ class _Redaction:
         sound = _is_json(data)
         total = 0
         if sound or data.lstrip()[:1] in (b"{", b"["):
-            walk = Walk(data, method, self)
+            walk = JsonWalk(data, method, self)
             try:
                 data, total = walk.run(), walk.count
             except TooLong:
                 return json.dumps(TOO_LONG).encode(), 1
         if sound:
             return data, total
-        text, count = self._looks(data.replace(b"\x00", b"").decode("utf-8", "replace"))
+        text, count = self._redact_plain(data.replace(b"\x00", b"").decode("utf-8", "replace"))
         return (text.encode("utf-8", "replace") if count else data), total + count
 
     def clean(self, text: str) -> tuple[str, int]:
@@ -222,15 +224,21 @@ class _Redaction:
         if self._nesting < NESTING and text.lstrip()[:1] in ("{", "["):
             data = text.encode("utf-8", "surrogatepass")
             if _is_json(data):
-                inner = _Redaction(self.label, (), self._live, self._patterns, self._nesting + 1)
+                inner = _MessageRedaction(
+                    self.label, (), self._possible_shapes, self._patterns, self._nesting + 1
+                )
                 found, count = inner.message(None, data)
                 return (found.decode("utf-8", "surrogatepass"), count) if count else (text, 0)
-        return self._looks(text)
+        return self._redact_plain(text)
 
-    def _looks(self, text: str) -> tuple[str, int]:
+    def _redact_plain(self, text: str) -> tuple[str, int]:
         count = 0
-        if self._live and len(text) >= SHORTEST and not (len(text) >= LONG and _is_base64(text)):
-            text, count = replace_shapes(text, self._live)
+        if (
+            self._possible_shapes
+            and len(text) >= SHORTEST
+            and not (len(text) >= LONG_BYTES and _is_base64(text))
+        ):
+            text, count = replace_shapes(text, self._possible_shapes)
         for name, pattern in self._patterns:
             try:
                 text, found = pattern.subn(marker(name), text, timeout=PATTERN_SECONDS)
@@ -270,7 +278,7 @@ def _is_odd_json(data: bytes) -> bool:
 
 
 class ReplaceableRedactor(Redactor):
-    """Made once, handed to everybody, who need not know."""
+    """Made once and shared; its users need not know that the rules change."""
 
     def __init__(self, rules: Redaction | None = None) -> None:
         self._rules = rules or Redaction()
@@ -280,7 +288,7 @@ class ReplaceableRedactor(Redactor):
         return repr(self._now)
 
     def adopt(self, rules: Redaction) -> None:
-        """Go by these rules from the next message on."""
+        """Use these rules from the next message on."""
         if rules != self._rules:
             self._rules, self._now = rules, Redactor(rules)
 
@@ -293,13 +301,13 @@ class ReplaceableRedactor(Redactor):
         """See Redactor."""
         return self._now.redact(method, data)
 
-    def spares(self, messages: Sequence[bytes], joined: bytes) -> bool:
+    def leaves_unchanged(self, messages: Sequence[bytes], joined: bytes) -> bool:
         """See Redactor."""
-        return self._now.spares(messages, joined)
+        return self._now.leaves_unchanged(messages, joined)
 
-    def spares_text(self, joined: str) -> bool:
+    def leaves_text_unchanged(self, joined: str) -> bool:
         """See Redactor."""
-        return self._now.spares_text(joined)
+        return self._now.leaves_text_unchanged(joined)
 
     def redact_text(self, text: str) -> tuple[str, int]:
         """See Redactor."""

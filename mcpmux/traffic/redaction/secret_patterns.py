@@ -73,7 +73,7 @@ def _assignment(words: str, value: str) -> str:
 
 
 def _element(words: str) -> str:
-    """`<word>value</word>`, of XML and the like. Without an end tag the word only tells what to put there.
+    """`<word>value</word>`, of XML and the like. Without an end tag the word is only a placeholder.
 
     Where the text ends the end tag may have been cut off.
     """
@@ -110,16 +110,8 @@ BUILT_IN: tuple[Shape, ...] = (
         r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[^-]|-(?!----))*+"
         r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?",
     ),
-    _shape(
-        "authorization",
-        ["auth"],
-        _assignment(r"authorization", _LINE),
-    ),
-    _shape(
-        "cookie",
-        ["cookie"],
-        _assignment(r"cookie", _LINE),
-    ),
+    _shape("authorization", ["auth"], _assignment(r"authorization", _LINE)),
+    _shape("cookie", ["cookie"], _assignment(r"cookie", _LINE)),
     _shape(
         "authorization",
         ["bearer", "basic"],
@@ -127,31 +119,19 @@ BUILT_IN: tuple[Shape, ...] = (
         r"(?=[A-Za-z0-9._~+/-]{0,200}[0-9._~+/=-]|[A-Za-z]{0,200}[a-z][A-Z]|[A-Za-z]{24})"
         r"[A-Za-z0-9._~+/-]{8,}+=*+",
     ),
-    _shape(
-        "url-userinfo",
-        ["@"],
-        r"(?P<kept>:(?:\\{0,2}/){2})(?!\[redacted: )[^\s/?#\"'<>\\]{1,1024}(?=@)",
-    ),
+    _shape("url-userinfo", ["@"], r"(?P<kept>:(?:\\{0,2}/){2})(?!\[redacted: )[^\s/?#\"'<>\\]{1,1024}(?=@)"),
     _shape(
         "url-token",
         ["token", "secret", "pass", "key", "sig", "credential", "auth", "code=", "pwd"],
         rf"(?i:(?P<kept>[?&#;](?:{_QUERY_NAMES})=)(?!\[redacted: )[^\s&#\"'<>\\]++)",
     ),
-    _shape(
-        "password",
-        ["pass"],
-        _assignment(r"passw(?:or)?d|passphrase|passcode", _WORD),
-    ),
+    _shape("password", ["pass"], _assignment(r"passw(?:or)?d|passphrase|passcode", _WORD)),
     _shape("password", ["pass"], _element(r"passw(?:or)?d|passphrase|passcode")),
     _shape("secret", ["secret", "credential"], _element(r"secret|credentials?")),
     _shape("api-key", ["key"], _element(r"(?:api|access|account|secret|subscription)[-_]?key")),
     _shape("token", ["token"], _element(r"(?<!progress)token")),
     _shape("secret", ["secret", "credential"], _assignment(r"secret|credentials?", _WORD)),
-    _shape(
-        "api-key",
-        ["key"],
-        _assignment(r"(?:api|access|account|secret|subscription)[-_ ]?key", _WORD),
-    ),
+    _shape("api-key", ["key"], _assignment(r"(?:api|access|account|secret|subscription)[-_ ]?key", _WORD)),
     _shape("token", ["token"], _assignment(r"(?<!progress)token", _WORD)),
     _shape(
         "jwt",
@@ -177,16 +157,16 @@ def _own_name(name: str) -> Shape:
     return Shape(name, (hint_of(name),), (), pattern, replacement)
 
 
-def replace_shapes(text: str, live: Sequence[Shape]) -> tuple[str, int]:
+def replace_shapes(text: str, possible: Sequence[Shape]) -> tuple[str, int]:
     """The text without what the rules find, and how often they found something."""
     total = 0
-    for shape in live:
+    for shape in possible:
         text, count = shape.pattern.subn(shape.replacement, text)
         total += count
     return text, total
 
 
-# Names that say that the value beside them is a secret, and which of the built-in rules says so.
+# Names of values that are secrets, by the built-in rules.
 #
 # Case, `-`, `_`, `.`, `\` and spaces do not matter: `X-Api-Key`, `x_api_key` and `xApiKey` are one name.
 
@@ -257,7 +237,8 @@ def hint_of(name: str) -> str:
 
 
 def make_label(labels: Iterable[str], own: Iterable[str]) -> Label:
-    """What tells the rule (or the user's own name) that makes a name's value a secret; None for no secret."""
+    """Returns a function from a name to the rule (or the user's own name) that makes its value a secret, or
+    None."""
     wanted = frozenset(labels)
     mine = {fold(name): name for name in own}
 
@@ -272,9 +253,9 @@ def make_label(labels: Iterable[str], own: Iterable[str]) -> Label:
 def _built_in(folded: str, wanted: frozenset[str]) -> str | None:
     if folded.endswith(_HARMLESS):
         return None
-    for table, fits in ((_WHOLE, _is_one), (_ENDINGS, str.endswith), (_ANYWHERE, _has_one)):
+    for table, name_matches in ((_WHOLE, _is_one), (_ENDINGS, str.endswith), (_ANYWHERE, _has_one)):
         for label, words in table.items():
-            if label in wanted and fits(folded, words):
+            if label in wanted and name_matches(folded, words):
                 return label
     return None
 

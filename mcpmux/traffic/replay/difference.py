@@ -19,11 +19,11 @@ from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import ErrorReply, Reply, value_of
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.traffic.reading.dialogue import Turn
+from mcpmux.traffic.reading.dialogue import CapturedRequest
 from mcpmux.traffic.redaction.secret_patterns import MARKER
 
 NESTING = 64  # deeper values are only compared as wholes
-DIFFERENCE_LIMIT = 200  # of one answer; more say nothing new
+DIFFERENCE_LIMIT = 200  # of one answer; more would not help
 
 Path: TypeAlias = tuple[str | int, ...]
 Pattern: TypeAlias = tuple[Step, ...]
@@ -185,34 +185,34 @@ def _names_of(items: list[Any]) -> dict[tuple[str, str], int] | None:
     return names
 
 
-# Answers as they are compared: `{"result": …}` or `{"error": …}`; of a listen its acknowledgement. Pure.
+# Answers in a form to compare: `{"result": …}` or `{"error": …}`; of a listen its acknowledgement. Pure.
 
 
-def captured(turn: Turn) -> dict[str, Any] | None:
-    """The captured answer as it is compared; of a listen its acknowledgement."""
-    if turn.method == m.LISTEN and not isinstance(turn.answer, ErrorReply):
-        agreed = (said for said in turn.said if said.method == m.ACKNOWLEDGED)
-        return next((acknowledged(said.params) for said in agreed), None)
-    if isinstance(turn.answer, Reply):
-        return {"result": value_of(turn.answer.result)}
-    if isinstance(turn.answer, ErrorReply):
-        return {"error": error_value(turn.answer.as_error())}
+def captured_answer(request: CapturedRequest) -> dict[str, Any] | None:
+    """The captured answer in that form."""
+    if request.method == m.LISTEN and not isinstance(request.answer, ErrorReply):
+        agreed = (sent for sent in request.before_answer if sent.method == m.ACKNOWLEDGED)
+        return next((acknowledged(sent.params) for sent in agreed), None)
+    if isinstance(request.answer, Reply):
+        return {"result": value_of(request.answer.result)}
+    if isinstance(request.answer, ErrorReply):
+        return {"error": error_value(request.answer.as_error())}
     return None
 
 
 def acknowledged(params: Fields) -> dict[str, Any]:
-    """What a server agrees to tell a listen."""
+    """The acknowledgement of a listen in that form."""
     return {"acknowledged": value_of(params.get("notifications"))}
 
 
 def error_value(error: RpcError) -> dict[str, Any]:
-    """An error as it is compared."""
-    told: dict[str, Any] = {"code": error.code, "message": error.message}
+    """An error in that form."""
+    value: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
-        told["data"] = value_of(error.data) if isinstance(error.data, Raw) else error.data
-    return told
+        value["data"] = value_of(error.data) if isinstance(error.data, Raw) else error.data
+    return value
 
 
 def result_value(result: Fields) -> dict[str, Any]:
-    """A result as it is compared."""
+    """A result in that form."""
     return {key: value_of(value) for key, value in result.items()}

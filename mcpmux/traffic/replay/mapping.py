@@ -1,4 +1,6 @@
-"""What a run made up for its client to give back, and what stands for it in another run. Pure.
+"""What of the captured run stands for what in this one: values, and answers to questions. Pure.
+
+A server makes values up for its client to give back:
 
 | made up | given back |
 | --- | --- |
@@ -12,12 +14,15 @@ Ids of messages, progress tokens, subscriptions and sessions belong to the conne
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from typing import Any, Literal, NamedTuple
 
-from mcpmux.protocol.envelope import decode_fields, raw, text_of, value_of
+from mcpmux.protocol import method as m
+from mcpmux.protocol.envelope import Reply, decode_fields, raw, text_of, value_of
 from mcpmux.protocol.input_requests import RELATED_TASK, RESPONSES, STATE
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID
+from mcpmux.traffic.reading.dialogue import Answer, CapturedRequest, Dialogue, fields_of
 
 CURSOR = "cursor"
 
@@ -26,7 +31,7 @@ class Unmapped(Exception):
     """A request gives something back that this run did not get."""
 
 
-class Mapping:
+class ValueMapping:
     """What was made up in the captured run, and in this one."""
 
     def __init__(self) -> None:
@@ -34,7 +39,7 @@ class Mapping:
         self._wishes: dict[str, dict[str, str]] = {}
 
     def __repr__(self) -> str:
-        return f"<Mapping of {len(self._known)}>"
+        return f"<ValueMapping of {len(self._known)}>"
 
     def learn(self, method: str, params: Fields, captured: Any, now: Any) -> None:
         """The captured result of a request, and what it is now; anything but an object has nothing in it.
@@ -55,7 +60,7 @@ class Mapping:
         wishes, others = captured.get("inputRequests"), now.get("inputRequests")
         if isinstance(wishes, dict):
             names = dict(zip(wishes, others if isinstance(others, dict) else (), strict=False))
-            self._wishes[_about(method, params, captured.get(STATE))] = names
+            self._wishes[_round(method, params, captured.get(STATE))] = names
 
     def _put_task(self, captured: Any, now: Any) -> None:
         if isinstance(captured, dict):
@@ -69,7 +74,7 @@ class Mapping:
     def apply(self, method: str, params: Fields, meta: Fields, *, succeeded: bool) -> tuple[Fields, Fields]:
         """A captured request's parameters and `_meta` as this run needs them.
 
-        What the captured run did not give is left as it is if the request failed then, too (`succeeded`).
+        What the captured run did not give is left alone if the request failed then, too (`succeeded`).
         Raises Unmapped.
         """
         changed = dict(params)
@@ -78,12 +83,12 @@ class Mapping:
             if value is not None:
                 changed[key] = raw(self._find(kind, value, succeeded))
         if RESPONSES in params:
-            names = self._wishes.get(_about(method, params, text_of(params.get(STATE))), {})
-            responses = _fields(params[RESPONSES])
+            names = self._wishes.get(_round(method, params, text_of(params.get(STATE))), {})
+            responses = fields_of(params[RESPONSES])
             changed[RESPONSES] = raw({names.get(name, name): value for name, value in responses.items()})
-        task = text_of(_fields(meta.get(RELATED_TASK)).get(TASK_ID))
+        task = text_of(fields_of(meta.get(RELATED_TASK)).get(TASK_ID))
         if task is not None:
-            related = {**_fields(meta[RELATED_TASK]), TASK_ID: raw(self._find(TASK_ID, task, succeeded))}
+            related = {**fields_of(meta[RELATED_TASK]), TASK_ID: raw(self._find(TASK_ID, task, succeeded))}
             meta = {**meta, RELATED_TASK: raw(related)}
         return changed, meta
 
@@ -98,15 +103,143 @@ class Mapping:
         return now
 
 
-def _about(method: str, params: Fields, state: Any) -> str:
-    """Which round of questions it is."""
+def _round(method: str, params: Fields, state: Any) -> str:
+    """What a question and the request that answers it have in common."""
     if isinstance(state, str):
         return f"{STATE} {state}"
     return f"{method} {value_of(params.get('name'))} {value_of(params.get('uri'))}"
 
 
-def _fields(value: Raw | None) -> Fields:
-    try:
-        return decode_fields(value)
-    except ValueError:
-        return {}
+# Servers ask when they like: for roots some time after the start, for example. A modern client then gets the
+# question as the answer to its next request. So a question gets the captured answer to one of the same
+# method:
+#
+# | which | reported as |
+# | --- | --- |
+# | of the same request, or like it of no request, the first that was not used yet | nothing |
+# | of any other place, the first that was not used yet | `elsewhere` |
+# | all are used: the last one again | `again` |
+# | there is none | `new` |
+#
+# A question that has no answer is refused; in the modern era, where nobody can refuse, it gets one that gives
+# nothing away (`nothing_to_give`), so that the request ends and the server is not left waiting. A captured
+# question that does not come is reported as `missing`. None of this is a difference of results.
+
+INPUT_REQUIRED = "input_required"
+
+Kind = Literal["elsewhere", "again", "new", "missing"]
+
+KINDS: dict[Kind, str] = {
+    "elsewhere": "asked at another moment than then",
+    "again": "asked more often than then",
+    "new": "asked, and not asked then",
+    "missing": "not asked this time",
+}
+
+
+_NOTHING_TO_GIVE = {m.ROOTS_LIST: {"roots": []}, m.ELICIT: {"action": "cancel"}}
+
+
+class _UnusedAnswer(NamedTuple):
+    """A captured answer. `position`: of the request that caused the question."""
+
+    method: str
+    position: int | None
+    answer: Answer
+
+
+class Questions:
+    """The questions of one dialogue. `deviations` counts what was not as captured, by kind and method."""
+
+    def __init__(self, dialogue: Dialogue) -> None:
+        self.deviations: Counter[tuple[Kind, str]] = Counter()
+        self._unused = [_UnusedAnswer(each.method, each.during, each.answer) for each in dialogue.questions]
+        self._rounds: dict[int, int] = {}
+        self._take_rounds(dialogue)
+        self._last = {kept.method: kept.answer for kept in self._unused}
+
+    def __repr__(self) -> str:
+        return f"<Questions {len(self._unused)} to come, {sum(self.deviations.values())} otherwise>"
+
+    def _take_rounds(self, dialogue: Dialogue) -> None:
+        """Modern questions: the result that asks, and the request with the responses that follows it."""
+        asking: dict[str, tuple[int, dict[str, str]]] = {}
+        for captured in dialogue.requests():
+            asked = asking.get(_round_of(captured, captured.params)) if RESPONSES in captured.params else None
+            if asked is not None:
+                position, methods = asked
+                self._rounds[captured.position] = position
+                self._unused += [
+                    _UnusedAnswer(methods[key], position, Reply(0, raw(response)))
+                    for key, response in _members(captured.params, RESPONSES).items()
+                    if key in methods and captured.problem is None
+                ]
+            if is_asking(captured):
+                result = _result_of(captured)
+                asking[_round_of(captured, result)] = captured.position, _asked_in(result)
+
+    def asked_by(self, captured: CapturedRequest) -> int | None:
+        """The place of the request whose result asked for what this one brings, None for any other."""
+        return self._rounds.get(captured.position)
+
+    def take(self, method: str, position: int | None) -> Answer | None:
+        """The answer to a question that comes now, during the request at `position` of the capture."""
+        mine = [kept for kept in self._unused if kept.method == method]
+        found = next((kept for kept in mine if kept.position == position), None)
+        if found is None and mine:
+            found = mine[0]
+            self.deviations["elsewhere", method] += 1
+        if found is not None:
+            self._unused.remove(found)
+            return found.answer
+        self.deviations["again" if method in self._last else "new", method] += 1
+        return self._last.get(method)
+
+    def finish(self) -> None:
+        """Nothing is asked any more: what is left was not asked."""
+        self.deviations.update(("missing", kept.method) for kept in self._unused)
+        self._unused.clear()
+
+
+def nothing_to_give(method: str) -> Reply | None:
+    """The result of a client without roots and without a user; None for other methods."""
+    result = _NOTHING_TO_GIVE.get(method)
+    return None if result is None else Reply(0, raw(result))
+
+
+def is_asking(captured: CapturedRequest) -> bool:
+    """Whether the captured answer of a modern request is a question."""
+    if not captured.modern or not isinstance(captured.answer, Reply):
+        return False
+    result = value_of(captured.answer.result)
+    return isinstance(result, dict) and result.get("resultType") == INPUT_REQUIRED
+
+
+def asked_then(captured: CapturedRequest) -> frozenset[str]:
+    """The methods that the captured answer of a modern request asks for."""
+    return frozenset(_asked_in(_result_of(captured)).values()) if is_asking(captured) else frozenset()
+
+
+def _result_of(captured: CapturedRequest) -> Fields:
+    assert isinstance(captured.answer, Reply)
+    return decode_fields(captured.answer.result)
+
+
+def _asked_in(result: Fields) -> dict[str, str]:
+    """The methods that a result asks for, by key."""
+    return {key: _method_of(wish) for key, wish in _members(result, "inputRequests").items()}
+
+
+def _round_of(captured: CapturedRequest, carrier: Fields) -> str:
+    """The same of a request. `carrier` has the state: its parameters, or its result that asks."""
+    return _round(captured.method, captured.params, text_of(carrier.get(STATE)))
+
+
+def _members(fields: Fields, key: str) -> dict[str, object]:
+    value = value_of(fields.get(key))
+    return value if isinstance(value, dict) else {}
+
+
+def _method_of(wish: object) -> str:
+    method = wish.get("method") if isinstance(wish, dict) else None
+    return method if isinstance(method, str) else ""

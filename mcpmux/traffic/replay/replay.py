@@ -26,12 +26,13 @@ from mcpmux.protocol.revisions import V_2025_11_25
 from mcpmux.runtime.calls import Question
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.upstreams.connection import unheard
-from mcpmux.traffic.reading.dialogue import Answer, Dialogue, Note, Step, Turn
-from mcpmux.traffic.replay.difference import acknowledged, captured, compare, error_value, result_value
-from mcpmux.traffic.replay.mapping import Mapping, Unmapped
-from mcpmux.traffic.replay.questions import (
+from mcpmux.traffic.reading.dialogue import Answer, CapturedRequest, ClientNotification, Dialogue, Step
+from mcpmux.traffic.replay.difference import acknowledged, captured_answer, compare, error_value, result_value
+from mcpmux.traffic.replay.mapping import (
     INPUT_REQUIRED,
     Questions,
+    Unmapped,
+    ValueMapping,
     asked_then,
     is_asking,
     nothing_to_give,
@@ -40,7 +41,7 @@ from mcpmux.traffic.replay.report import Outcome, Report
 from mcpmux.traffic.replay.settings import (
     Clock,
     OpenChannel,
-    Reach,
+    Reachability,
     Settings,
     initialize,
     is_legacy,
@@ -69,41 +70,41 @@ class SessionReplay:
         open_channel: OpenChannel,
         settings: Settings,
         report: Report,
-        room: trio.CapacityLimiter,
+        in_flight: trio.CapacityLimiter,
         clock: Clock,
-        reach: Reach,
+        reachability: Reachability,
     ) -> None:
         self._dialogue = dialogue
         self._open = open_channel
         self._settings = settings
         self._report = report
-        self._room = room
+        self._in_flight = in_flight
         self._clock = clock
-        self._reach = reach
+        self._reachability = reachability
         self._channel: Channel
-        self._mapping = Mapping()
+        self._mapping = ValueMapping()
         self._questions = Questions(dialogue)
         self._early: dict[int, tuple[Any, float]] = {}  # by request: came without the question before it
-        self._pending: dict[int, tuple[Turn, trio.Event]] = {}  # sent, without an outcome
+        self._pending: dict[int, tuple[CapturedRequest, trio.Event]] = {}  # sent, without an outcome
         self._listens: dict[int, trio.CancelScope] = {}
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self.capabilities: Raw = EMPTY_OBJECT
         self.knows_tasks = False
         self.principal = ANYONE
 
     def __repr__(self) -> str:
-        return f"<SessionReplay {self._dialogue!r} {len(self._told)} told>"
+        return f"<SessionReplay {self._dialogue!r} {len(self._reported)} reported>"
 
     async def run_within(self, sessions: trio.CapacityLimiter) -> None:
         """Replay it all. Raises nothing but bugs and Cancelled."""
         if not replayable(self._dialogue, with_tools=self._settings.with_tools):
             self._give_up("nothing of its client is sent again", "skipped")
             return
-        await self._reach.wait_until(self._clock.due(self._dialogue.moment))
+        await self._reachability.wait_until(self._clock.due(self._dialogue.at))
         async with sessions:
-            trouble = [self._reach.trouble] if self._reach.trouble else await self._attempt()
-        self._give_up("; ".join(trouble) or self._reach.trouble or "the session has ended", "failed")
-        self._report.add_questions(self._questions.told)
+            trouble = [self._reachability.trouble] if self._reachability.trouble else await self._attempt()
+        self._give_up("; ".join(trouble) or self._reachability.trouble or "the session has ended", "failed")
+        self._report.add_questions(self._questions.deviations)
 
     async def _attempt(self) -> list[str]:
         """Do it; what went wrong with the session as a whole."""
@@ -114,23 +115,25 @@ class SessionReplay:
             trouble += _leaves(group)
         lost = [str(error) for error in trouble if isinstance(error, TransportError)]
         if lost:
-            self._reach.failed(lost[0])
+            self._reachability.failed(lost[0])
         return [str(error) for error in trouble]
 
     def _give_up(self, reason: str, status: Any) -> None:
         """Every request that has no outcome yet gets one."""
-        for turn in self._dialogue.turns():
-            if turn.place not in self._told:
-                own = why_not(turn, with_tools=self._settings.with_tools)
-                self._tell(turn, "skipped" if own else status, own or reason)
+        for captured in self._dialogue.requests():
+            if captured.position not in self._reported:
+                own = why_not(captured, with_tools=self._settings.with_tools)
+                self._report_outcome(captured, "skipped" if own else status, own or reason)
 
-    def _tell(self, turn: Turn, status: Any, reason: str | None = None, **more: Any) -> None:
-        self._told.add(turn.place)
-        if status in ("skipped", "failed") and isinstance(turn.answer, Reply):
-            self._mapping.learn(turn.method, turn.params, value_of(turn.answer.result), None)
-        self._report.add(Outcome(self._dialogue.name, turn, status, reason, **more))
-        if turn.place in self._pending:
-            self._pending.pop(turn.place)[1].set()
+    def _report_outcome(
+        self, captured: CapturedRequest, status: Any, reason: str | None = None, **more: Any
+    ) -> None:
+        self._reported.add(captured.position)
+        if status in ("skipped", "failed") and isinstance(captured.answer, Reply):
+            self._mapping.learn(captured.method, captured.params, value_of(captured.answer.result), None)
+        self._report.add(Outcome(self._dialogue.name, captured, status, reason, **more))
+        if captured.position in self._pending:
+            self._pending.pop(captured.position)[1].set()
 
     async def _who_is_asked(self, _question: Question) -> SessionReplay:
         return self
@@ -142,24 +145,24 @@ class SessionReplay:
                 await self._begin()
             async with trio.open_nursery() as nursery:
                 for step in self._dialogue.steps:
-                    if step.place in self._told:  # it has opened the session
+                    if step.position in self._reported:  # it has opened the session
                         continue
                     await self._wait_for(step)
-                    if self._reach.trouble is not None:
+                    if self._reachability.trouble is not None:
                         break
-                    if isinstance(step, Turn):
-                        await self._take_turn(step, nursery)
+                    if isinstance(step, CapturedRequest):
+                        await self._replay_request(step, nursery)
                     else:
-                        await self._say(step)
+                        await self._repeat_notification(step)
                 await self._wait_for_all()
                 nursery.cancel_scope.cancel(reason="everything is replayed")
             self._questions.finish()
 
     async def _wait_for(self, step: Step) -> None:
         """Until its time has come, and everything is answered that was when it came."""
-        await self._reach.wait_until(self._clock.due(step.moment))
-        for turn, done in list(self._pending.values()):
-            if waits_for(step.place, turn):
+        await self._reachability.wait_until(self._clock.due(step.at))
+        for captured, done in list(self._pending.values()):
+            if waits_for(step.position, captured):
                 await done.wait()
 
     async def _wait_for_all(self) -> None:
@@ -174,108 +177,116 @@ class SessionReplay:
         self.capabilities = call.params.get("capabilities", EMPTY_OBJECT)
         began = trio.current_time()
         self._channel, result = await initialize(self._channel, call, self._settings.timeout)
-        self._reach.succeeded()
+        self._reachability.succeeded()
         facts = read_initialize_result(result)
         self.knows_tasks = facts.revision >= V_2025_11_25
         await settle(self._channel, facts)
         if first is not None:
             self._check(first, {"result": result_value(result)}, _ms_since(began))
 
-    async def _say(self, note: Note) -> None:
-        """Something that the client told the server; cancelling is done by leaving the request."""
+    async def _repeat_notification(self, note: ClientNotification) -> None:
+        """Repeat a notification of the client; cancelling is done by leaving the request."""
         if note.method == m.CANCELLED:
             request_id = value_of(note.params.get("requestId"))
-            for turn in self._dialogue.turns():
-                if turn.id == request_id and turn.place < note.place and turn.place in self._listens:
-                    self._listens[turn.place].cancel(reason="the client had enough")
+            for captured in self._dialogue.requests():
+                if (
+                    captured.id == request_id
+                    and captured.position < note.position
+                    and captured.position in self._listens
+                ):
+                    self._listens[captured.position].cancel(reason="the client cancelled it")
         elif note.method == m.ROOTS_CHANGED:
             await self._channel.notify(note.method, note.params)
 
     # Requests
 
-    async def _take_turn(self, turn: Turn, nursery: trio.Nursery) -> None:
-        reason = why_not(turn, with_tools=self._settings.with_tools)
-        if reason is None and turn.method == m.INITIALIZE:
+    async def _replay_request(self, captured: CapturedRequest, nursery: trio.Nursery) -> None:
+        reason = why_not(captured, with_tools=self._settings.with_tools)
+        if reason is None and captured.method == m.INITIALIZE:
             reason = "a session was open already"
-        origin = self._questions.asked_by(turn)
+        origin = self._questions.asked_by(captured)
         if reason is None and origin in self._early:
-            self._compare_early(turn, *self._early.pop(origin))
+            self._compare_early(captured, *self._early.pop(origin))
             return
         try:
-            call = self._call_of(turn)
+            call = self._call_of(captured)
         except Unmapped as error:
             reason = reason or str(error)
         if reason is not None:
-            self._tell(turn, "skipped", reason)
+            self._report_outcome(captured, "skipped", reason)
             return
-        self._pending[turn.place] = (turn, trio.Event())
-        await nursery.start(self._listen if turn.method == m.LISTEN else self._perform, turn, call)
+        self._pending[captured.position] = (captured, trio.Event())
+        await nursery.start(self._listen if captured.method == m.LISTEN else self._perform, captured, call)
 
-    async def _perform(self, turn: Turn, call: Call, task_status: trio.TaskStatus[None]) -> None:
+    async def _perform(
+        self, captured: CapturedRequest, call: Call, task_status: trio.TaskStatus[None]
+    ) -> None:
         """Send a request and compare its answer. `started` means: it is about to be sent."""
-        async with self._room:
+        async with self._in_flight:
             task_status.started()
             began = trio.current_time()
             now: Any = None
             reason = f"no answer within {self._settings.timeout:g} s"
             with trio.move_on_after(self._settings.timeout):
                 try:
-                    now = {"result": result_value(await self._ask_server(turn, call))}
+                    now = {"result": result_value(await self._ask_server(captured, call))}
                 except RpcError as error:
                     now = {"error": error_value(error)}
                 except McpmuxError as error:
                     reason = str(error)
                     if isinstance(error, TransportError):
-                        self._reach.failed(reason)
+                        self._reachability.failed(reason)
             ms = _ms_since(began)
             if now is not None:
-                self._reach.succeeded()
+                self._reachability.succeeded()
             if now is None:
-                self._tell(turn, "failed", reason)
-            elif is_asking(turn):
-                self._compare_early(turn, now, ms)
+                self._report_outcome(captured, "failed", reason)
+            elif is_asking(captured):
+                self._compare_early(captured, now, ms)
             else:
-                self._check(turn, now, ms)
+                self._check(captured, now, ms)
 
-    def _compare_early(self, turn: Turn, now: Any, ms: float) -> None:
+    def _compare_early(self, captured: CapturedRequest, now: Any, ms: float) -> None:
         """Compare an answer that may have come without the question that came before it in the capture."""
         result = now.get("result")
-        if is_asking(turn) and result is not None and result.get("resultType") != INPUT_REQUIRED:
-            self._early[turn.place] = (now, ms)
-            self._tell(turn, "unasked", ms=ms)
+        if is_asking(captured) and result is not None and result.get("resultType") != INPUT_REQUIRED:
+            self._early[captured.position] = (now, ms)
+            self._report_outcome(captured, "unasked", ms=ms)
         else:
-            self._check(turn, now, ms)
+            self._check(captured, now, ms)
 
-    def _call_of(self, turn: Turn) -> Call:
+    def _call_of(self, captured: CapturedRequest) -> Call:
         """Raises Unmapped."""
-        succeeded = isinstance(turn.answer, Reply)
-        params, meta = self._mapping.apply(turn.method, turn.params, turn.meta, succeeded=succeeded)
+        succeeded = isinstance(captured.answer, Reply)
+        params, meta = self._mapping.apply(
+            captured.method, captured.params, captured.meta, succeeded=succeeded
+        )
         capabilities = meta.get(CLIENT_CAPABILITIES, self.capabilities)
-        return Call(turn.method, params, meta, self, capabilities, not turn.modern)
+        return Call(captured.method, params, meta, self, capabilities, not captured.modern)
 
-    async def _ask_server(self, turn: Turn, call: Call) -> Fields:
-        """The result; what the server asks on the way, and did not ask just there, is answered as it was."""
-        go_on = self._channel.exchange if turn.modern else self._channel.resume
-        expected = asked_then(turn)
+    async def _ask_server(self, captured: CapturedRequest, call: Call) -> Fields:
+        """The result; questions that the server asks on the way, and did not then, get captured answers."""
+        go_on = self._channel.exchange if captured.modern else self._channel.resume
+        expected = asked_then(captured)
         result = await self._channel.exchange(call, unheard)
         for _ in range(ROUNDS):
-            wishes = wishes_in(result) if turn.modern or STATE in result else None
+            wishes = wishes_in(result) if captured.modern or STATE in result else None
             if wishes is None:
                 break
-            answers = {key: self._answer_to(wish.method, turn) for key, wish in wishes.items()}
+            answers = {key: self._answer_to(wish.method, captured) for key, wish in wishes.items()}
             if not expected.isdisjoint(wish.method for wish in wishes.values()):
                 break  # the next request of the capture answers
-            if turn.modern and not all(isinstance(answer, Reply) for answer in answers.values()):
-                break  # nobody can
+            if captured.modern and not all(isinstance(answer, Reply) for answer in answers.values()):
+                break  # a modern client cannot refuse
             responses = {key: _response(wishes[key].method, answer) for key, answer in answers.items()}
             call = repeated(call, result, responses)
             result = await go_on(call, unheard)
         return result
 
-    def _answer_to(self, method: str, turn: Turn) -> Answer | None:
+    def _answer_to(self, method: str, captured: CapturedRequest) -> Answer | None:
         """What a question is answered that comes in the result of a request."""
-        answer = self._questions.take(method, turn.place)
-        return answer if isinstance(answer, Reply) or not turn.modern else nothing_to_give(method)
+        answer = self._questions.take(method, captured.position)
+        return answer if isinstance(answer, Reply) or not captured.modern else nothing_to_give(method)
 
     async def ask(self, method: str, _params: Fields) -> Fields:
         """See runtime.calls.Client."""
@@ -284,44 +295,48 @@ class SessionReplay:
             raise answer.as_error()
         return decode_fields(answer.result)
 
-    async def _listen(self, turn: Turn, call: Call, task_status: trio.TaskStatus[None]) -> None:
-        """Listen until the client had enough. What is compared is what the server agrees to tell."""
+    async def _listen(
+        self, captured: CapturedRequest, call: Call, task_status: trio.TaskStatus[None]
+    ) -> None:
+        """Listen until the client cancelled it. Compared is what the server has acknowledged."""
         began = trio.current_time()
 
-        async def hear(event: Event) -> None:
-            if event.method == m.ACKNOWLEDGED and turn.place not in self._told:
+        async def take_event(event: Event) -> None:
+            if event.method == m.ACKNOWLEDGED and captured.position not in self._reported:
                 scope.deadline = math.inf
-                self._check(turn, acknowledged(event.params), _ms_since(began))
+                self._check(captured, acknowledged(event.params), _ms_since(began))
 
         reason = f"not acknowledged within {self._settings.timeout:g} s"
         with trio.CancelScope(deadline=began + self._settings.timeout) as scope:
-            self._listens[turn.place] = scope
+            self._listens[captured.position] = scope
             task_status.started()
             try:
-                await self._channel.exchange(call, hear)
+                await self._channel.exchange(call, take_event)
                 reason = "the listen ended before it was acknowledged"
             except RpcError as error:
-                if turn.place not in self._told:
-                    self._check(turn, {"error": error_value(error)}, _ms_since(began))
+                if captured.position not in self._reported:
+                    self._check(captured, {"error": error_value(error)}, _ms_since(began))
             except McpmuxError as error:
                 reason = str(error)
-        if turn.place not in self._told:
-            self._tell(turn, "failed", reason)
+        if captured.position not in self._reported:
+            self._report_outcome(captured, "failed", reason)
 
-    def _check(self, turn: Turn, now: Any, ms: float) -> None:
+    def _check(self, captured: CapturedRequest, now: Any, ms: float) -> None:
         """Compare an answer with the captured one."""
-        then = captured(turn)
+        then = captured_answer(captured)
         if then is None:
-            self._tell(turn, "unchecked", f"the captured answer is {turn.answer_problem or 'missing'}", ms=ms)
+            self._report_outcome(
+                captured, "unchecked", f"the captured answer is {captured.answer_problem or 'missing'}", ms=ms
+            )
             return
-        self._mapping.learn(turn.method, turn.params, then.get("result"), now.get("result"))
+        self._mapping.learn(captured.method, captured.params, then.get("result"), now.get("result"))
         differences = compare(then, now, self._settings.ignore)
         status = "different" if differences else "same"
-        self._tell(turn, status, None, differences=differences, ms=ms)
+        self._report_outcome(captured, status, None, differences=differences, ms=ms)
 
 
 def _response(method: str, answer: Answer | None) -> Raw:
-    """What a parked call is told."""
+    """The response in a parked call."""
     answer = answer or _no_answer(method)
     return answer.result if isinstance(answer, Reply) else error_response(answer.as_error())
 
@@ -335,7 +350,7 @@ def _ms_since(began: float) -> float:
 
 
 def _unheard(_notification: Notification) -> None:
-    """What a server tells of its own accord is not compared: it depends on what happens there."""
+    """Unsolicited notifications are not compared: they depend on what happens at the server."""
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -356,10 +371,10 @@ async def run_replay(
     if not dialogues:
         return
     most = settings.sessions if math.isinf(settings.speed) else len(dialogues)
-    sessions, room = trio.CapacityLimiter(most), trio.CapacityLimiter(IN_FLIGHT)
-    clock = Clock(dialogues[0].moment, trio.current_time(), settings.speed)
-    reach = Reach()
+    sessions, in_flight = trio.CapacityLimiter(most), trio.CapacityLimiter(IN_FLIGHT)
+    clock = Clock(dialogues[0].at, trio.current_time(), settings.speed)
+    reachability = Reachability()
     async with trio.open_nursery() as nursery:
         for dialogue in dialogues:
-            replay = SessionReplay(dialogue, open_channel, settings, report, room, clock, reach)
+            replay = SessionReplay(dialogue, open_channel, settings, report, in_flight, clock, reachability)
             nursery.start_soon(replay.run_within, sessions, name=f"replay {dialogue.name}")

@@ -1,4 +1,4 @@
-"""How a replay went, request by request: what is to be told about it. Pure.
+"""The outcome of a replay, request by request. Pure.
 
 | status | meaning |
 | --- | --- |
@@ -18,23 +18,22 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from mcpmux.traffic.reading.dialogue import Turn
-from mcpmux.traffic.reading.stats import Histogram
+from mcpmux.traffic.reading.dialogue import CapturedRequest
+from mcpmux.traffic.reading.stats import Histogram, percentiles_of
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.replay.difference import Difference, Path, show_path
-from mcpmux.traffic.replay.questions import Kind
+from mcpmux.traffic.replay.mapping import Kind
 
 Status = Literal["same", "different", "failed", "unasked", "unchecked", "skipped"]
 STATUSES: tuple[Status, ...] = ("same", "different", "failed", "unasked", "unchecked", "skipped")
 PLACES_LIMIT = 1000  # of a list that is made up to look at one value in it
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 class Outcome(NamedTuple):
     """One request. `ms`: milliseconds until its answer; `reason`: why it failed or was skipped."""
 
     client: str
-    turn: Turn
+    captured: CapturedRequest
     status: Status
     reason: str | None = None
     differences: Sequence[Difference] = ()
@@ -67,20 +66,20 @@ class Report:
     def add(self, outcome: Outcome) -> None:
         """One more request."""
         if outcome.differences:
-            method = outcome.turn.method
+            method = outcome.captured.method
             redacted = [self._redacted(method, found) for found in outcome.differences]
             outcome = outcome._replace(differences=redacted)
         if outcome.reason is not None:
             outcome = outcome._replace(reason=self._redactor.redact_text(outcome.reason)[0])
         self.outcomes.append(outcome)
 
-    def add_questions(self, told: Counter[tuple[Kind, str]]) -> None:
-        """Questions of one session's server that came at another moment, or only then, or only now."""
-        for (kind, method), count in told.items():
+    def add_questions(self, deviations: Counter[tuple[Kind, str]]) -> None:
+        """Questions of one session's server that came at another time, or only then, or only now."""
+        for (kind, method), count in deviations.items():
             self.questions[kind, self._redactor.redact_text(method)[0]] += count
 
     def _redacted(self, method: str, found: Difference) -> Difference:
-        """What the server says now was never captured, so nobody has redacted it."""
+        """Values of this run were never captured, so they have not been redacted."""
         values = (self._redact(method, found.path, value) for value in (found.captured, found.now))
         return Difference(found.path, found.kind, *values)
 
@@ -103,7 +102,7 @@ class Report:
         """The same for each method, in the order of the capture."""
         found: dict[str, Counter[str]] = {}
         for outcome in self._in_order():
-            found.setdefault(outcome.turn.method, Counter())[outcome.status] += 1
+            found.setdefault(outcome.captured.method, Counter())[outcome.status] += 1
         return found
 
     def reasons(self, *statuses: Status) -> Counter[str]:
@@ -114,9 +113,9 @@ class Report:
         """By method, of requests that were answered both times."""
         found: dict[str, Latency] = {}
         for outcome in self._in_order():
-            if outcome.ms is not None and outcome.turn.ms is not None:
-                latency = found.setdefault(outcome.turn.method, Latency(Histogram(), Histogram()))
-                latency.captured.add(outcome.turn.ms)
+            if outcome.ms is not None and outcome.captured.ms is not None:
+                latency = found.setdefault(outcome.captured.method, Latency(Histogram(), Histogram()))
+                latency.captured.add(outcome.captured.ms)
                 latency.now.add(outcome.ms)
         return found
 
@@ -125,7 +124,7 @@ class Report:
         return [outcome for outcome in self._in_order() if outcome.status == "different"]
 
     def _in_order(self) -> list[Outcome]:
-        return sorted(self.outcomes, key=lambda outcome: outcome.turn.place)
+        return sorted(self.outcomes, key=lambda outcome: outcome.captured.position)
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for programs."""
@@ -141,7 +140,11 @@ class Report:
             "skipped": dict(self.reasons("skipped")),
             "leftOut": dict(self.left_out),
             "latencyMs": {
-                method: {"count": both.now.count, "captured": _told(both.captured), "now": _told(both.now)}
+                method: {
+                    "count": both.now.count,
+                    "captured": percentiles_of(both.captured),
+                    "now": percentiles_of(both.now),
+                }
                 for method, both in self.latency().items()
             },
             "exchanges": [
@@ -167,32 +170,27 @@ def _at(path: Path, message: Any) -> Any:
     return message
 
 
-def _told(histogram: Histogram) -> dict[str, float | None]:
-    told = {name: histogram.percentile(share) for name, share in PERCENTILES.items()}
-    return {name: None if value is None else round(value, 3) for name, value in told.items()}
-
-
 def _outcome_as_json(outcome: Outcome) -> dict[str, Any]:
-    turn = outcome.turn
-    told: dict[str, Any] = {
+    captured = outcome.captured
+    members = {
         "status": outcome.status,
         "client": outcome.client,
-        "exchange": turn.exchange,
-        "method": turn.method,
-        "target": turn.target,
+        "exchange": captured.exchange,
+        "method": captured.method,
+        "target": captured.target,
         "reason": outcome.reason,
         "differences": [_difference_as_json(found) for found in outcome.differences] or None,
     }
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in members.items() if value is not None}
 
 
 def _difference_as_json(found: Difference) -> dict[str, Any]:
-    told: dict[str, Any] = {"path": show_path(found.path), "kind": found.kind}
+    members: dict[str, Any] = {"path": show_path(found.path), "kind": found.kind}
     if found.kind != "added":
-        told["captured"] = found.captured
+        members["captured"] = found.captured
     if found.kind != "removed":
-        told["now"] = found.now
-    return told
+        members["now"] = found.now
+    return members
 
 
 def count_text(counts: Iterable[tuple[str, int]]) -> str:

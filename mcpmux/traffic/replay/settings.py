@@ -13,7 +13,7 @@ from mcpmux import __version__
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Reply, raw
+from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.handshake import ServerFacts, initialize_call
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import LEGACY, NEWEST_LEGACY
@@ -21,7 +21,7 @@ from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
-from mcpmux.traffic.reading.dialogue import Dialogue, Turn
+from mcpmux.traffic.reading.dialogue import CapturedRequest, Dialogue
 from mcpmux.traffic.replay.difference import Pattern
 
 OpenChannel = Callable[[Hear], AbstractAsyncContextManager[Channel]]
@@ -43,15 +43,15 @@ class Settings(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """When what was captured at a moment is due."""
+    """When what was captured is due."""
 
     first: float
     began: float
     speed: float
 
-    def due(self, moment: float) -> float:
-        """When `moment` of the capture, in seconds since 1970, is due, on the event loop's clock."""
-        return self.began + max(0.0, moment - self.first) / self.speed
+    def due(self, at: float) -> float:
+        """When `at` of the capture, in seconds since 1970, is due, on the event loop's clock."""
+        return self.began + max(0.0, at - self.first) / self.speed
 
 
 # Which of a capture's requests are sent again, and when. Pure.
@@ -80,44 +80,43 @@ CANCELLED = "the client took it back"
 UNANSWERED = "no answer to it is in the capture"
 
 
-def why_not(turn: Turn, *, with_tools: bool) -> str | None:
+def why_not(captured: CapturedRequest, *, with_tools: bool) -> str | None:
     """Why a request is not sent again; None when it is."""
-    if turn.problem is not None:
-        return f"the request is {turn.problem}"
-    if turn.method not in READING and not with_tools:
-        kind = "calls a tool" if turn.method == m.TOOLS_CALL else "may change something"
+    if captured.problem is not None:
+        return f"the request is {captured.problem}"
+    if captured.method not in READING and not with_tools:
+        kind = "calls a tool" if captured.method == m.TOOLS_CALL else "may change something"
         return f"it {kind}; --with-tools sends it"
-    if turn.method == m.LISTEN:
+    if captured.method == m.LISTEN:
         return None
-    if turn.cancelled:  # what came nevertheless depends on how far the server was
+    if captured.cancelled:  # what came nevertheless depends on how far the server was
         return CANCELLED
-    return UNANSWERED if turn.answered_place is None else None
+    return UNANSWERED if captured.answered_position is None else None
 
 
-def waits_for(turn_place: int, earlier: Turn) -> bool:
-    """Whether what came at `turn_place` of the capture came after the answer to `earlier`."""
-    return earlier.answered_place is not None and earlier.answered_place < turn_place
+def waits_for(position: int, earlier: CapturedRequest) -> bool:
+    """Whether what came at `position` of the capture came after the answer to `earlier`."""
+    return earlier.answered_position is not None and earlier.answered_position < position
 
 
 def replayable(dialogue: Dialogue, *, with_tools: bool) -> bool:
     """Whether any request of it is sent again."""
-    return any(why_not(turn, with_tools=with_tools) is None for turn in dialogue.turns())
+    return any(why_not(captured, with_tools=with_tools) is None for captured in dialogue.requests())
 
 
 def is_legacy(dialogue: Dialogue) -> bool:
     """Whether it needs a session that is opened with `initialize`."""
-    return any(not turn.modern and turn.method != m.PING for turn in dialogue.turns())
+    return any(not captured.modern and captured.method != m.PING for captured in dialogue.requests())
 
 
 # Whether the server of a replay can be reached at all.
 #
-# When the first session that is tried comes to nothing for want of a connection, those that are due later
-# are not waited for. A server that has answered once is reachable: who loses it afterwards loses one
-# session.
+# When the first session fails as there is no connection, later ones are not waited for. A server that has
+# answered once is reachable: a connection that is lost afterwards costs one session.
 
 
-class Reach:
-    """What the sessions of a replay have learnt together."""
+class Reachability:
+    """What the sessions of a replay know of it together."""
 
     def __init__(self) -> None:
         self.trouble: str | None = None
@@ -125,20 +124,20 @@ class Reach:
         self._failed = trio.Event()
 
     def __repr__(self) -> str:
-        return f"<Reach reached={self._reached} trouble={self.trouble!r}>"
+        return f"<Reachability reached={self._reached} trouble={self.trouble!r}>"
 
     def succeeded(self) -> None:
         """The server has answered something."""
         self._reached = True
 
     def failed(self, trouble: str) -> None:
-        """A session could not be had, or was lost, for want of a connection."""
+        """A session could not be opened, or was lost, as there was no connection."""
         if not self._reached and self.trouble is None:
             self.trouble = trouble
             self._failed.set()
 
     async def wait_until(self, due: float) -> None:
-        """Until that time of the event loop, or until it is in vain."""
+        """Until that time of the event loop, or until the server is known to be unreachable."""
         with trio.move_on_at(due):
             await self._failed.wait()
 
@@ -148,13 +147,9 @@ class Reach:
 _CAPABILITY = {m.CREATE_MESSAGE: "sampling", m.ELICIT: "elicitation", m.ROOTS_LIST: "roots"}
 
 
-def opening(dialogue: Dialogue) -> Turn | None:
-    """The request that opened its legacy session, as far as it is in the capture."""
-    return next((turn for turn in dialogue.turns() if _opens(turn)), None)
-
-
-def _opens(turn: Turn) -> bool:
-    return turn.method == m.INITIALIZE and turn.problem is None and isinstance(turn.answer, Reply)
+def opening(dialogue: Dialogue) -> CapturedRequest | None:
+    """The request that opened its legacy session, if it is in the capture."""
+    return next((each for each in dialogue.requests() if each.opens_session and each.problem is None), None)
 
 
 def opening_call(dialogue: Dialogue) -> Call:
@@ -166,7 +161,7 @@ def opening_call(dialogue: Dialogue) -> Call:
     asked = {question.method for question in dialogue.questions}
     offered: dict[str, Any] = {_CAPABILITY[method]: {} for method in asked if method in _CAPABILITY}
     call = initialize_call(info, raw(offered))
-    revision = next((t.revision for t in dialogue.turns() if t.revision in LEGACY), NEWEST_LEGACY)
+    revision = next((t.revision for t in dialogue.requests() if t.revision in LEGACY), NEWEST_LEGACY)
     call.params["protocolVersion"] = raw(revision)
     return call
 

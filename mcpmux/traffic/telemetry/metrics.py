@@ -1,7 +1,7 @@
 """Counts and durations of what passes, kept in memory until somebody asks. No clock and no waiting.
 
 Promises: bounded memory. Labels are configured names and words of the protocol; a stranger's method counts
-as `other`, and targets and clients' names are never labels. `prometheus` writes it down.
+as `other`, and targets and clients' names are never labels. `prometheus` makes text of it.
 
 In `upstream`, `(none)` stands for an exchange that mcpmux has answered by itself, `(several)` for one that
 more than one upstream was asked for; no upstream can have such a name.
@@ -19,7 +19,7 @@ from mcpmux.protocol import codes
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import text_of, value_of
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.traffic.observer import Exchange, Seen
+from mcpmux.traffic.observer import Exchange, Observation
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the buckets: from a cached read to the default deadline of a request."""
@@ -44,6 +44,12 @@ class Histogram:
     def __repr__(self) -> str:
         return f"<Histogram {sum(self.counts)} values, total {self.total:g}>"
 
+    def copy(self) -> Histogram:
+        """The same values."""
+        other = Histogram(self.bounds)
+        other.counts, other.total = self.counts.copy(), self.total
+        return other
+
     def add(self, value: float) -> None:
         """One more value."""
         self.counts[bisect_left(self.bounds, value)] += 1
@@ -51,7 +57,7 @@ class Histogram:
 
 
 class Metrics:
-    """A Sink and a Keeper. Each attribute maps the values of its labels, in this order, to what was counted.
+    """A MessageObserver and an ExchangeObserver. Attributes map label values, in this order, to counts.
 
     | attribute | labels |
     | --- | --- |
@@ -86,47 +92,47 @@ class Metrics:
         """How long they were together, without the framing of their transports."""
         return {labels: tally[1] for labels, tally in self._tallies.items()}
 
-    def take(self, seen: Seen) -> None:
-        """See Sink."""
-        leg = seen.leg
-        labels = (leg.side, seen.direction, leg.transport, seen.kind)
+    def take(self, observed: Observation) -> None:
+        """See MessageObserver."""
+        leg = observed.leg
+        labels = (leg.side, observed.direction, leg.transport, observed.kind)
         tally = self._tallies.get(labels)
         if tally is None:
             tally = self._tallies[labels] = [0, 0]
         tally[0] += 1
-        tally[1] += len(seen.data)
-        if seen.kind == "notification":
-            _count(self.notifications, (leg.side, seen.direction, known(seen.method)))
-        elif seen.ms is not None and leg.upstream is not None and seen.direction == "in":
-            self._take_answer(leg.upstream, known(seen.method), seen)
+        tally[1] += len(observed.data)
+        if observed.kind == "notification":
+            _count(self.notifications, (leg.side, observed.direction, method_label(observed.method)))
+        elif observed.ms is not None and leg.upstream is not None and observed.direction == "in":
+            self._take_answer(leg.upstream, method_label(observed.method), observed)
 
-    def _take_answer(self, upstream: str, method: str, seen: Seen) -> None:
+    def _take_answer(self, upstream: str, method: str, observed: Observation) -> None:
         """An upstream has answered."""
-        answered = TOOL_ERROR if seen.failed else OK
-        _count(self.calls, (upstream, method, answered if seen.code is None else class_of(seen.code)))
-        if method != m.LISTEN and seen.ms is not None:
-            _histogram(self.call_durations, (upstream, method)).add(seen.ms / 1000)
+        answered = TOOL_ERROR if observed.failed else OK
+        _count(self.calls, (upstream, method, answered if observed.code is None else class_of(observed.code)))
+        if method != m.LISTEN and observed.ms is not None:
+            _histogram(self.call_durations, (upstream, method)).add(observed.ms / 1000)
 
     async def admit(self, exchange: Exchange) -> None:
-        """See Keeper. Never waits."""
-        _count(self.in_flight, (known(exchange.call.method),))
+        """See ExchangeObserver. Never waits."""
+        _count(self.in_flight, (method_label(exchange.call.method),))
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
-        """See Keeper. Never waits."""
-        method = known(exchange.call.method)
-        upstream = asked(exchange.upstreams)
+        """See ExchangeObserver. Never waits."""
+        method = method_label(exchange.call.method)
+        upstream = upstream_label(exchange.upstreams)
         self.in_flight[method,] -= 1
         _count(self.exchanges, (method, upstream, outcome_of(exchange.call.method, outcome)))
         if method != m.LISTEN:
             _histogram(self.durations, (method, upstream)).add(seconds)
 
 
-def known(method: str | None) -> str:
+def method_label(method: str | None) -> str:
     """The method as a label."""
     return method if method is not None and method in METHODS else OTHER
 
 
-def asked(upstreams: Sequence[str]) -> str:
+def upstream_label(upstreams: Sequence[str]) -> str:
     """The upstreams that an exchange has asked, as a label."""
     if len(upstreams) == 1:
         return upstreams[0]
@@ -185,7 +191,7 @@ METHODS = frozenset(
     for name, value in vars(m).items()
     if name.isupper() and isinstance(value, str) and value != m.MISSED
 )
-"""Every method that the protocol has; any other is a stranger's text."""
+"""Every method of the protocol; any other is arbitrary text."""
 
 
 def outcome_of(method: str, outcome: Fields | BaseException) -> str:
@@ -198,7 +204,7 @@ def outcome_of(method: str, outcome: Fields | BaseException) -> str:
         return CANCELLED
     if isinstance(outcome, BaseException):
         return "broken"
-    if method == m.TOOLS_CALL and says_failed(outcome):
+    if method == m.TOOLS_CALL and is_tool_error(outcome):
         return TOOL_ERROR
     kind = outcome.get("resultType")
     return "input_required" if kind is not None and text_of(kind) == "input_required" else OK
@@ -209,6 +215,6 @@ def class_of(code: int) -> str:
     return _CLASSES.get(code, "error")
 
 
-def says_failed(result: Fields) -> bool:
-    """Whether a tool's result says that the tool has failed."""
+def is_tool_error(result: Fields) -> bool:
+    """Whether a result has `isError`."""
     return "isError" in result and value_of(result["isError"]) is True

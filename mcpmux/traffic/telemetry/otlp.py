@@ -45,9 +45,9 @@ class Telemetry(NamedTuple):
 
 def start_telemetry(config: Tracing) -> Telemetry:
     """Start the threads that send."""
-    troubles = _Troubles()
+    warnings = _SdkWarnings()
     sdk = logging.getLogger(_SDK_LOGGER)
-    sdk.addHandler(troubles)
+    sdk.addHandler(warnings)
     sdk.propagate = False
     resource = Resource.create(
         {
@@ -63,7 +63,7 @@ def start_telemetry(config: Tracing) -> Telemetry:
         traces.shutdown()
         if meters is not None:
             meters.shutdown()
-        sdk.removeHandler(troubles)
+        sdk.removeHandler(warnings)
 
     meter = (meters or NoOpMeterProvider()).get_meter(SCOPE, __version__)
     return Telemetry(traces.get_tracer(SCOPE, __version__), meter, shutdown)
@@ -96,7 +96,7 @@ def _headers(config: Tracing) -> dict[str, str] | None:
     return {name: value.reveal() for name, value in config.headers.items()} or None
 
 
-class _Troubles(logging.Handler):
+class _SdkWarnings(logging.Handler):
     """The SDK's warnings as events of our log. Called from its threads, too."""
 
     def __init__(self) -> None:

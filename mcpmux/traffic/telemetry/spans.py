@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import trio
 from opentelemetry.context import Context as OtelContext
-from opentelemetry.metrics import Meter
+from opentelemetry.metrics import Histogram, Meter
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
@@ -45,8 +45,9 @@ from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.tap import EXCHANGE, TRACE_HEADERS, Leg
 from mcpmux.traffic.capture.message import fingerprint
-from mcpmux.traffic.observer import Exchange, Seen
-from mcpmux.traffic.telemetry.metrics import METHODS, TOOL_ERROR, says_failed
+from mcpmux.traffic.observer import Exchange, Observation
+from mcpmux.traffic.record import cut
+from mcpmux.traffic.telemetry.metrics import METHODS, TOOL_ERROR, is_tool_error
 from mcpmux.traffic.telemetry.tracing import (
     Context,
     baggage_to_pass,
@@ -64,7 +65,7 @@ BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 _W3C = TraceContextTextMapPropagator()
 
 
-class _Open(NamedTuple):
+class _OpenSpan(NamedTuple):
     """A span that has begun. `baggage`: what the client sent along."""
 
     span: Span
@@ -72,20 +73,20 @@ class _Open(NamedTuple):
     baggage: Context
 
 
-class _Asked(NamedTuple):
+class _UpstreamCall(NamedTuple):
     """What a task is asking an upstream."""
 
     span: Span
     method: str
 
 
-_ASKED: ContextVar[_Asked | None] = ContextVar("asked", default=None)
+_UPSTREAM_CALL: ContextVar[_UpstreamCall | None] = ContextVar("asked", default=None)
 
 
 class Spans:
-    """A Sink and a Keeper; `trace` is a runtime.tap.Trace. `clock` gives seconds.
+    """A MessageObserver and an ExchangeObserver; `trace` is a runtime.tap.Trace. `clock` gives seconds.
 
-    `propagate`: whether upstreams are told of the trace.
+    `propagate`: whether the trace context is sent to upstreams.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Spans:
         self._describe = Describer(clean, servers)
         self._clock = clock
         self._propagate = propagate
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenSpan] = {}
         self._arrived: OrderedDict[int, Id] = OrderedDict()
         self._server_names, self._client_names = Names(), Names()
         self._server_duration = _duration(meter, "server")
@@ -115,24 +116,24 @@ class Spans:
         """The set of upstreams has changed."""
         self._describe.servers = servers
 
-    def take(self, seen: Seen) -> None:
-        """See Sink. Requests tell their ids."""
-        if seen.kind != "request" or seen.id is None:
+    def take(self, observed: Observation) -> None:
+        """See MessageObserver. Requests have ids that spans need."""
+        if observed.kind != "request" or observed.id is None:
             return
-        if seen.leg.side == "client" and seen.direction == "in":
-            self._arrived[seen.exchange] = seen.id
+        if observed.leg.side == "client" and observed.direction == "in":
+            self._arrived[observed.exchange] = observed.id
             if len(self._arrived) > ARRIVED_LIMIT:
                 self._arrived.popitem(last=False)
-        elif seen.leg.side == "upstream" and seen.direction == "out":
-            asked = _ASKED.get()
-            if asked is not None and asked.method == seen.method and asked.span.is_recording():
-                asked.span.set_attribute("jsonrpc.request.id", str(seen.id))
+        elif observed.leg.side == "upstream" and observed.direction == "out":
+            asked = _UPSTREAM_CALL.get()
+            if asked is not None and asked.method == observed.method and asked.span.is_recording():
+                asked.span.set_attribute("jsonrpc.request.id", str(observed.id))
 
     async def admit(self, exchange: Exchange) -> None:
-        """See Keeper. Never waits."""
+        """See ExchangeObserver. Never waits."""
         call = exchange.call
-        said, sent = context_in_meta(call.meta), context_in_headers(exchange.headers)
-        parent, ambient = _extract(said), _extract(sent)
+        meta_context, header_context = context_in_meta(call.meta), context_in_headers(exchange.headers)
+        parent, ambient = _extract(meta_context), _extract(header_context)
         links = [Link(ambient)] if parent is not None and ambient is not None and ambient != parent else None
         attributes = {**self._describe.attributes(exchange.leg, call), "mcpmux.exchange": exchange.number}
         if (request_id := self._arrived.pop(exchange.number, None)) is not None:
@@ -144,11 +145,11 @@ class Spans:
             attributes=attributes,
             links=links,
         )
-        baggage = baggage_to_pass(said) or baggage_to_pass(sent)
-        self._open[exchange.number] = _Open(span, attributes, baggage)
+        baggage = baggage_to_pass(meta_context) or baggage_to_pass(header_context)
+        self._open[exchange.number] = _OpenSpan(span, attributes, baggage)
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
-        """See Keeper. Never waits."""
+        """See ExchangeObserver. Never waits."""
         found = self._open.pop(exchange.number, None)
         if found is not None:
             error = self._end(found, exchange.leg, exchange.call.method, outcome)
@@ -166,7 +167,7 @@ class Spans:
             kind=SpanKind.CLIENT,
             attributes=attributes,
         )
-        asked = _ASKED.set(_Asked(span, call.method))
+        asked = _UPSTREAM_CALL.set(_UpstreamCall(span, call.method))
         headers = TRACE_HEADERS.set(TRACE_HEADERS.get())
         if self._propagate:
             context = {**_inject(span), **above.baggage}
@@ -182,8 +183,8 @@ class Spans:
             raise
         finally:
             TRACE_HEADERS.reset(headers)
-            _ASKED.reset(asked)
-            failed = self._end(_Open(span, attributes, above.baggage), leg, call.method, outcome)
+            _UPSTREAM_CALL.reset(asked)
+            failed = self._end(_OpenSpan(span, attributes, above.baggage), leg, call.method, outcome)
             self._client_duration.record(
                 self._clock() - began, measured(attributes, failed, self._client_names)
             )
@@ -194,7 +195,7 @@ class Spans:
             found.span.end()
         self._open.clear()
 
-    def _end(self, done: _Open, leg: Leg, method: str, outcome: Fields | BaseException) -> str | None:
+    def _end(self, done: _OpenSpan, leg: Leg, method: str, outcome: Fields | BaseException) -> str | None:
         """End a span with how its operation went; the kind of error, None for none."""
         span, error = done.span, error_type(method, outcome)
         for key, value in self._describe.of_session(leg).items():
@@ -224,7 +225,7 @@ def error_type(method: str, outcome: Fields | BaseException) -> str | None:
         return "timeout"
     if isinstance(outcome, BaseException):
         return type(outcome).__name__
-    return TOOL_ERROR if method == m.TOOLS_CALL and says_failed(outcome) else None
+    return TOOL_ERROR if method == m.TOOLS_CALL and is_tool_error(outcome) else None
 
 
 def _extract(context: Context) -> SpanContext | None:
@@ -247,29 +248,20 @@ def _inject(span: Span) -> Context:
     return found
 
 
-class _Duration(NamedTuple):
-    """What records durations."""
-
-    record: Callable[[float, Attributes], None]
-
-
-def _duration(meter: Meter, side: str) -> _Duration:
-    histogram = meter.create_histogram(
+def _duration(meter: Meter, side: str) -> Histogram:
+    return meter.create_histogram(
         f"mcp.{side}.operation.duration",
         unit="s",
         description=f"Duration of MCP requests as seen by the {side}.",
         explicit_bucket_boundaries_advisory=BOUNDS,
     )
-    return _Duration(histogram.record)
 
 
-# What a span tells: its name and attributes, after the semantic conventions for MCP. See `spans`.
-#
-# A stranger's text passes the Redactor and is cut. Pure.
+# Names and attributes of spans. Text from outside is redacted and cut. Pure.
 
 TEXT_LIMIT = 2048  # characters of a URI or a message
 NAME_LIMIT = 200  # characters of a name, method or id
-NAMES_MOST = 1000  # tools and prompts that metrics tell apart
+NAMES_MOST = 1000  # tools and prompts with metrics of their own
 NAMES_FAILED = 100  # of those that have only failed until now
 
 OTHER = "_OTHER"
@@ -296,7 +288,7 @@ _MEASURED = frozenset(
 
 Attributes = dict[str, str | int]
 Clean = Callable[[str], str]
-"""Takes what is secret out of a stranger's text."""
+"""Takes secrets out of a text."""
 
 
 class Server(NamedTuple):
@@ -345,7 +337,7 @@ class Describer:
         found: Attributes = {}
         if leg.revision is not None:
             found["mcp.protocol.version"] = self.text(leg.revision, NAME_LIMIT)
-        if leg.session is not None:  # whoever knows it can use it: never as it is
+        if leg.session is not None:  # it is a credential: only its fingerprint
             found["mcp.session.id"] = fingerprint(leg.session)
         return found
 
@@ -358,18 +350,17 @@ class Describer:
         return found
 
     def text(self, text: str, limit: int) -> str:
-        """A stranger's text, fit to be sent."""
+        """A text from outside, redacted and cut."""
         if text in _OURS:
             return text
-        text = self._clean(text).encode("utf-8", "replace").decode()
-        return text if len(text) <= limit else text[: limit - 1] + "…"
+        return cut(self._clean(text).encode("utf-8", "replace").decode(), limit)
 
 
 class Names:
-    """Which tools and prompts metrics tell apart: a bounded number of them.
+    """Names of tools and prompts that have metrics of their own: a bounded number.
 
-    A server that answers anything it is asked, or says of every name that its tool has failed, would let a
-    client invent as many as it likes. Names that were only ever said to have failed have less room.
+    A server that accepts any name, or answers any with a tool error, would let a client invent as many as it
+    likes. Names that have only ever failed have less room.
     """
 
     def __init__(self, most: int = NAMES_MOST, failed: int = NAMES_FAILED) -> None:
@@ -382,7 +373,7 @@ class Names:
         return f"<Names {len(self._known)} known, {len(self._doubtful)} doubtful>"
 
     def allow(self, name: str | int, error: str | None) -> bool:
-        """Whether a call of that name, which ended so, may be told with it."""
+        """Whether the metric of a call that ended so may have the name."""
         if name in self._known:
             return True
         if error is None and len(self._known) < self._most:

@@ -96,7 +96,7 @@ def servers_of(upstreams: Iterable[Upstream]) -> Mapping[str, Server]:
 #
 # Pure, and without OpenTelemetry: what stands there is only text here.
 #
-# | key | says |
+# | key | meaning |
 # | --- | --- |
 # | `traceparent` | trace id, id of the caller's span, flags (W3C Trace Context) |
 # | `tracestate` | what makers of tracing systems add to it (W3C Trace Context) |
@@ -118,14 +118,14 @@ _HEADER_SAFE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
 
 
 def context_in_meta(meta: Fields) -> Context:
-    """The context that a request's `_meta` says."""
+    """The context in a request's `_meta`."""
     if TRACEPARENT not in meta and BAGGAGE not in meta:
         return {}
     return {key: text for key in KEYS if (text := text_of(meta.get(key))) is not None}
 
 
 def context_in_headers(headers: Mapping[str, str]) -> Context:
-    """The context that HTTP headers say; their names in lower case."""
+    """The context in HTTP headers, whose names are in lower case."""
     return {key: headers[key] for key in KEYS if key in headers}
 
 

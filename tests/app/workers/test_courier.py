@@ -9,8 +9,8 @@ import trio
 from mcpmux.app.workers.traffic_forwarder import WAITING_BYTES, Courier, Gathering, Parcel
 from mcpmux.protocol.call import Call
 from mcpmux.runtime.tap import Leg
+from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.correlation import Correlator
-from mcpmux.traffic.live.ring import LiveRing
 from mcpmux.traffic.observer import Exchange
 
 REQUEST = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}'

@@ -1,7 +1,7 @@
-"""What of the ring may be shown, as JSON: everything in it goes through the redactor first.
+"""The ring as it may be shown, as JSON: everything goes through the redactor first.
 
-Promises: no text of a message leaves but redacted; a large one is not read on the way of others: it is cut,
-or redacted in a thread. Times are milliseconds since 1970.
+Promises: no text of a message leaves but redacted; a large message does not hold up others: it is cut, or
+redacted in a thread. Times are milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -9,34 +9,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 import trio
 
 from mcpmux.protocol.raw_json import Raw
-from mcpmux.traffic.capture.message import Run, fingerprint, to_record
-from mcpmux.traffic.glance import facts_in
-from mcpmux.traffic.live.ring import Kept, LiveRing, Row
-from mcpmux.traffic.observer import Seen
-from mcpmux.traffic.reading.filter_language import FilterError
+from mcpmux.traffic.admin.ring import LiveRing, Row, StoredMessage
+from mcpmux.traffic.capture.message import fingerprint, to_record
+from mcpmux.traffic.correlation import method_id_target
+from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.reading.filters import Filter, parse_filter
-from mcpmux.traffic.reading.summary import Summary as ExchangeSummary
-from mcpmux.traffic.reading.summary import http_words
-from mcpmux.traffic.record import Record
+from mcpmux.traffic.reading.summary import ExchangeSummary, http_words
+from mcpmux.traffic.record import Record, Run
 from mcpmux.traffic.redaction.redactor import Redactor
 
 PAGE_ROWS = 500  # of one answer
 BREATH_SECONDS = 0.01  # of searching before others may do something
-SCAN_SECONDS = 1.0  # after which a search answers with what it has, and where to go on
+SCAN_SECONDS = 1.0  # of a search; then it answers with what it has, and where to go on
 BODY_BYTES = 256 * 2**10  # of one message beside others; the whole of it is had by itself
 CUT_BYTES = 16 * 2**10  # what is shown of a longer one
 DETAIL_BYTES = 8 * 2**20  # of all messages in one answer; of the later ones their beginning is shown
 LARGE = 64 * 2**10  # bytes; from here on a message is redacted in a thread
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A row as the list shows it; see `live.Row`. `leg`: where it began. `left_out`: messages not kept."""
+class RowSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A row as the list shows it; see `ring.Row`. `leg`: where it began. `left_out`: messages not kept."""
 
     row: int
     at: float
@@ -74,7 +71,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     `messages`: how many had passed when it was begun; a stream goes on from there.
     """
 
-    rows: list[Summary]
+    rows: list[RowSummary]
     before: int | None
     first: int
     last: int
@@ -85,7 +82,7 @@ Matches = Callable[[Row], bool]
 
 
 class LiveView:
-    """Reads a ring for people. `own`: the view of what mcpmux has asked by itself."""
+    """Reads a ring for the inspector. `own`: the view of what mcpmux has asked by itself."""
 
     def __init__(self, ring: LiveRing, redactor: Redactor, run: Run) -> None:
         self.ring = ring
@@ -101,20 +98,20 @@ class LiveView:
         """Of this run of mcpmux, as in captures."""
         return self._run.name
 
-    def time_of(self, seen: Seen) -> str:
-        """When a message passed, as captures say it."""
-        return self._run.time_of(seen.at)
+    def time_of(self, observed: Observation) -> str:
+        """When a message passed, as in captures."""
+        return self._run.time_of(observed.at)
 
     def when(self, clock: float) -> float:
         """A reading of the recorder's clock as milliseconds since 1970."""
         return round((self._run.wall + clock - self._run.clock) * 1000, 3)
 
-    def summary(self, row: Row) -> Summary:
-        """The row, redacted. What it is about is read once."""
+    def summary(self, row: Row) -> RowSummary:
+        """The row, redacted; its texts once only."""
         if row.shown is None:
             row.shown = self._shown(row)
         leg = row.first.leg
-        return Summary(
+        return RowSummary(
             row=row.number,
             at=self.when(row.first.at),
             leg=leg.side,
@@ -137,19 +134,19 @@ class LiveView:
         )
 
     def _shown(self, row: Row) -> tuple[str | None, str | None]:
-        """Method and target: not as they were when a secret was in the message, for it may be in them."""
+        """Method and target; read from the redacted message when it had a secret, which may be in them."""
         first = row.first
         if len(first.data) > LARGE:
             return self.redactor.redact_name(first.method), None
         body, count = self.redactor.redact(first.method, first.data)
         row.redacted = count > 0
-        method, _, target = facts_in(body) if count else (None, None, first.target)
+        method, _, target = method_id_target(body) if count else (None, None, first.target)
         return self.redactor.redact_name(method or first.method), target
 
     async def find(self, matches: Matches | None, before: int | None, most: int) -> Found:
         """The newest rows before a row number (None: of all) that match. Looks for a bounded time only."""
         ring = self.ring
-        rows: list[Summary] = []
+        rows: list[RowSummary] = []
         messages = ring.seq
         position = ring.last + 1 if before is None else before
         until = trio.current_time() + SCAN_SECONDS
@@ -170,9 +167,9 @@ class LiveView:
     async def messages(self, row: Row) -> list[Message]:
         """All messages of a row, the long ones cut."""
         found, total = [], 0
-        for kept in list(row.messages):
+        for stored in list(row.messages):
             limit = BODY_BYTES if total < DETAIL_BYTES else CUT_BYTES
-            message = await self._message(kept, limit)
+            message = await self._message(stored, limit)
             total += len(message.record.message or message.record.text or "")
             found.append(message)
             await trio.lowlevel.checkpoint()
@@ -180,27 +177,27 @@ class LiveView:
 
     async def whole(self, row: Row, seq: int) -> Message | None:
         """One message of a row, uncut; None when it is not here."""
-        for kept in row.messages:
-            if kept.seq == seq:
-                return await self._message(kept, None)
+        for stored in row.messages:
+            if stored.seq == seq:
+                return await self._message(stored, None)
         return None
 
-    async def _message(self, kept: Kept, limit: int | None) -> Message:
-        if len(kept.seen.data) > LARGE:
-            record = await trio.to_thread.run_sync(self.record, kept)
+    async def _message(self, stored: StoredMessage, limit: int | None) -> Message:
+        if len(stored.observed.data) > LARGE:
+            record = await trio.to_thread.run_sync(self.record, stored)
         else:
-            record = self.record(kept)
+            record = self.record(stored)
         cut = limit is not None and record.message is not None and len(record.message) > limit
         if cut:
             beginning = bytes(record.message or b"")[:CUT_BYTES].decode("utf-8", "ignore")
             record = msgspec.structs.replace(record, message=None, text=beginning)
-        return Message(at=self.when(kept.seen.at), record=record, cut=cut, gone=kept.too_large)
+        return Message(at=self.when(stored.observed.at), record=record, cut=cut, gone=stored.too_large)
 
-    def record(self, kept: Kept) -> Record:
+    def record(self, stored: StoredMessage) -> Record:
         """The message as a capture has it; `message` is absent when it was too large to keep."""
-        record = to_record(kept.seen, self._run, kept.seq, self.redactor)
-        if kept.too_large:
-            return msgspec.structs.replace(record, message=None, text=None, size=kept.size)
+        record = to_record(stored.observed, self._run, stored.seq, self.redactor)
+        if stored.too_large:
+            return msgspec.structs.replace(record, message=None, text=None, size=stored.size)
         if record.message is not None and not _is_json(record.message):
             text = bytes(record.message).decode("utf-8", "replace")
             return msgspec.structs.replace(record, message=None, text=text)
@@ -216,17 +213,7 @@ def _is_json(data: Raw) -> bool:
     return True
 
 
-_encoder = msgspec.json.Encoder()
-
-
-def encode(value: Any) -> bytes:
-    """JSON on one line."""
-    return _encoder.encode(value)
-
-
-# The filter language on rows of the ring, as they may be shown: a filter finds no secret either.
-
-__all__ = ["FilterError", "RowFilter", "read_filter"]
+# The filter language on redacted rows: a filter finds no secret either.
 
 
 def read_filter(text: str, now: float) -> Filter | None:
@@ -235,62 +222,50 @@ def read_filter(text: str, now: float) -> Filter | None:
     return found if found else None
 
 
-class RowFilter:
-    """Judges rows of one ring."""
-
-    def __init__(self, view: LiveView, wanted: Filter) -> None:
-        self._view = view
-        self._wanted = wanted
-
-    def __repr__(self) -> str:
-        return f"<RowFilter {self._wanted}>"
-
-    def matches(self, row: Row) -> bool:
-        """Whether the row is wanted."""
-        return self._wanted.matches(_Subject(self._view, row, self._heard(row)))
-
-    def _heard(self, row: Row) -> frozenset[int]:
-        """Which of the terms on bodies hold for one of its messages."""
-        missing: dict[int, Callable[..., bool]] = dict(enumerate(self._wanted.watches))
-        for kept in row.messages:
-            if not missing:
-                break
-            record = self._view.record(kept)
-            missing = {number: watch for number, watch in missing.items() if not watch(record)}
-        return frozenset(range(len(self._wanted.watches))) - missing.keys()
+def row_matches(view: LiveView, wanted: Filter, row: Row) -> bool:
+    """Whether a row is wanted."""
+    summary = _exchange_summary(view, row)
+    for stored in row.messages:
+        if len(summary.passed_tests) == len(wanted.body_tests):
+            break
+        summary.run_tests(wanted.body_tests, view.record(stored))
+    return wanted.matches(summary)
 
 
-class _Subject(ExchangeSummary):
+def _exchange_summary(view: LiveView, row: Row) -> ExchangeSummary:
     """A row in the words of filters."""
-
-    __slots__ = ()
-
-    def __init__(self, view: LiveView, row: Row, heard: frozenset[int]) -> None:
-        shown = view.summary(row)
-        messages = [kept.seen for kept in row.messages]
-        self.own = row.first.own
-        self.run, self.seq, self.exchange = view.run_name, 0, row.exchange
-        self.time, self.at = view.time_of(row.first), row.first.at
-        self.kind = "exchange" if row.exchange else row.first.kind
-        self.method, self.client, self.revision = shown.method, shown.client, shown.revision
-        self.id = row.first.id
-        self.target = (shown.target,) if shown.target is not None else ()
-        self.upstream = row.upstreams
-        self.leg = tuple({seen.leg.side: None for seen in messages})
-        self.direction = tuple({seen.direction: None for seen in messages})
-        self.peer = tuple({seen.leg.peer: None for seen in messages})
-        self.transport = tuple({seen.leg.transport: None for seen in messages})
-        session = row.first.leg.session
-        self.session = fingerprint(session) if session is not None else None
-        self.status = row.http
-        words = (row.status,) if row.status != "note" else ()
-        self.statuses = (
+    shown = view.summary(row)
+    messages = [stored.observed for stored in row.messages]
+    session = row.first.leg.session
+    words = (row.status,) if row.status != "note" else ()
+    return ExchangeSummary(
+        own=row.first.own,
+        run=view.run_name,
+        seq=0,
+        exchange=row.exchange,
+        time=view.time_of(row.first),
+        at=row.first.at,
+        kind="exchange" if row.exchange else row.first.kind,
+        method=shown.method,
+        client=shown.client,
+        revision=shown.revision,
+        id=row.first.id,
+        target=(shown.target,) if shown.target is not None else (),
+        upstream=row.upstreams,
+        leg=tuple({observed.leg.side: None for observed in messages}),
+        direction=tuple({observed.direction: None for observed in messages}),
+        peer=tuple({observed.leg.peer: None for observed in messages}),
+        transport=tuple({observed.leg.transport: None for observed in messages}),
+        session=fingerprint(session) if session is not None else None,
+        status=row.http,
+        statuses=(
             *(word for word in words if word != "ok" or not http_words(row.http)),
             *http_words(row.http),
-        )
-        self.code, self.failed, self.ms = row.code, row.status == "tool-error", row.ms
-        self.redacted = 1 if row.redacted else None
-        self.size = row.messages[0].size if row.messages else 0
-        self.answer_size = None
-        self.messages = row.count
-        self.heard = heard
+        ),
+        code=row.code,
+        failed=row.status == "tool-error",
+        ms=row.ms,
+        redacted=1 if row.redacted else None,
+        size=row.messages[0].size if row.messages else 0,
+        messages=row.count,
+    )

@@ -40,8 +40,8 @@ from mcpmux.runtime.downstreams.listen import Filter, read_filter
 from mcpmux.runtime.downstreams.session import Ask
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.tap import Tap
-from mcpmux.traffic.mock.matching import Book, answer_of
-from mcpmux.traffic.reading.dialogue import Dialogue, Said, Turn
+from mcpmux.traffic.reading.dialogue import CapturedRequest, Dialogue, ServerMessage, fields_of
+from mcpmux.traffic.replay.captured_answers import CapturedAnswers, answer_of
 from mcpmux.transports.inline import in_task
 
 log = structlog.get_logger()
@@ -52,18 +52,18 @@ class Mock:
 
     tap: Tap | None = None
 
-    def __init__(self, book: Book, nursery: trio.Nursery, *, latency: bool) -> None:
+    def __init__(self, answers: CapturedAnswers, nursery: trio.Nursery, *, latency: bool) -> None:
         """`latency`: whether everything takes as long as it did."""
-        self.book = book
+        self.answers = answers
         self.latency = latency
         self._nursery = nursery
         self._closing = trio.Event()
 
     def __repr__(self) -> str:
-        return f"<Mock {self.book!r}>"
+        return f"<Mock {self.answers!r}>"
 
     def close(self) -> None:
-        """Nothing more is told: listens end."""
+        """End all listens."""
         self._closing.set()
 
     def leave(self, client: object) -> None:
@@ -76,63 +76,61 @@ class Mock:
         """See Service."""
         if call.method == m.LISTEN:
             return await self._listen(request_id, call, notify)
-        turn = self.find(call, NEWEST)
-        if turn is None and call.method == m.DISCOVER:
-            return make_discover(self.book)
-        if turn is None:
+        captured = self.find(call, NEWEST)
+        if captured is None and call.method == m.DISCOVER:
+            return make_discover(self.answers)
+        if captured is None:
             raise self.refuse(call)
-        return await self.answer_modern(turn, call, notify)
+        return await self.answer_modern(captured, call, notify)
 
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[MockSession, Fields]:
         """See Service."""
         call = read_call(request)
-        turn = find_initialize(self.book, call.params)
-        if turn is None:
+        captured = find_initialize(self.answers, call.params)
+        if captured is None:
             requested = value_of(call.params.get("protocolVersion"))
-            result = make_initialize(self.book, requested if isinstance(requested, str) else "")
+            result = make_initialize(self.answers, requested if isinstance(requested, str) else "")
         else:
-            result = await self.play(turn, call, _unheard, None)
+            result = await self.play(captured, call, _unheard, None)
         session = MockSession(self, result, self._nursery)
         session.principal = principal
-        session.follow(turn)
+        session.follow(captured)
         return session, result
 
-    def find(self, call: Call, revision: str) -> Turn | None:
+    def find(self, call: Call, revision: str) -> CapturedRequest | None:
         """The captured request that this one repeats."""
-        if call.method == m.DISCOVER:
-            return find_discover(self.book, call, revision)
-        return self.book.find(call.method, call.params, revision)
+        return self.answers.find(call.method, call.params, revision)
 
     def refuse(self, call: Call) -> RpcError:
-        """What to say to what is not in the capture."""
-        error = self.book.unknown(call.method, call.params)
-        log.warning("not in the capture", method=call.method, told=error.message)
+        """The error for a request that is not in the capture."""
+        error = self.answers.unknown(call.method, call.params)
+        log.warning("not in the capture", method=call.method, error=error.message)
         return error
 
-    async def answer_modern(self, turn: Turn, call: Call, notify: Notify) -> Fields:
+    async def answer_modern(self, captured: CapturedRequest, call: Call, notify: Notify) -> Fields:
         """A captured answer in the shape of 2026-07-28. Raises RpcError."""
-        if turn.modern:
-            return await self.play(turn, call, notify, None)
+        if captured.modern:
+            return await self.play(captured, call, notify, None)
         try:
-            return upgrade_result(call.method, await self.play(turn, call, notify, None))
+            return upgrade_result(call.method, await self.play(captured, call, notify, None))
         except RpcError as error:
             raise upgrade_error(call.method, call.params, error) from None
 
-    async def play(self, turn: Turn, call: Call, notify: Notify, ask: Ask | None) -> Fields:
-        """What came before a captured answer, then the answer as it was. `ask` asks the client back.
+    async def play(self, captured: CapturedRequest, call: Call, notify: Notify, ask: Ask | None) -> Fields:
+        """Send what came before a captured answer, then return the answer. `ask` asks the client back.
 
         Raises RpcError.
         """
         began = trio.current_time()
-        for said in turn.said:
-            await self.wait(began, said.after)
-            if not said.question:
-                await _tell(said, call, notify)
+        for sent in captured.before_answer:
+            await self.wait(began, sent.after)
+            if not sent.question:
+                await _tell(sent, call, notify)
             elif ask is not None:
                 with suppress(RpcError):
-                    await ask(said.method, said.params)
-        await self.wait(began, (turn.ms or 0.0) / 1000)
-        return answer_of(turn)
+                    await ask(sent.method, sent.params)
+        await self.wait(began, (captured.ms or 0.0) / 1000)
+        return answer_of(captured)
 
     async def wait(self, began: float, after: float) -> None:
         """Until what came `after` seconds is due."""
@@ -143,31 +141,31 @@ class Mock:
     async def _listen(self, request_id: Id, call: Call, notify: Notify) -> Fields:
         tag = raw({SUBSCRIPTION_ID: request_id})
         wish = read_filter(call)
-        turn = self.book.find(m.LISTEN, call.params, NEWEST)
-        if turn is not None and turn.answer is not None and not turn.said:
-            return answer_of(turn)
+        captured = self.answers.find(m.LISTEN, call.params, NEWEST)
+        if captured is not None and captured.answer is not None and not captured.before_answer:
+            return answer_of(captured)
         began = trio.current_time()
-        for said in turn.said if turn is not None else self._events_for(wish, call):
-            await self.wait(began, said.after)
-            await notify(Event(said.method, {**said.params, META: _tagged(said.params.get(META), tag)}))
+        for sent in captured.before_answer if captured is not None else self._events_for(wish, call):
+            await self.wait(began, sent.after)
+            await notify(Event(sent.method, {**sent.params, META: _tagged(sent.params.get(META), tag)}))
         await self._closing.wait()
         return {"resultType": raw("complete"), META: tag}
 
-    def _events_for(self, wish: Filter, call: Call) -> list[Said]:
-        """For a listen that nobody made then: what subscribers to its resources were told."""
-        agreed = Said(0.0, m.ACKNOWLEDGED, {"notifications": call.params["notifications"]})
-        updates = [said for uri in wish.uris for said in self.book.updates(uri)]
-        return [agreed, *sorted(updates, key=lambda said: said.after)]
+    def _events_for(self, wish: Filter, call: Call) -> list[ServerMessage]:
+        """For a listen that is not in the capture: what subscribers to its resources got."""
+        agreed = ServerMessage(0.0, m.ACKNOWLEDGED, {"notifications": call.params["notifications"]})
+        updates = [sent for uri in wish.uris for sent in self.answers.updates(uri)]
+        return [agreed, *sorted(updates, key=lambda sent: sent.after)]
 
 
-async def _tell(said: Said, call: Call, notify: Notify) -> None:
+async def _tell(sent: ServerMessage, call: Call, notify: Notify) -> None:
     """A notification of a call, with this call's progress token; no progress for a call without one."""
-    params = said.params
-    if said.method == m.PROGRESS:
+    params = sent.params
+    if sent.method == m.PROGRESS:
         if not call.wants_progress:
             return
         params = {**params, PROGRESS_TOKEN: call.meta[PROGRESS_TOKEN]}
-    await notify(Event(said.method, params))
+    await notify(Event(sent.method, params))
 
 
 def _tagged(meta: Raw | None, tag: Raw) -> Raw:
@@ -183,22 +181,22 @@ async def _unheard(_event: Event) -> None:
 async def open_mock(
     dialogues: Sequence[Dialogue], *, latency: bool = False, cycle: bool = False
 ) -> AsyncIterator[Mock]:
-    """A server that stands for the one in the dialogues. Leaving ends what it still tells.
+    """A server that stands for the one in the dialogues. Leaving ends what it still sends.
 
     `latency`: everything takes as long as it did; `cycle`: after the last answer to the same comes the first.
     """
     async with trio.open_nursery() as nursery:
-        yield Mock(Book(dialogues, cycle=cycle), nursery, latency=latency)
+        yield Mock(CapturedAnswers(dialogues, cycle=cycle), nursery, latency=latency)
         nursery.cancel_scope.cancel(reason="the mock is closed")
 
 
-# A legacy client of a server that is played from a capture.
+# A legacy session with a mocked server.
 #
-# Promises: it has the captured answers of its own revision as they were, others in the words of its
-# revision. What it is told without asking comes after the answer it came after then; updates of a resource
-# come once it has subscribed to it.
+# Promises: it gets captured answers of its own revision unchanged, others translated to its revision.
+# Notifications come after the answer they followed in the capture; updates of a resource come once it has
+# subscribed to it.
 
-GAP_SECONDS = 0.01  # between changes: without one, several of the same resource would be told as one
+GAP_SECONDS = 0.01  # between changes: without one, several of the same resource would become one
 ROUNDS = 100  # of questions in one call; more are a circle
 
 _MODERN_ONLY = frozenset({m.DISCOVER, m.LISTEN, m.TASKS_UPDATE})
@@ -231,20 +229,22 @@ class MockSession:
             scope.cancel(reason="the client has gone")
         self.mailbox.close()
 
-    def follow(self, turn: Turn | None) -> None:
+    def follow(self, captured: CapturedRequest | None) -> None:
         """Tell what followed a captured answer, but for updates: these depend on subscriptions."""
-        told = [said for said in turn.afterwards if said.method != m.RESOURCE_UPDATED] if turn else []
-        if told:
+        messages = (
+            [sent for sent in captured.after_answer if sent.method != m.RESOURCE_UPDATED] if captured else []
+        )
+        if messages:
             self._others.append(trio.CancelScope())
-            self._nursery.start_soon(self._feed, told, self._others[-1])
+            self._nursery.start_soon(self._feed, messages, self._others[-1])
 
-    async def _feed(self, told: Sequence[Said], until: trio.CancelScope) -> None:
+    async def _feed(self, messages: Sequence[ServerMessage], until: trio.CancelScope) -> None:
         began = trio.current_time()
         with until:
-            for said in told:
+            for sent in messages:
                 await trio.sleep(GAP_SECONDS)
-                await self._mock.wait(began, said.after)
-                self.mailbox.put(Event(said.method, said.params))
+                await self._mock.wait(began, sent.after)
+                self.mailbox.put(Event(sent.method, sent.params))
 
     async def answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
         """See Session."""
@@ -255,20 +255,20 @@ class MockSession:
         if request.method in _MODERN_ONLY:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
         call = read_call(request)
-        turn = self._mock.find(call, self.revision)
-        if turn is None and call.method not in _CHANGES_NOTHING:
+        captured = self._mock.find(call, self.revision)
+        if captured is None and call.method not in _CHANGES_NOTHING:
             raise downgrade_error(call.method, self._mock.refuse(call))
-        result = await self._answer(turn, call, notify, ask) if turn is not None else {}
+        result = await self._answer(captured, call, notify, ask) if captured is not None else {}
         self._subscribe(call)
-        self.follow(turn)
+        self.follow(captured)
         return result
 
-    async def _answer(self, turn: Turn, call: Call, notify: Notify, ask: Ask) -> Fields:
-        if not turn.modern:
-            result = await self._mock.play(turn, call, notify, ask)
-            return result if turn.revision == self.revision else self._in_own_words(call, result)
+    async def _answer(self, captured: CapturedRequest, call: Call, notify: Notify, ask: Ask) -> Fields:
+        if not captured.modern:
+            result = await self._mock.play(captured, call, notify, ask)
+            return result if captured.revision == self.revision else self._in_own_words(call, result)
         try:
-            result = await self._mock.play(turn, call, notify, None)
+            result = await self._mock.play(captured, call, notify, None)
             for _ in range(ROUNDS):
                 wishes = wishes_in(result)
                 if wishes is None:
@@ -300,13 +300,13 @@ class MockSession:
             self._feeds.pop(uri).cancel(reason="unsubscribed")
         elif call.method == m.RESOURCES_SUBSCRIBE and uri not in self._feeds:
             self._feeds[uri] = trio.CancelScope()
-            self._nursery.start_soon(self._feed, self._mock.book.updates(uri), self._feeds[uri])
+            self._nursery.start_soon(self._feed, self._mock.answers.updates(uri), self._feeds[uri])
 
 
-# What a server that is played from a capture says about itself. Pure.
+# The handshake of a mocked server. Pure.
 #
-# As it said it then; in an era that was not captured, the same facts in the words of that era. Where no
-# handshake was captured, it offers what was asked for.
+# It is the captured one; in an era that was not captured, the same facts in the form of that era. Without a
+# captured handshake it offers what was asked for.
 
 NAME = "mcpmux mock"
 _REQUESTED = "protocolVersion"
@@ -320,24 +320,19 @@ _OFFERED_BY = {
 }
 
 
-def find_discover(book: Book, call: Call, revision: str) -> Turn | None:
-    """The captured `server/discover`."""
-    return book.find(m.DISCOVER, call.params, revision)
-
-
-def find_initialize(book: Book, params: Fields) -> Turn | None:
+def find_initialize(answers: CapturedAnswers, params: Fields) -> CapturedRequest | None:
     """A captured `initialize`: the same, or one in which the same revision was asked for."""
     wanted = text_of(params.get(_REQUESTED)) or ""
-    exact = book.find_exact(m.INITIALIZE, params, wanted)
+    exact = answers.find_exact(m.INITIALIZE, params, wanted)
     if exact is not None:
         return exact
-    asked = [t for t in book.all_of(m.INITIALIZE) if text_of(t.params.get(_REQUESTED)) == wanted]
-    return book.find_exact(m.INITIALIZE, asked[0].params, wanted) if asked else None
+    asked = [t for t in answers.all_of(m.INITIALIZE) if text_of(t.params.get(_REQUESTED)) == wanted]
+    return answers.find_exact(m.INITIALIZE, asked[0].params, wanted) if asked else None
 
 
-def make_discover(book: Book) -> Fields:
+def make_discover(answers: CapturedAnswers) -> Fields:
     """A DiscoverResult out of what else is known."""
-    facts = _known(book)
+    facts = _known(answers)
     result: dict[str, Any] = {
         "resultType": "complete",
         "supportedVersions": SUPPORTED,
@@ -351,27 +346,27 @@ def make_discover(book: Book) -> Fields:
     return {key: raw(value) for key, value in result.items()}
 
 
-def make_initialize(book: Book, requested: str) -> Fields:
+def make_initialize(answers: CapturedAnswers, requested: str) -> Fields:
     """An InitializeResult out of what else is known."""
-    facts = _known(book)
+    facts = _known(answers)
     result = {**facts, "protocolVersion": negotiate_legacy(requested)}
     return {key: raw(value) for key, value in result.items() if value is not None}
 
 
-def _known(book: Book) -> dict[str, Any]:
-    """`capabilities`, `serverInfo`, `instructions` as one of the captured handshakes says them."""
-    for turn in (*book.all_of(m.INITIALIZE), *book.all_of(m.DISCOVER)):
-        if not isinstance(turn.answer, Reply):
+def _known(answers: CapturedAnswers) -> dict[str, Any]:
+    """`capabilities`, `serverInfo`, `instructions` from one of the captured handshakes."""
+    for captured in (*answers.all_of(m.INITIALIZE), *answers.all_of(m.DISCOVER)):
+        if not isinstance(captured.answer, Reply):
             continue
-        result = value_of(turn.answer.result)
+        result = value_of(captured.answer.result)
         if isinstance(result, dict) and isinstance(result.get("capabilities"), dict):
-            info = result.get("serverInfo") or _info_in(turn.answer)
+            info = result.get("serverInfo") or _info_in(captured.answer)
             return {
                 "capabilities": result["capabilities"],
                 "serverInfo": info or _INFO,
                 "instructions": result.get("instructions"),
             }
-    offered = {_OFFERED_BY[method] for method in book.methods if method in _OFFERED_BY}
+    offered = {_OFFERED_BY[method] for method in answers.methods if method in _OFFERED_BY}
     capabilities: dict[str, Any] = {name: {} for name in sorted(offered)}
     return {"capabilities": capabilities, "serverInfo": _INFO, "instructions": None}
 
@@ -380,7 +375,4 @@ _INFO = {"name": NAME, "version": "1"}
 
 
 def _info_in(answer: Reply) -> Any:
-    try:
-        return value_of(decode_fields(decode_fields(answer.result).get(META)).get(SERVER_INFO))
-    except ValueError:
-        return None
+    return value_of(fields_of(fields_of(answer.result).get(META)).get(SERVER_INFO))

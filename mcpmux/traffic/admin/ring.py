@@ -1,15 +1,16 @@
-"""The last exchanges in memory, for whoever looks at the traffic while it passes.
+"""The last exchanges in memory, for the inspector.
 
-Promises: bounded in rows and in bytes; taking a message costs a few steps of plain work, whether somebody
-looks or not; what nobody looks at is never decoded. Refuses to know who looks. What it holds is as it was on
-the wire: nothing of it may be shown but through `live_view`, which redacts.
+Promises: bounded in rows and in bytes; taking a message costs the same few steps whether there are readers or
+not; a message is decoded only when it is read. Messages are kept as they were on the wire: they may be shown
+only through `view`, which redacts.
 
-A row is what a person takes for one thing: an exchange with all its messages on both legs, or what belongs to
-no exchange: a notification, or a request of mcpmux's own with its answer. Rows have consecutive numbers; so
-have messages (`seq`). Readers keep the number up to which they have read, and miss what has gone meanwhile.
+A row is one line of the inspector's list: an exchange with all its messages on both legs, or what belongs to
+no exchange, which is a notification, or a request of mcpmux's own with its answer. Rows have consecutive
+numbers; so have messages (`seq`). A reader keeps the number up to which it has read, and misses what is gone
+by then.
 
 What mcpmux asks by itself, every half a minute of each idle server, is in a ring of its own, with numbers of
-its own, so that it takes no place from what clients do.
+its own, so that it takes no room from the exchanges of clients.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ import trio
 from mcpmux.protocol import method as m
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.observer import Exchange, Seen
+from mcpmux.traffic.observer import Exchange, Observation
+from mcpmux.traffic.record import ANSWERS
 
 MESSAGE_BYTES = 400  # what a message takes besides its text
 ROW_BYTES = 600  # what a row takes besides its messages
@@ -39,21 +41,21 @@ RECENT = 16_384  # messages; some seconds of a flood
 Key = tuple[Leg, str, object]
 
 
-class Kept(msgspec.Struct, frozen=True, gc=False):
-    """A message. `size`: on the wire; `seen.data` is empty for one that was too large to keep."""
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message. `size`: on the wire; `observed.data` is empty for one that was too large to keep."""
 
     seq: int
     size: int
-    seen: Seen
+    observed: Observation
 
     @property
     def too_large(self) -> bool:
         """Whether its text was not kept."""
-        return self.size > len(self.seen.data)
+        return self.size > len(self.observed.data)
 
 
 class Row(msgspec.Struct, gc=False):
-    """One line of the list, begun by `first`. `shown`: its texts as they may be shown, once somebody looked.
+    """One line of the list, begun by `first`. `shown`: its redacted texts, once they were read.
 
     `status`: `open`, `ok`, `error`, `tool-error`, `cancelled`, `invalid`, or `note` for a notification.
     `ms` is from its request to its answer on the leg where it began, `http` the HTTP status of that answer.
@@ -62,8 +64,8 @@ class Row(msgspec.Struct, gc=False):
 
     number: int
     exchange: int
-    first: Seen
-    messages: list[Kept]
+    first: Observation
+    messages: list[StoredMessage]
     upstreams: tuple[str, ...] = ()
     status: str = "open"
     code: int | None = None
@@ -83,27 +85,29 @@ class Row(msgspec.Struct, gc=False):
         """How many messages it has had."""
         return len(self.messages) + self.left_out
 
-    def add(self, kept: Kept) -> int:
+    def add(self, stored: StoredMessage) -> int:
         """One more message of it; how much that takes."""
-        seen = kept.seen
-        weight = MESSAGE_BYTES + len(seen.data)
-        self.messages.append(kept)
-        self.size += kept.size
+        observed = stored.observed
+        weight = MESSAGE_BYTES + len(observed.data)
+        self.messages.append(stored)
+        self.size += stored.size
         self.weight += weight
-        upstream = seen.leg.upstream
+        upstream = observed.leg.upstream
         if upstream is not None and upstream not in self.upstreams:
             self.upstreams = (*self.upstreams, upstream)
-        if seen.kind in _ANSWERS:
-            if seen is self.first or self._ends_with(seen):  # an answer to nothing is a row by itself
-                self.status = "tool-error" if seen.failed else "ok" if seen.kind == "result" else "error"
-                self.code, self.ms, self.http = seen.code, seen.ms, seen.status
-        elif seen is self.first and seen.kind != "request":
-            self.status = "note" if seen.kind == "notification" else "invalid"
-        elif seen.method == m.CANCELLED and seen.leg is self.first.leg and self.status == "open":
+        if observed.kind in ANSWERS:
+            if observed is self.first or self._ends_with(observed):  # an answer to nothing is a row
+                self.status = (
+                    "tool-error" if observed.failed else "ok" if observed.kind == "result" else "error"
+                )
+                self.code, self.ms, self.http = observed.code, observed.ms, observed.status
+        elif observed is self.first and observed.kind != "request":
+            self.status = "note" if observed.kind == "notification" else "invalid"
+        elif observed.method == m.CANCELLED and observed.leg is self.first.leg and self.status == "open":
             self.status = "cancelled"
         return weight
 
-    def _ends_with(self, answer: Seen) -> bool:
+    def _ends_with(self, answer: Observation) -> bool:
         first = self.first
         return answer.leg is first.leg and answer.direction != first.direction and answer.id == first.id
 
@@ -113,13 +117,13 @@ class Row(msgspec.Struct, gc=False):
         gone = self.messages[1:end]
         del self.messages[1:end]
         self.left_out += len(gone)
-        freed = sum(MESSAGE_BYTES + len(kept.seen.data) for kept in gone)
+        freed = sum(MESSAGE_BYTES + len(stored.observed.data) for stored in gone)
         self.weight -= freed
         return freed
 
 
 class LiveRing:
-    """See the module. It is a Sink, and a Keeper that only takes note."""
+    """See the module. A MessageObserver, and an ExchangeObserver that never waits."""
 
     def __init__(
         self, most_rows: int, most_bytes: int, recent: int = RECENT, *, is_own: bool = False
@@ -148,17 +152,17 @@ class LiveRing:
     def __repr__(self) -> str:
         return f"<LiveRing {len(self._rows)} rows, {self._bytes} bytes, {self.seq} messages seen>"
 
-    def take(self, seen: Seen, size: int | None = None) -> None:
-        """See Sink. `size`: of a message whose text is not all there."""
-        if self.own is not None and seen.own:
-            self.own.take(seen, size)
+    def take(self, observed: Observation, size: int | None = None) -> None:
+        """See MessageObserver. `size`: of a message whose text is not all there."""
+        if self.own is not None and observed.own:
+            self.own.take(observed, size)
             return
         self.seq += 1
-        size = len(seen.data) if size is None else size
+        size = len(observed.data) if size is None else size
         if size > self._most_of_message:
-            seen = msgspec.structs.replace(seen, data=b"")
-        row = self._row_of(seen)
-        self._bytes += row.add(Kept(self.seq, size, seen))
+            observed = msgspec.structs.replace(observed, data=b"")
+        row = self._row_of(observed)
+        self._bytes += row.add(StoredMessage(self.seq, size, observed))
         self._recent.append(row)
         if len(row.messages) > ROW_MESSAGES or row.weight > self._most_of_row:
             self._bytes -= row.shorten()
@@ -166,10 +170,10 @@ class LiveRing:
             self._forget_oldest()
 
     async def admit(self, exchange: Exchange) -> None:
-        """See Keeper."""
+        """See ExchangeObserver."""
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, _seconds: float) -> None:
-        """See Keeper. An exchange that was cut off has no message that says so."""
+        """See ExchangeObserver. An exchange that was cut off has no last message."""
         if isinstance(outcome, trio.Cancelled):
             self.cut_off(exchange.number)
 
@@ -190,51 +194,51 @@ class LiveRing:
         return self._by_exchange.get(number)
 
     def before(self, number: int) -> Iterator[Row]:
-        """The rows before a number, newest first. Ends early when the ring has moved on meanwhile."""
+        """The rows before a number, newest first. Ends early when the ring has given them up."""
         for each in range(min(number - 1, self.last), self.first - 1, -1):
             row = self._rows.get(each)
             if row is None:
                 return
             yield row
 
-    def touched_since(self, seq: int) -> tuple[list[Row], int]:
+    def changed_since(self, seq: int) -> tuple[list[Row], int]:
         """The rows that got messages after `seq`, each once, and how many messages were missed."""
         missed = max(0, self.seq - seq - len(self._recent))
         wanted = self.seq - seq - missed
         rows = {row.number: row for row in _last(self._recent, wanted) if row.number in self._rows}
         return list(rows.values()), missed
 
-    def messages_since(self, seq: int, most: int) -> tuple[list[Kept], int, int]:
+    def messages_since(self, seq: int, most: int) -> tuple[list[StoredMessage], int, int]:
         """Messages after `seq`: at most `most`, the number up to which was looked, how many were missed."""
         missed = max(0, self.seq - seq - len(self._recent))
         position = seq + missed
         found = []
         for row in list(_last(self._recent, self.seq - position))[:most]:
             position += 1
-            kept = _find(row, position)
-            if kept is not None:
-                found.append(kept)
+            stored = _find(row, position)
+            if stored is not None:
+                found.append(stored)
         return found, position, missed
 
-    def _row_of(self, seen: Seen) -> Row:
+    def _row_of(self, observed: Observation) -> Row:
         """The row that a message belongs to, a new one if need be."""
-        if seen.exchange:
-            row = self._by_exchange.get(seen.exchange)
+        if observed.exchange:
+            row = self._by_exchange.get(observed.exchange)
             if row is None:
-                row = self._by_exchange[seen.exchange] = self._new_row(seen)
+                row = self._by_exchange[observed.exchange] = self._new_row(observed)
             return row
-        if seen.kind in _ANSWERS:
-            asked = "in" if seen.direction == "out" else "out"
-            row = self._unanswered.pop((seen.leg, asked, seen.id), None)
-            return row if row is not None else self._new_row(seen)
-        row = self._new_row(seen)
-        if seen.kind == "request":
-            self._unanswered[seen.leg, seen.direction, seen.id] = row
+        if observed.kind in ANSWERS:
+            asked = "in" if observed.direction == "out" else "out"
+            row = self._unanswered.pop((observed.leg, asked, observed.id), None)
+            return row if row is not None else self._new_row(observed)
+        row = self._new_row(observed)
+        if observed.kind == "request":
+            self._unanswered[observed.leg, observed.direction, observed.id] = row
         return row
 
-    def _new_row(self, seen: Seen) -> Row:
+    def _new_row(self, observed: Observation) -> Row:
         self.last += 1
-        row = self._rows[self.last] = Row(self.last, seen.exchange, seen, [])
+        row = self._rows[self.last] = Row(self.last, observed.exchange, observed, [])
         self._bytes += row.weight
         return row
 
@@ -251,7 +255,6 @@ class LiveRing:
             del self._unanswered[key]
 
 
-_ANSWERS = frozenset({"result", "error"})
 _seq_of = attrgetter("seq")
 
 
@@ -261,14 +264,14 @@ def _last(rows: deque[Row], count: int) -> Iterator[Row]:
     return reversed(found)
 
 
-def _find(row: Row, seq: int) -> Kept | None:
+def _find(row: Row, seq: int) -> StoredMessage | None:
     """A message of a row, while it is here."""
     index = bisect.bisect_left(row.messages, seq, key=_seq_of)
-    kept = row.messages[index] if index < len(row.messages) else None
-    return kept if kept is not None and kept.seq == seq else None
+    stored = row.messages[index] if index < len(row.messages) else None
+    return stored if stored is not None and stored.seq == seq else None
 
 
-# How long things took of late: per upstream and method, and over time. Pure.
+# How long calls took lately: per upstream and method, and over time. Pure.
 #
 # Durations are in milliseconds; percentiles are nearest ranks of the durations themselves, so exact.
 # Histograms have one bucket for each factor of the square root of ten, from 0.1 ms up; the last has no
@@ -279,8 +282,8 @@ GROUPS = 200  # more pairs of upstream and method than a person reads
 REST = "(others)"
 
 
-class Timed(NamedTuple):
-    """One thing that took time. `at`: when it began, milliseconds since 1970. `upstream` "" is mcpmux."""
+class TimedCall(NamedTuple):
+    """`at`: when it began, milliseconds since 1970. `upstream` "" stands for mcpmux."""
 
     at: float
     upstream: str
@@ -322,12 +325,12 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     slots: list[Slot]
 
 
-def measure(timed: Iterable[Timed], now: float, window_ms: float, slots: int) -> Stats:
-    """What took how long in the window before `now`; what is older is left out. Clocks may differ."""
-    by_pair: dict[tuple[str, str], list[Timed]] = {}
-    by_slot: list[list[Timed]] = [[] for _ in range(slots)]
+def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int) -> Stats:
+    """How long calls took that began in the window before `now`; older ones are left out."""
+    by_pair: dict[tuple[str, str], list[TimedCall]] = {}
+    by_slot: list[list[TimedCall]] = [[] for _ in range(slots)]
     begin, width = now - window_ms, window_ms / slots
-    for each in timed:
+    for each in calls:
         if each.at < begin:
             continue
         pair = (each.upstream, each.method)
@@ -349,7 +352,7 @@ def percentile(ordered: list[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-def _group(upstream: str, method: str, members: list[Timed]) -> Group:
+def _group(upstream: str, method: str, members: list[TimedCall]) -> Group:
     ordered = sorted(each.ms for each in members)
     buckets = [0] * (len(EDGES) + 1)
     for ms in ordered:
@@ -367,7 +370,7 @@ def _group(upstream: str, method: str, members: list[Timed]) -> Group:
     )
 
 
-def _slot(at: float, members: list[Timed]) -> Slot:
+def _slot(at: float, members: list[TimedCall]) -> Slot:
     if not members:
         return Slot(at=at, count=0, errors=0)
     ordered = sorted(each.ms for each in members)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpmux.protocol.envelope import BadMessage
-from mcpmux.traffic.glance import _look_closely, facts_in, glance
+from mcpmux.traffic.correlation import method_id_target, read_by_member, read_envelope
 
 ABSENT = object()
 ODD: Any = st.sampled_from([ABSENT, None, True, 7, -1.5, "x", [], {}, [1], {"name": 1}])
@@ -70,9 +70,9 @@ def normal(found: Any) -> Any:
 
 @settings(max_examples=500, deadline=None)
 @given(MESSAGES)
-def test_a_glance_finds_what_a_closer_look_finds(message: dict[str, Any]):
+def test_an_envelope_read_in_one_go_is_that_read_by_member(message: dict[str, Any]):
     data = json.dumps(message, ensure_ascii=False).encode()
-    assert normal(found_by(glance, data)) == normal(found_by(_look_closely, data))
+    assert normal(found_by(read_envelope, data)) == normal(found_by(read_by_member, data))
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ def test_a_glance_finds_what_a_closer_look_finds(message: dict[str, Any]):
     ],
 )
 def test_odd_bytes_are_read_alike(data: bytes):
-    assert normal(found_by(glance, data)) == normal(found_by(_look_closely, data))
+    assert normal(found_by(read_envelope, data)) == normal(found_by(read_by_member, data))
 
 
 def test_what_is_about_something_says_so():
     data = b'{"jsonrpc":"2.0","id":4,"method":"completion/complete","params":{"ref":{"uri":"memo:{x}"}}}'
-    assert facts_in(data) == ("completion/complete", 4, "memo:{x}")
-    assert facts_in(b'{"jsonrpc":"2.0","id":4,"result":{"uri":"memo:1"}}') == (None, 4, None)
-    assert facts_in(b'{"jsonrpc":"2.0","id":4,"method":3}') == (None, 4, None)
+    assert method_id_target(data) == ("completion/complete", 4, "memo:{x}")
+    assert method_id_target(b'{"jsonrpc":"2.0","id":4,"result":{"uri":"memo:1"}}') == (None, 4, None)
+    assert method_id_target(b'{"jsonrpc":"2.0","id":4,"method":3}') == (None, 4, None)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.correlation import Correlator
 from mcpmux.traffic.telemetry.metrics import Metrics
-from mcpmux.traffic.telemetry.prometheus import Gauge, render
-from mcpmux.traffic.telemetry.summing import Totals, add_up
+from mcpmux.traffic.telemetry.prometheus import Gauge, render, single
+from mcpmux.traffic.telemetry.scraping import Totals, add_up
+from tests.traffic.test_prometheus import parse
 
 
 def text(answers: int, up: float = 1) -> str:
@@ -19,8 +23,8 @@ def text(answers: int, up: float = 1) -> str:
             for seen in correlator.settle([(leg, direction, data, at, None, 0, False)]):  # type: ignore[arg-type]
                 metrics.take(seen)
     gauges = [
-        Gauge("mcpmux_upstream_up", "Up.", "gauge", ("upstream",), lambda: [(("docs",), up)]),
-        Gauge("mcpmux_client_sessions", "Sessions.", "gauge", (), lambda: [((), answers)]),
+        Gauge("mcpmux_upstream_up", "Up.", ("upstream",), lambda: [(("docs",), up)]),
+        Gauge("mcpmux_client_sessions", "Sessions.", (), lambda: [((), answers)]),
     ]
     return render(metrics, gauges).decode()
 
@@ -32,6 +36,12 @@ def value(text: str, beginning: str) -> float:
 
 def test_the_sum_of_one_is_the_same():
     assert add_up([text(3)]) == text(3)
+
+
+@given(st.floats(min_value=0, allow_nan=False, allow_infinity=False))
+def test_the_sum_of_one_has_every_number_of_it(number: float):
+    alone = render(Metrics(), [single("mcpmux_x", "x", lambda: number)])
+    assert parse(add_up([alone.decode()]).encode()) == parse(alone)
 
 
 def test_everything_that_is_counted_is_added_up():
@@ -48,11 +58,11 @@ def test_up_is_what_is_so_everywhere():
 def test_no_counter_goes_back_when_a_process_ends():
     totals = Totals()
     running: dict[object, str] = {(1, 1): text(3), (2, 1): text(4)}
-    assert value(totals.add_up(running, running), 'mcpmux_messages_total{leg="upstream",direction="in"') == 7
+    assert value(totals.add_up(running, running), 'mcpmux_messages_total{direction="in"') == 7
     after: dict[object, str] = {(1, 1): text(5), (2, 2): text(1)}
     for _ in range(3):
         told = totals.add_up(after, after)
-        assert value(told, 'mcpmux_messages_total{leg="upstream",direction="in"') == 10
+        assert value(told, 'mcpmux_messages_total{direction="in"') == 10
         assert value(told, "mcpmux_upstream_request_duration_seconds_count") == 10
         assert value(told, "mcpmux_client_sessions") == 6
 
@@ -62,6 +72,4 @@ def test_one_that_says_nothing_for_once_has_not_ended():
     everyone: dict[object, str] = {1: text(3), 2: text(4)}
     totals.add_up(everyone, everyone)
     totals.add_up({1: text(3)}, everyone)
-    assert (
-        value(totals.add_up(everyone, everyone), 'mcpmux_messages_total{leg="upstream",direction="in"') == 7
-    )
+    assert value(totals.add_up(everyone, everyone), 'mcpmux_messages_total{direction="in"') == 7

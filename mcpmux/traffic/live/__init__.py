@@ -1,1 +1,0 @@
-"""The last exchanges in memory, and what of them may be shown."""

@@ -1,1 +1,0 @@
-"""A server that answers from a capture."""
