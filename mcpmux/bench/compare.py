@@ -20,8 +20,8 @@ from typing import Literal
 
 import msgspec
 
-from mcpmux.bench.pool import by_name
-from mcpmux.bench.results import Operation, Report, Results, Series
+from mcpmux.bench.result_file import Report
+from mcpmux.bench.results import Operation, Results, Series, by_name
 from mcpmux.bench.wording import rate_text, share_text, time_text
 
 # Intervals and effect sizes of differences, by resampling. Pure: the random source is handed in.

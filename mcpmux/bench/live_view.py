@@ -10,37 +10,14 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-import msgspec
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from mcpmux.bench.tally import Snapshot
 from mcpmux.bench.wording import count_text, percent_name, rate_text, share_text, sparkline, time_text
 from mcpmux.printable import printable
-
-# How far a run is, for a live view. Pure.
-
-
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """At one moment. `elapsed`: seconds since load began; `warming`: whether the warm-up is still on.
-
-    `seen`: requests that have ended, with the warm-up; `count` and `errors`: those that count.
-    Percentiles are seconds, over all that counts so far; None without any. `step`: the last one's name.
-    """
-
-    elapsed: float
-    warming: bool
-    seen: int
-    count: int
-    errors: int
-    in_flight: int
-    p50: float | None
-    p99: float | None
-    p999: float | None
-    most: float | None
-    step: str | None = None
-
 
 SPARKS = 60  # snapshots that the sparkline shows
 BAR_WIDTH = 30  # columns

@@ -12,7 +12,6 @@ from importlib.resources import files
 
 from mcpmux.bench.assertion import Judgement
 from mcpmux.bench.compare import Comparison
-from mcpmux.bench.pool import by_name, pool, pooled
 from mcpmux.bench.report_plots import (
     OF_LATENCY,
     OF_PUSHES,
@@ -29,7 +28,8 @@ from mcpmux.bench.report_rows import (
     notes_on,
     tables_of,
 )
-from mcpmux.bench.results import Report, Results
+from mcpmux.bench.result_file import Report
+from mcpmux.bench.results import Results, by_name, pool, pooled
 from mcpmux.bench.wording import count_text, rate_text, share_text, time_text
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"

@@ -14,8 +14,8 @@ import msgspec
 
 from mcpmux.bench.compare import Comparison
 from mcpmux.bench.histogram import Distribution
-from mcpmux.bench.pool import by_name, pool, pooled
-from mcpmux.bench.results import Connections, FanOut, Operation, Report, Results, Step
+from mcpmux.bench.result_file import Report
+from mcpmux.bench.results import Connections, FanOut, Operation, Results, Step, by_name, pool, pooled
 from mcpmux.bench.wording import NOTHING, bytes_text, count_text, rate_text, share_text, time_text
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)

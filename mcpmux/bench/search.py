@@ -8,7 +8,7 @@ from random import Random
 import trio
 
 from mcpmux.bench.assertion import Assertion
-from mcpmux.bench.drive import Drive, Ending, Load, Recorder, Server, SleepUntil
+from mcpmux.bench.drive import Drive, Ending, Load, Server, SleepUntil
 from mcpmux.bench.results import BUSY_SHARE, Step
 from mcpmux.bench.schedule import Ramp
 from mcpmux.bench.tally import Tally
@@ -141,28 +141,6 @@ PROBE_SECONDS = 5.0  # of one try, if nobody said otherwise
 REST_SECONDS = 0.2  # between two tries, for the server to be done with the last one
 
 
-class _FromThen:
-    """Records what was due from a moment on: the warm-up of a probe is none of its business."""
-
-    def __init__(self, tally: Recorder, begun: float) -> None:
-        self._tally = tally
-        self._begun = begun
-
-    def record(
-        self,
-        operation: str,
-        intended: float,
-        sent: float,
-        done: float,
-        outcome: str,
-        sent_bytes: int,
-        received_bytes: int,
-    ) -> None:
-        """See Recorder."""
-        if intended >= self._begun:
-            self._tally.record(operation, intended, sent, done, outcome, sent_bytes, received_bytes)
-
-
 class Search:
     """One search. `knee` has what is known; `stop` ends it. `load(rate)` is a probe's load."""
 
@@ -201,7 +179,8 @@ class Search:
             started = trio.current_time()
             begun = started + load.warm_up
             tally.begin_step(begun, f"{rate:g}/s", offered=rate)
-            self.drive = Drive(load, servers, mix, _FromThen(tally, begun), random, sleep_until)
+            tally.count_from(begun)
+            self.drive = Drive(load, servers, mix, tally, random, sleep_until)
             used = self._cpu()
             ending = await self.drive.run(started)
             busy = (self._cpu() - used) / max(trio.current_time() - started, 1e-9)

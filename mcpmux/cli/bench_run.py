@@ -22,7 +22,6 @@ from mcpmux.bench.compare import Comparison, compare_reports, compare_targets, u
 from mcpmux.bench.drive import SleepUntil, open_timer
 from mcpmux.bench.live_view import LiveView
 from mcpmux.bench.plan import Plan
-from mcpmux.bench.pool import by_name, pooled
 from mcpmux.bench.report_html import html_of
 from mcpmux.bench.report_rows import (
     Table,
@@ -33,15 +32,8 @@ from mcpmux.bench.report_rows import (
     notes_on,
     tables_of,
 )
-from mcpmux.bench.results import (
-    TOOL,
-    BadResults,
-    Report,
-    Results,
-    decode_report,
-    encode_report,
-    machine_facts,
-)
+from mcpmux.bench.result_file import TOOL, BadResults, Report, decode_report, encode_report, machine_facts
+from mcpmux.bench.results import Results, by_name, pooled
 from mcpmux.bench.run import Run
 from mcpmux.bench.session import OpenChannel
 from mcpmux.cli.console import ERR, OUT, tell

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 from mcpmux.bench.histogram import Histogram
-from mcpmux.bench.results import About, FanOut, Generator, Load, Report, Results, generator_of
+from mcpmux.bench.result_file import Report
+from mcpmux.bench.results import About, FanOut, Generator, Load, Results, generator_of
 from mcpmux.bench.tally import Tally
 
 WHEN = "2026-11-01T12:00:00Z"
