@@ -97,8 +97,8 @@ class OperationSums:
         """All requests so far."""
         return summed((self._whole, self.row))
 
-    def freeze(self, rows: int, seconds: float, last_seconds: float) -> Operation:
-        """What is kept of it. `rows`: how many are closed."""
+    def freeze(self, rows: int, seconds: float, last_seconds: float | None) -> Operation:
+        """What is kept of it. `rows`: how many are closed. `last_seconds`: of the open row, if it is kept."""
         whole = self.whole()
         latency = whole.latency.freeze()
         return Operation(
@@ -108,7 +108,7 @@ class OperationSums:
             received_bytes=self.received_bytes,
             latency=latency,
             service=latency if whole.service is whole.latency else whole.service.freeze(),
-            series=series_of([*self.closed(rows), self.row.columns()], seconds, last_seconds),
+            series=series_of(self.closed(rows), self.row, seconds, last_seconds),
         )
 
 
@@ -195,14 +195,13 @@ def summed(parts: Iterable[Sums]) -> Sums:
     return whole
 
 
-def series_of(rows: list[Columns], seconds: float, last_seconds: float) -> Series:
-    """Rows as columns. The last row is left out when it is empty and lasts no time."""
-    if last_seconds <= 0 and rows[-1] == EMPTY:
-        rows, last_seconds = rows[:-1], seconds
+def series_of(closed: list[Columns], row: Sums, seconds: float, last_seconds: float | None) -> Series:
+    """Rows as columns. `row`: the open one, which is left out when `last_seconds` is None."""
+    rows = closed if last_seconds is None else [*closed, row.columns()]
     columns = list(zip(*rows, strict=True)) or [()] * 5
     return Series(
         seconds=seconds,
-        last_seconds=last_seconds,
+        last_seconds=seconds if last_seconds is None else last_seconds,
         count=columns[0],
         errors=columns[1],
         p50=columns[2],

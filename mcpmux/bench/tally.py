@@ -208,10 +208,9 @@ class Tally:
         ended = max(ended, self._last)
         self._close_rows(ended)
         self._close_parts()
-        last_seconds = ended - self._row_began
-        closing = [self._closing] if self._closing is not None else []
         open_row = summed(sums.row for sums in self._operations.values())
-        rows = [*self._rows, *(row.columns() for row in (*closing, open_row))]
+        last_seconds = ended - self._row_began if ended > self._row_began or open_row.count else None
+        closed = [*self._rows, *([self._closing.columns()] if self._closing is not None else [])]
         return Results(
             about=about,
             seconds=ended - self.begun,
@@ -220,7 +219,7 @@ class Tally:
                 name: sums.freeze(self._number, self.row_seconds, last_seconds)
                 for name, sums in sorted(self._operations.items())
             },
-            series=series_of(rows, self.row_seconds, last_seconds),
+            series=series_of(closed, open_row, self.row_seconds, last_seconds),
             connections=self._connections.freeze(),
             generator=generator,
             steps=tuple(step.freeze(ended) for step in self._steps),
