@@ -29,7 +29,7 @@ from typing import Protocol
 import trio
 from attrs import frozen
 
-from mcpmux.bench.answer import TIMEOUT, UNFINISHED, Answer
+from mcpmux.bench.answer import TIMEOUT, UNFINISHED, Answer, Follow
 from mcpmux.bench.operation import Ask
 from mcpmux.bench.results import OK
 from mcpmux.bench.schedule import (
@@ -39,7 +39,7 @@ from mcpmux.bench.schedule import (
     even_positions,
     poisson_positions,
 )
-from mcpmux.bench.workload import Follow, Turns
+from mcpmux.bench.workload import Turns
 
 DEAD_SECONDS = 1.0  # of nothing but lost connections
 DEAD_COUNT = 5  # of them at least: one refused connection is not an end

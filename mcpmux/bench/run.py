@@ -18,7 +18,7 @@ from mcpmux.bench.push import Change, Push
 from mcpmux.bench.result_file import waited_seconds
 from mcpmux.bench.results import About, Generator, Load, Results, generator_of
 from mcpmux.bench.search import PROBE_SECONDS, Knee, Search
-from mcpmux.bench.session import Door, OpenChannel, Session, open_sessions
+from mcpmux.bench.session import OpenChannel, Session, Setup, open_sessions
 from mcpmux.bench.tally import MOST_STEPS, Tally
 from mcpmux.bench.workload import InTurn, Turns, bind_mix, parse_flow
 from mcpmux.config import Upstream
@@ -90,7 +90,7 @@ class Run:
         checker = Checker(plan.check) if plan.check is not None else None
         count = plan.sessions + (plan.push is not None)  # one more makes the changes
         with self._opening:
-            door = Door(
+            setup = Setup(
                 open_channel=self._open_channel,
                 upstream=self.upstream,
                 connected=self._note,
@@ -99,9 +99,9 @@ class Run:
                 hear=self._hear,
                 explain=self._explain,
                 lost=self._note_loss if plan.push is None else None,  # who listened has missed something
-                short=plan.connections is None or plan.connections >= plan.workers,
+                pooled=plan.connections is None or plan.connections >= plan.workers,
             )
-            async with open_sessions(door, count) as sessions:
+            async with open_sessions(setup, count) as sessions:
                 uris, mix = await self._learn(sessions[0])
                 return await self._measure(sessions, uris, mix)
         return None

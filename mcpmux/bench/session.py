@@ -13,11 +13,10 @@ from functools import partial
 import trio
 from attrs import frozen
 
-from mcpmux.bench.answer import TOOL_ERROR, Answer, Checker, describe, judge, size_of, words_of
-from mcpmux.bench.http_lane import CLIENT_INFO, HttpLane, OpenLane, open_lanes
+from mcpmux.bench.answer import TOOL_ERROR, Answer, Chain, Checker, Follow, describe, judge, size_of, words_of
+from mcpmux.bench.http_pool import CLIENT_INFO, HttpPool, OpenPool, open_pools
 from mcpmux.bench.operation import Ask, Kind
 from mcpmux.bench.results import OK
-from mcpmux.bench.workload import Chain, Follow
 from mcpmux.config import Upstream
 from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
@@ -50,13 +49,13 @@ class Session:
         self,
         connection: Connection,
         checker: Checker | None = None,
-        lane: HttpLane | None = None,
+        pool: HttpPool | None = None,
         explain: Explain | None = None,
     ) -> None:
-        """`lane`: a shorter way for single requests."""
+        """`pool`: its own connections for single requests."""
         self._explain = explain or _explain_nothing
         self._connection: Connection | None = connection
-        self._lane = lane
+        self._pool = pool
         self._judge = checker.judge if checker is not None else _judge_only
         self._decided = trio.Event()
         self._lost_for_good = False
@@ -70,12 +69,12 @@ class Session:
 
     def suspend(self) -> None:
         """It is lost; until `resume` or `give_up` its requests wait."""
-        self._connection = self._lane = None
+        self._connection = self._pool = None
         self._decided = trio.Event()
 
-    def resume(self, connection: Connection, lane: HttpLane | None) -> None:
+    def resume(self, connection: Connection, pool: HttpPool | None) -> None:
         """It was opened again."""
-        self._connection, self._lane = connection, lane
+        self._connection, self._pool = connection, pool
         self.expired = trio.Event()
         self._decided.set()
 
@@ -134,10 +133,10 @@ class Session:
         return Answer(outcome, size_of(chain.ask.call.params), size_of(result))
 
     async def _ask(self, chain: Chain, connection: Connection) -> Fields:
-        if self._lane is None:
+        if self._pool is None:
             return await connection.exchange(chain.ask.call, unheard)
         try:
-            return await self._lane.exchange(chain)
+            return await self._pool.exchange(chain)
         except RpcError as error:
             if error.code != HEADER_MISMATCH:
                 raise
@@ -223,12 +222,12 @@ Connected = Callable[[float, str], None]
 
 
 @frozen(kw_only=True)
-class Door:
+class Setup:
     """How the sessions of a run are opened.
 
     `lost` is told of each that was open and is not any more; without it none is opened again. `hear` is told
-    what a session (its number) hears that belongs to no request. `short`: single requests may go over
-    connections of their own where that is cheaper, see `http_lane`.
+    what a session (its number) hears that belongs to no request. `pooled`: single requests may go over
+    connections of their own where that is cheaper, see `http_pool`.
     """
 
     open_channel: OpenChannel
@@ -239,11 +238,11 @@ class Door:
     hear: Callable[[int, Notification], None] | None = None
     lost: Callable[[], None] | None = None
     explain: Explain | None = None
-    short: bool = False
+    pooled: bool = False
 
 
 @asynccontextmanager
-async def open_sessions(door: Door, count: int) -> AsyncIterator[list[Session]]:
+async def open_sessions(setup: Setup, count: int) -> AsyncIterator[list[Session]]:
     """`count` sessions in the order of their numbers, opened OPENING_AT_ONCE at a time; leaving ends them.
 
     Raises TransportError, RpcError or RemoteProtocolError when one cannot be opened the first time.
@@ -252,14 +251,14 @@ async def open_sessions(door: Door, count: int) -> AsyncIterator[list[Session]]:
     failures: list[McpmuxError] = []
     limit = trio.CapacityLimiter(OPENING_AT_ONCE)
     async with (
-        open_lanes(door.upstream, OPENING_AT_ONCE) as open_lane,
+        open_pools(setup.upstream, OPENING_AT_ONCE) as open_pool,
         trio.open_nursery() as nursery,
     ):
-        keepers = [_Keeper(door, number, limit, open_lane) for number in range(count)]
+        supervisors = [_SessionSupervisor(setup, number, limit, open_pool) for number in range(count)]
 
         async def open_one(number: int) -> None:
             try:
-                sessions[number] = await nursery.start(keepers[number].run)
+                sessions[number] = await nursery.start(supervisors[number].run)
             except McpmuxError as error:
                 failures.append(error)
                 opening.cancel_scope.cancel()
@@ -273,17 +272,17 @@ async def open_sessions(door: Door, count: int) -> AsyncIterator[list[Session]]:
                 raise failures[0]
             yield [sessions[number] for number in range(count)]
         finally:
-            for keeper in keepers:
-                keeper.end()
+            for supervisor in supervisors:
+                supervisor.end()
 
 
-class _Keeper:
+class _SessionSupervisor:
     """Opens one session, and again when it is lost, until it is to end."""
 
-    def __init__(self, door: Door, number: int, limit: trio.CapacityLimiter, open_lane: OpenLane) -> None:
-        self._door = door
-        self._open_lane = open_lane
-        self._hear: Hear = partial(door.hear, number) if door.hear is not None else _ignore
+    def __init__(self, setup: Setup, number: int, limit: trio.CapacityLimiter, open_pool: OpenPool) -> None:
+        self._setup = setup
+        self._open_pool = open_pool
+        self._hear: Hear = partial(setup.hear, number) if setup.hear is not None else _ignore
         self._limit = limit
         self._over = trio.Event()
         self._scope = trio.CancelScope()
@@ -291,7 +290,7 @@ class _Keeper:
         self._open = False
 
     def __repr__(self) -> str:
-        return f"<_Keeper of {self._session!r}{'' if self._open else ', not open'}>"
+        return f"<_SessionSupervisor of {self._session!r}{'' if self._open else ', not open'}>"
 
     def end(self) -> None:
         """End an open session as is proper; one that is being opened is left at once."""
@@ -311,7 +310,7 @@ class _Keeper:
                 if failure is not None:
                     self._session.last_words = str(failure)
                 losses = 1 if held >= STEADY_SECONDS else losses + 1
-                if self._door.lost is None or losses > REOPENINGS:
+                if self._setup.lost is None or losses > REOPENINGS:
                     self._session.give_up()
                     return
                 await trio.sleep(PAUSE_SECONDS * 2 ** (losses - 1))
@@ -324,14 +323,14 @@ class _Keeper:
             async with AsyncExitStack() as stack:
                 channel, session = await self._enter(stack, task_status)
                 ready = trio.current_time()
-                self._door.connected(ready - began, OK)
+                self._setup.connected(ready - began, OK)
                 is_http = isinstance(channel, HttpChannel)  # whose sockets come and go
                 await self._hold_open(session, session.expired if is_http else channel.closed)
         except* McpmuxError as group:
             failure = _first_leaf(group)
         if ready is None:
             assert failure is not None
-            self._door.connected(trio.current_time() - began, describe(failure))
+            self._setup.connected(trio.current_time() - began, describe(failure))
             return 0.0, failure
         return trio.current_time() - ready, failure
 
@@ -339,19 +338,19 @@ class _Keeper:
         self, stack: AsyncExitStack, task_status: trio.TaskStatus[Session]
     ) -> tuple[Channel, Session]:
         """Open it. Raises McpmuxError."""
-        door = self._door
+        setup = self._setup
         async with self._limit:
-            channel = await stack.enter_async_context(door.open_channel(door.upstream, self._hear, None))
-            connection = await _connect(channel, door.upstream, door.revision)
-            lane = self._open_lane(door.upstream, connection) if door.short else None
-            if lane is not None:
-                stack.callback(lane.close)
-                await lane.prepare()
+            channel = await stack.enter_async_context(setup.open_channel(setup.upstream, self._hear, None))
+            connection = await _connect(channel, setup.upstream, setup.revision)
+            pool = self._open_pool(setup.upstream, connection) if setup.pooled else None
+            if pool is not None:
+                stack.callback(pool.close)
+                await pool.prepare()
         if self._session is None:
-            self._session = Session(connection, door.checker, lane, door.explain)
+            self._session = Session(connection, setup.checker, pool, setup.explain)
             task_status.started(self._session)
         else:
-            self._session.resume(connection, lane)
+            self._session.resume(connection, pool)
         return channel, self._session
 
     async def _hold_open(self, session: Session, lost: trio.Event) -> None:
@@ -362,8 +361,8 @@ class _Keeper:
             self._open = False
             if not self._over.is_set():
                 session.suspend()
-                if self._door.lost is not None:
-                    self._door.lost()
+                if self._setup.lost is not None:
+                    self._setup.lost()
 
 
 async def _connect(channel: Channel, upstream: Upstream, revision: str | None) -> Connection:
