@@ -46,33 +46,38 @@ class Interval(msgspec.Struct, frozen=True):
 
 def weighted_mean(blocks: Sequence[Block]) -> float:
     """Of all values; 0 when nothing has weight."""
-    return _mean(*_total([_sum(block) for block in blocks]))
+    return _mean([_sum(block) for block in blocks])
 
 
 def relative_change(old: Sequence[Block], new: Sequence[Block], random: Random) -> Interval | None:
     """By what share the mean of the new sample differs from that of the old one; None when that is 0."""
-    before, after = [_sum(block) for block in old], [_sum(block) for block in new]
-    start = _mean(*_total(before))
-    if start <= 0:
+    if weighted_mean(old) <= 0:
         return None
-    drawn = []
-    for _ in range(ROUNDS):
-        one = _mean(*_total(random.choices(before, k=len(before))))
-        other = _mean(*_total(random.choices(after, k=len(after))))
-        if one > 0:
-            drawn.append(other / one - 1)
-    return _interval(_mean(*_total(after)) / start - 1, drawn, min(len(old), len(new)))
+    return _resampled(old, new, random, lambda before, after: after / before - 1 if before > 0 else None)
 
 
 def difference(old: Sequence[Block], new: Sequence[Block], random: Random) -> Interval:
     """By how much the mean of the new sample differs from that of the old one."""
+    return _resampled(old, new, random, lambda before, after: after - before)
+
+
+def _resampled(
+    old: Sequence[Block],
+    new: Sequence[Block],
+    random: Random,
+    relate: Callable[[float, float], float | None],
+) -> Interval:
+    """The interval of a number that the two means make; `relate` gives None where they make none."""
     before, after = [_sum(block) for block in old], [_sum(block) for block in new]
     drawn = [
-        _mean(*_total(random.choices(after, k=len(after))))
-        - _mean(*_total(random.choices(before, k=len(before))))
+        relate(
+            _mean(random.choices(before, k=len(before))),
+            _mean(random.choices(after, k=len(after))),
+        )
         for _ in range(ROUNDS)
     ]
-    return _interval(_mean(*_total(after)) - _mean(*_total(before)), drawn, min(len(old), len(new)))
+    estimate = relate(_mean(before), _mean(after)) or 0.0
+    return _interval(estimate, [each for each in drawn if each is not None], min(len(old), len(new)))
 
 
 def paired_change(old: Sequence[float], new: Sequence[float], random: Random) -> Interval | None:
@@ -98,12 +103,9 @@ def _sum(block: Block) -> tuple[float, float]:
     return sum(weight for weight, _ in block), sum(weight * value for weight, value in block)
 
 
-def _total(sums: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    return sum(weight for weight, _ in sums), sum(product for _, product in sums)
-
-
-def _mean(weight: float, product: float) -> float:
-    return product / weight if weight else 0.0
+def _mean(sums: Sequence[tuple[float, float]]) -> float:
+    weight = sum(weight for weight, _ in sums)
+    return sum(product for _, product in sums) / weight if weight else 0.0
 
 
 def _interval(estimate: float, drawn: list[float], blocks: int) -> Interval:

@@ -11,12 +11,13 @@ from random import Random
 import trio
 
 from mcpmux.bench.answer import Checker
-from mcpmux.bench.drive import Drive, Ending, SleepUntil
+from mcpmux.bench.drive import Drive, Ending
 from mcpmux.bench.operation import Inventory, Operation, bind
 from mcpmux.bench.plan import SECONDS, TRANSPORTS, Plan, choose_uris, default_flows
 from mcpmux.bench.push import Change, Push
 from mcpmux.bench.result_file import waited_seconds
 from mcpmux.bench.results import About, Generator, Load, Results, generator_of
+from mcpmux.bench.schedule import SleepUntil
 from mcpmux.bench.search import PROBE_SECONDS, Knee, Search
 from mcpmux.bench.session import OpenChannel, Session, Setup, open_sessions
 from mcpmux.bench.tally import MOST_STEPS, Tally

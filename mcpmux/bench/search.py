@@ -7,10 +7,10 @@ from random import Random
 
 import trio
 
-from mcpmux.bench.assertion import Assertion
-from mcpmux.bench.drive import Drive, Ending, Load, Server, SleepUntil
+from mcpmux.bench.assertion import Assertion, value_of
+from mcpmux.bench.drive import Drive, Ending, Load, Server
 from mcpmux.bench.results import BUSY_SHARE, Step
-from mcpmux.bench.schedule import Ramp
+from mcpmux.bench.schedule import Ramp, SleepUntil
 from mcpmux.bench.tally import Tally
 from mcpmux.bench.wording import rate_text, share_text, time_text
 from mcpmux.bench.workload import Turns
@@ -92,14 +92,14 @@ class Knee:
 
 def find_break(step: Step, conditions: tuple[Assertion, ...]) -> str | None:
     """What did not hold in a step, None when all did: first the conditions, then errors, then throughput."""
+    failed = sum(step.errors.values())
     for condition in conditions:
-        value = measured(step, condition)
+        value = value_of(condition, step.latency, step.count, failed, step.rate)
         if value is None:
             return f"{condition.text}: nothing was measured"
         if not condition.holds(value):
             shown = time_text(value) if condition.kind == "seconds" else _plain(condition, value)
             return f"{condition.text}: it was {shown}{_worst_error(step)}"
-    failed = sum(step.errors.values())
     if not any(condition.measure == "errors" for condition in conditions) and failed > step.count * ERRORS:
         return f"{share_text(failed / step.count)} errors{_worst_error(step)}"
     if step.offered is not None and step.rate < step.offered * REACHED and failed == 0:
@@ -107,23 +107,6 @@ def find_break(step: Step, conditions: tuple[Assertion, ...]) -> str | None:
         if step.count < expected - 4 * expected**0.5:  # fewer than chance alone would bring
             return f"only {rate_text(step.rate)} were answered"
     return None
-
-
-def measured(step: Step, condition: Assertion) -> float | None:
-    """The value of a step that a condition is about."""
-    failed = sum(step.errors.values())
-    percent = condition.percent
-    if percent is not None:
-        return step.latency.percentile(percent)
-    if condition.measure == "errors":
-        return failed / step.count if condition.kind == "share" and step.count else float(failed)
-    if condition.measure == "rate":
-        return step.rate
-    if condition.measure == "requests":
-        return float(step.count)
-    if condition.measure == "mean":
-        return step.latency.mean
-    return step.latency.percentile({"min": 0.0, "max": 100.0}[condition.measure])
 
 
 def _plain(condition: Assertion, value: float) -> str:

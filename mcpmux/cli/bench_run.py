@@ -19,7 +19,6 @@ from rich.text import Text
 
 from mcpmux.bench.assertion import Assertion, Judgement, exit_code, judge_all
 from mcpmux.bench.compare import Comparison, compare_reports, compare_targets, unmatched
-from mcpmux.bench.drive import SleepUntil, open_timer
 from mcpmux.bench.live_view import LiveView
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.report_html import html_of
@@ -35,6 +34,7 @@ from mcpmux.bench.report_rows import (
 from mcpmux.bench.result_file import TOOL, BadResults, Report, decode_report, encode_report, machine_facts
 from mcpmux.bench.results import Results, by_name, pooled
 from mcpmux.bench.run import Run
+from mcpmux.bench.schedule import SleepUntil, open_timer
 from mcpmux.bench.session import OpenChannel
 from mcpmux.cli.console import ERR, OUT, tell
 from mcpmux.cli.process import INTERRUPTED, Mistake
