@@ -25,9 +25,9 @@ from operator import ge, gt, le, lt
 
 import msgspec
 
+from mcpmux.bench.formatting import count_text, rate_text, share_text, time_text
 from mcpmux.bench.histogram import Distribution
 from mcpmux.bench.results import Results
-from mcpmux.bench.wording import count_text, rate_text, share_text, time_text
 from mcpmux.errors import McpmuxError
 
 Compare = Callable[[float, float], bool]

@@ -20,9 +20,9 @@ from typing import Literal
 
 import msgspec
 
+from mcpmux.bench.formatting import rate_text, share_text, time_text
 from mcpmux.bench.result_file import Report
-from mcpmux.bench.results import Operation, Results, Series, by_name
-from mcpmux.bench.wording import rate_text, share_text, time_text
+from mcpmux.bench.results import OperationResult, Results, Series, by_name
 
 # Intervals and effect sizes of differences, by resampling. Pure: the random source is handed in.
 #
@@ -173,7 +173,7 @@ class Measure(msgspec.Struct, frozen=True):
 
     name: str
     more_is_better: bool
-    of_run: Callable[[Results, Operation], float | None]
+    of_run: Callable[[Results, OperationResult], float | None]
     of_rows: Callable[[Series], Iterable[tuple[float, float] | None]]
     text: Callable[[float], str]
 
@@ -186,7 +186,7 @@ def _column(name: str) -> Callable[[Series], Iterable[tuple[float, float] | None
     return rows
 
 
-def _percentile(percent: float) -> Callable[[Results, Operation], float | None]:
+def _percentile(percent: float) -> Callable[[Results, OperationResult], float | None]:
     return lambda _, part: part.latency.percentile(percent)
 
 

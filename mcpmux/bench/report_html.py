@@ -12,6 +12,7 @@ from importlib.resources import files
 
 from mcpmux.bench.assertion import Judgement
 from mcpmux.bench.compare import Comparison
+from mcpmux.bench.formatting import count_text, rate_text, share_text, time_text
 from mcpmux.bench.report_plots import (
     OF_LATENCY,
     OF_PUSHES,
@@ -20,7 +21,7 @@ from mcpmux.bench.report_plots import (
     knee_figure,
     time_figures,
 )
-from mcpmux.bench.report_rows import (
+from mcpmux.bench.report_tables import (
     Table,
     circumstances,
     comparison_table,
@@ -30,7 +31,6 @@ from mcpmux.bench.report_rows import (
 )
 from mcpmux.bench.result_file import Report
 from mcpmux.bench.results import Results, by_name, pool, pooled
-from mcpmux.bench.wording import count_text, rate_text, share_text, time_text
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 

@@ -20,7 +20,7 @@ WAITED = frozenset({"timeout", "unfinished"})  # outcomes that waited for an ans
 BUSY_SHARE = 0.9  # of one core; from here on the generator may have been the limit
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
+class LoadDescription(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for. `text`: for people; `settings`: what has to be equal to compare two results."""
 
     text: str
@@ -35,7 +35,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     transport: str
     revision: str
     when: str
-    load: Load
+    load: LoadDescription
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
         return [(count - errors) / width if width else 0.0 for count, errors, width in rows]
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
+class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of request. `count` includes the errors; `errors` by kind, such as `rpc -32602`."""
 
     count: int
@@ -184,7 +184,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     about: About
     seconds: float
     warm_up: float
-    operations: dict[str, Operation]
+    operations: dict[str, OperationResult]
     series: Series
     connections: Connections
     generator: Generator
@@ -194,19 +194,19 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     stopped: str | None = None
     examples: dict[str, str] = {}
 
-    def overall(self) -> Operation:
+    def overall(self) -> OperationResult:
         """All operations as one."""
         return combined(self.operations.values(), self.series)
 
-    def rate(self, part: Operation) -> float:
+    def rate(self, part: OperationResult) -> float:
         """Answers without error per second."""
         return (part.count - part.failed) / self.seconds if self.seconds else 0.0
 
 
-def combined(parts: Iterable[Operation], series: Series) -> Operation:
+def combined(parts: Iterable[OperationResult], series: Series) -> OperationResult:
     """Several operations, or one in several runs, as one. `series`: of all of them."""
     parts = list(parts)
-    return Operation(
+    return OperationResult(
         count=sum(part.count for part in parts),
         errors=added(part.errors for part in parts),
         sent_bytes=sum(part.sent_bytes for part in parts),
@@ -288,7 +288,7 @@ def pool(runs: Sequence[Results]) -> Results:
     )
 
 
-def _pool_operation(parts: Sequence[Operation]) -> Operation:
+def _pool_operation(parts: Sequence[OperationResult]) -> OperationResult:
     return combined(parts, _pool_series([part.series for part in parts]))
 
 

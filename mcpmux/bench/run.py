@@ -16,7 +16,7 @@ from mcpmux.bench.operation import Inventory, Operation, bind
 from mcpmux.bench.plan import SECONDS, TRANSPORTS, Plan, choose_uris, default_flows
 from mcpmux.bench.push import Change, Push
 from mcpmux.bench.result_file import waited_seconds
-from mcpmux.bench.results import About, Generator, Load, Results, generator_of
+from mcpmux.bench.results import About, Generator, LoadDescription, Results, generator_of
 from mcpmux.bench.schedule import SleepUntil
 from mcpmux.bench.search import PROBE_SECONDS, Knee, Search
 from mcpmux.bench.session import OpenChannel, Session, Setup, open_sessions
@@ -235,7 +235,7 @@ class Run:
             transport=transport,
             revision=revision,
             when=when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            load=Load(
+            load=LoadDescription(
                 text=self._plan.describe(),
                 settings={
                     **self._plan.settings(),

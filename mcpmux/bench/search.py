@@ -9,10 +9,10 @@ import trio
 
 from mcpmux.bench.assertion import Assertion, value_of
 from mcpmux.bench.drive import Drive, Ending, Load, Server
+from mcpmux.bench.formatting import rate_text, share_text, time_text
 from mcpmux.bench.results import BUSY_SHARE, Step
 from mcpmux.bench.schedule import Ramp, SleepUntil
 from mcpmux.bench.tally import Tally
-from mcpmux.bench.wording import rate_text, share_text, time_text
 from mcpmux.bench.workload import Turns
 
 # The search for the highest rate that holds: which rate to try next, and what is known by now. Pure.

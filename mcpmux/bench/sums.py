@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mcpmux.bench.histogram import Histogram
-from mcpmux.bench.results import OK, WAITED, Connections, Operation, Series, Step
+from mcpmux.bench.results import OK, WAITED, Connections, OperationResult, Series, Step
 
 MOST_KINDS = 50  # of errors; codes come from the server
 OTHERS = "others"
@@ -97,11 +97,11 @@ class OperationSums:
         """All requests so far."""
         return summed((self._whole, self.row))
 
-    def freeze(self, rows: int, seconds: float, last_seconds: float | None) -> Operation:
+    def freeze(self, rows: int, seconds: float, last_seconds: float | None) -> OperationResult:
         """What is kept of it. `rows`: how many are closed. `last_seconds`: of the open row, if it is kept."""
         whole = self.whole()
         latency = whole.latency.freeze()
-        return Operation(
+        return OperationResult(
             count=whole.count,
             errors=dict(self.errors),
             sent_bytes=self.sent_bytes,

@@ -22,7 +22,7 @@ from mcpmux.bench.compare import Comparison, compare_reports, compare_targets, u
 from mcpmux.bench.live_view import LiveView
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.report_html import html_of
-from mcpmux.bench.report_rows import (
+from mcpmux.bench.report_tables import (
     Table,
     circumstances,
     comparison_table,

@@ -13,10 +13,10 @@ from typing import Literal
 import msgspec
 
 from mcpmux.bench.compare import Comparison
+from mcpmux.bench.formatting import NOTHING, bytes_text, count_text, rate_text, share_text, time_text
 from mcpmux.bench.histogram import Distribution
 from mcpmux.bench.result_file import Report
-from mcpmux.bench.results import Connections, FanOut, Operation, Results, Step, by_name, pool, pooled
-from mcpmux.bench.wording import NOTHING, bytes_text, count_text, rate_text, share_text, time_text
+from mcpmux.bench.results import Connections, FanOut, OperationResult, Results, Step, by_name, pool, pooled
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)
 TIMES = ("p50", "p90", "p99", "p99.9", "max")
@@ -178,7 +178,7 @@ def _latencies(results: Sequence[Results]) -> Table:
     return _table("Latency", (headings[0], *headings[2:]), [(row[0], *row[2:]) for row in rows])
 
 
-def _latency_row(name: str, one: Results, part: Operation, tone: Tone = "") -> tuple[Cell, ...]:
+def _latency_row(name: str, one: Results, part: OperationResult, tone: Tone = "") -> tuple[Cell, ...]:
     rate = rate_text(one.rate(part) if one.seconds else None)
     texts = (name, one.about.name, count_text(part.count), rate)
     return (*(Cell(text, tone) for text in texts), *_time_cells(part.latency, tone))
@@ -270,7 +270,7 @@ def _errors(title: str, one: Results) -> Table:
     return _table(title, ("operation", "error", "count", "share", "such as"), rows, (0, 1, 4))
 
 
-def _error_cell(whole: Operation) -> Cell:
+def _error_cell(whole: OperationResult) -> Cell:
     if not whole.failed:
         return Cell("0")
     return Cell(f"{count_text(whole.failed)} ({share_text(whole.error_share)})", "bad")
@@ -343,7 +343,7 @@ def _lines(one: Results) -> Iterator[Line]:
         yield from _times("delivery", "delay", one.fan_out.delay)
 
 
-def _operation(name: str, one: Results, part: Operation) -> Iterator[Line]:
+def _operation(name: str, one: Results, part: OperationResult) -> Iterator[Line]:
     yield name, "requests", part.count, ""
     yield name, "rate", one.rate(part), "/s"
     yield name, "errors", part.failed, ""
