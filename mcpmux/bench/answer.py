@@ -1,4 +1,4 @@
-"""What came of one request, in words that are counted; whether a read brought what it always did. Pure.
+"""What came of one request, as a word to count it under; whether a read brought what it did before. Pure.
 
 A `Chain` is the requests of one client, one after another. An answer that is as it should be can be counted,
 and the next request sent, where it was received, without waking the client's task in between: that is most of
@@ -32,7 +32,7 @@ DIGEST_BYTES = 16  # enough that two different answers never look alike
 
 
 class Answer(NamedTuple):
-    """One request's end. `lost`: why the server could not be spoken to, None when it answered.
+    """How one request ended. `lost`: why the server could not be reached, None when it answered.
 
     Bytes are those of `params` and of the result, as JSON; neither envelopes nor headers.
     """
@@ -65,7 +65,7 @@ def describe(error: McpmuxError) -> str:
 
 
 def judge(result: Fields) -> str:
-    """The outcome of a result by what it says of itself."""
+    """The outcome that a result states itself."""
     failed = result.get("isError")
     if failed is not None and bytes(failed) == b"true":
         return TOOL_ERROR
@@ -76,7 +76,7 @@ def judge(result: Fields) -> str:
 
 
 def words_of(result: Fields) -> str:
-    """What a tool says of its failure: the first text of its content, or nothing."""
+    """What a tool says of its failure: the first text in its content, or nothing."""
     try:
         texts = (text_of(block.get("text")) for block in decode_list(result["content"]))
         return next((text for text in texts if text is not None), "")
@@ -115,14 +115,14 @@ class Checker:
 Judge = Callable[[Ask, Fields], str]
 
 Follow = Callable[[int, int], Ask | None]
-"""Counts a good answer, of which it is told the bytes sent and received, and gives the next ask.
+"""Counts a good answer, given the bytes sent and received, and returns the next ask.
 
-Or gives None, and has not counted it.
+Or returns None, and has not counted it.
 """
 
 
 class Chain:
-    """`ask`: what is being asked. `pending`: it was given by `follow` and is not sent yet."""
+    """`ask`: what is being asked. `pending`: `follow` has returned it and it is not sent yet."""
 
     __slots__ = ("_follow", "_judge", "ask", "pending")
 
@@ -140,7 +140,7 @@ class Chain:
         return self._judge(self.ask, result)
 
     def advance(self, result: Fields, sent_bytes: int) -> Ask | None:
-        """The answer to `ask` is there: the ask that is to be sent at once."""
+        """Take the answer to `ask`; returns the ask that is to be sent at once."""
         if self._follow is None or self._judge(self.ask, result) != OK:
             return None
         ask = self._follow(sent_bytes, size_of(result))

@@ -127,7 +127,7 @@ def check_parts(assertions: Iterable[Assertion], operations: Iterable[str]) -> N
 
 
 def unknown_part(part: str, known: Iterable[str]) -> str:
-    """Says that there is no such operation, and what there is."""
+    """The text that there is no such operation, and what there is."""
     names = sorted(known)
     near = difflib.get_close_matches(part, names, 1)
     guess = f"; did you mean {near[0]!r}?" if near else ""
@@ -214,7 +214,7 @@ def _check_sense(assertion: Assertion, place: int) -> None:
         raise BadAssertion(assertion.text, place, "this always holds, so it says nothing about the server")
 
 
-# Whether results meet conditions, a sentence for each. Pure.
+# Whether results meet conditions, with a sentence for each.
 
 EXIT_HELD = 0
 EXIT_FAILED = 1
@@ -230,7 +230,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(assertion: Assertion, results: Results) -> Judgement:
-    """Whether results meet a condition. What was not measured does not meet it."""
+    """Whether results meet a condition. They do not if it was not measured."""
     if assertion.part is not None and assertion.part not in {*results.operations, *ONLY_TIMES}:
         why = unknown_part(assertion.part, [*results.operations, *ONLY_TIMES])
         return _unmeasured(assertion, results, why)

@@ -24,7 +24,7 @@ from mcpmux.bench.formatting import rate_text, share_text, time_text
 from mcpmux.bench.result_file import Report
 from mcpmux.bench.results import OperationResult, Results, Series, by_name
 
-# Intervals and effect sizes of differences, by resampling. Pure: the random source is handed in.
+# Intervals and effect sizes of differences, by resampling.
 #
 # A sample is a list of blocks, a block a list of (weight, value): what is estimated is the weighted mean of
 # all values. Whole blocks are drawn, because neighbours in time are alike and single seconds would look
@@ -129,8 +129,8 @@ ERROR_MARGIN = 0.0005  # of all requests
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one measure. `old`, `new`: means over what was compared (runs, or seconds
-    within runs), in its own unit (seconds, per second, a share).
+    """Of one measure. `old`, `new`: means over what was compared (runs, or seconds within runs), in its own
+    unit (seconds, per second, a share).
 
     `interval`: of the change, as a share of the old value, or of all requests for `errors`; None when
     too little is known. `effect`: Cliff's delta, -1 to 1: how often the new values are above the old ones.
@@ -169,7 +169,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """How to read one number off a run, and off the seconds of a run as (weight, value)."""
+    """How to read one number off a run, and (weight, value) off the seconds of a run."""
 
     name: str
     more_is_better: bool

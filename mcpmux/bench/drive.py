@@ -1,4 +1,4 @@
-"""Drives the load: who asks when, until the schedule, the count or the patience ends.
+"""Drives the load: which request is sent when, until the schedule or the count ends, or the server is gone.
 
 Two models. Closed: each of N clients asks, waits, thinks and asks again, so a slow server is asked less.
 Open: requests are due at times that the server has no say in; one that finds every place taken is sent later,
@@ -77,7 +77,7 @@ class Server(Protocol):
 
 @frozen(kw_only=True)
 class Load:
-    """How much is asked. Times in seconds; `seconds` are measured after `warm_up`.
+    """How much is asked, for how long. Times in seconds; `seconds` are measured after `warm_up`.
 
     `profile`: the arrivals of the open model, as long as `seconds`; None for the closed one. `workers`: most
     requests in flight; in the closed model, the clients. `count`: most turns after the warm-up.
@@ -95,7 +95,7 @@ class Load:
 
     @property
     def longest(self) -> float:
-        """Seconds that it takes at most."""
+        """Seconds that the run takes at most."""
         return self.warm_up + self.seconds + self.grace
 
 
@@ -130,7 +130,7 @@ class Worker:
 
 
 class Drive:
-    """One run against one target. `servers` are shared out among the workers in turn."""
+    """One run against one target. Workers use `servers` in turn."""
 
     def __init__(
         self,
@@ -165,11 +165,11 @@ class Drive:
 
     @property
     def in_flight(self) -> int:
-        """Requests that wait for their answers."""
+        """How many requests wait for their answers."""
         return sum(worker.sent is not None for worker in self._workers)
 
     def stop(self, reason: str) -> None:
-        """End it now; what was recorded stays."""
+        """End the run now; what was recorded stays."""
         if self.stopped is None:
             self.stopped = reason
         self._scope.cancel(reason=reason)
@@ -198,7 +198,7 @@ class Drive:
         )
 
     def _plan_arrivals(self, profile: Profile) -> Iterator[float]:
-        """When requests are due; the warm-up goes before, at the rate that the profile begins with."""
+        """When requests are due. The warm-up comes first, at the rate at which the profile begins."""
         if self._load.warm_up > 0:
             profile = (Ramp(profile[0].first, profile[0].first, self._load.warm_up), *profile)
         poisson = self._load.poisson
@@ -206,7 +206,7 @@ class Drive:
         return (self.started + moment for moment in arrivals(profile, positions))
 
     def _finish(self) -> int:
-        """The time is over: what still waits has waited in vain, and is recorded so."""
+        """The time is over: record as unfinished what still waits, and what was due and not sent."""
         now = trio.current_time()
         unfinished = 0
         for worker in self._workers:
@@ -224,7 +224,7 @@ class Drive:
         return unfinished
 
     async def _work(self, worker: Worker) -> None:
-        """Turn after turn; a request that takes too long is cut off and the next one begins."""
+        """Take turn after turn; a request that takes too long is cut off and the next one begins."""
         turns = self._closed_turns if self._load.profile is None else self._open_turns
         while True:
             with trio.CancelScope() as worker.scope:
@@ -265,7 +265,7 @@ class Drive:
         return True
 
     async def _take_turn(self, worker: Worker, intended: float, sent: float) -> float:
-        """One turn, which begins now, that is at `sent`; when it was over."""
+        """Take one turn, which begins now, at `sent`. Returns when it was over."""
         turn = self._mix.next()
         done = sent
         for step, ask in enumerate(turn.asks):
@@ -289,7 +289,7 @@ class Drive:
         return done
 
     def _follow(self, worker: Worker, sent_bytes: int, received_bytes: int) -> Ask | None:
-        """The next turn of a client that does not think, right after a good answer."""
+        """Begin the next turn of a client without think time right where a good answer was received."""
         now = trio.current_time()
         if now >= self._until or not self._may_begin(now):
             return None

@@ -1,6 +1,6 @@
-"""Shows how a run goes on, on a terminal; anywhere else it is quiet.
+"""Shows the progress of a run on a terminal; anywhere else it is quiet.
 
-Driven from outside, a few times a second, with snapshots of a tally: it has no task, no clock and no timer.
+Whoever runs it calls `update` a few times a second: it has no task, no clock and no timer.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class LiveView:
             self._live.stop()
 
     def update(self, snapshots: Mapping[str, Snapshot], remark: str = "") -> None:
-        """Show how far each target is, by name. Does nothing where nobody looks on, or nothing is there."""
+        """Show how far each target is, by name. Does nothing without a terminal, or without snapshots."""
         if self._live is None or not snapshots:
             return
         self._rows = {name: self._rows.get(name) or _Row() for name in snapshots}

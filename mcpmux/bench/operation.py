@@ -58,13 +58,13 @@ class Kind(Enum):
     WALK = "walk"
     """Every page of a list."""
     SUBSCRIBE = "subscribe"
-    """To a URI, and back again."""
+    """To a URI, and unsubscribe again."""
 
 
 class Ask(NamedTuple):
     """One request to be made. `operation`: what it is called in the results.
 
-    `subject`: the URI that is read, under which its right answer is remembered.
+    `subject`: the URI that is read, under which its first answer is remembered.
     """
 
     operation: str
@@ -80,7 +80,7 @@ class Inventory(NamedTuple):
 
 
 Make = Callable[[int, Random], Ask]
-"""The ask with a number, from 1."""
+"""Makes the ask with a number, from 1."""
 
 
 class Operation(NamedTuple):
@@ -93,7 +93,7 @@ class Operation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is called in the results: the verb and what it is about."""
+        """Its name in the results: the verb and what it is about."""
         return f"{self.verb} {self.subject}".strip()
 
     @property
@@ -133,7 +133,7 @@ def parse_operation(text: str) -> Operation:
 
 
 def _guess(verb: str, subject: str, more: str) -> str:
-    """What may have been meant."""
+    """The likeliest correction, or nothing."""
     if verb == "list" and not more:
         near = difflib.get_close_matches(subject.lower(), LISTS, 1)
         return f"did you mean `list {near[0]}`? " if near else ""
@@ -151,7 +151,7 @@ def _arguments(text: str, more: str) -> Template:
 
 
 def bind(operation: Operation, inventory: Inventory, exponent: float) -> Make:
-    """How asks of an operation are made at a server that has `inventory`.
+    """A function that makes the asks of an operation at a server that has `inventory`.
 
     `exponent` of the popularity of its resources: 0 for all alike. Raises Unfit when there is nothing to ask.
     """
@@ -187,7 +187,7 @@ def _bind_resources(operation: Operation, inventory: Inventory, exponent: float)
 
 
 def matches(glob: str, uri: str) -> bool:
-    """Whether a glob, in which `*` is any text, stands for the whole URI."""
+    """Whether a glob, in which `*` is any text, matches the whole URI."""
     return is_match(tuple(glob.split("*")), uri)
 
 
@@ -264,7 +264,7 @@ class Template:
         return f"<Template with {len(self._rest)} placeholders>"
 
     def fill(self, moment: Moment) -> Fields:
-        """The members for one request."""
+        """The members of the object for one request."""
         if self._constant is not None:
             return self._constant
         pieces = [self._first]
@@ -313,7 +313,7 @@ def parse_arguments(text: str) -> Template:
 
 
 def _quote(found: re.Match[str]) -> str:
-    """A text as it is; a placeholder outside of any as a text that is known again."""
+    """A text as it is; a bare placeholder as a text that begins with _BARE."""
     return found[0] if found[0].startswith('"') else json.dumps(_BARE + found[0])
 
 

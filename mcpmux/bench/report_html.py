@@ -1,7 +1,7 @@
-"""Results as one page that needs nothing else: style and plots are inside, nothing is loaded, no script runs.
+"""Results as one HTML page with style and plots inside: nothing is loaded, no script runs.
 
-Everything in it that came from elsewhere is escaped; a policy in the page forbids all requests. Light and
-dark follow the reader's setting. It can be printed.
+All text from elsewhere is escaped; a policy in the page forbids all requests. Light and dark follow the
+reader's setting. It can be printed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _tiles(one: Results) -> str:
 
 
 def _plots(targets: Mapping[str, Sequence[Results]]) -> Iterable[str]:
-    """Targets together where they can be compared, then one by one, the runs of each as one."""
+    """All targets in one plot if there are several, then each by itself, its runs as one."""
     results = [pool(runs) for runs in targets.values()]
     if len(results) > 1:
         lines = [(one.about.name, one.overall().latency) for one in results]

@@ -1,6 +1,6 @@
-"""The tables of a report: what is told of results, in which order and words. Pure.
+"""The tables of a report, and its CSV: what is shown of results, in which order and words. Pure.
 
-A terminal and a page show the same tables; how they look is theirs. Texts may hold what strangers wrote.
+A terminal and an HTML page show the same tables, each in its own way. Texts may hold what strangers wrote.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def tables_of(results: Sequence[Results]) -> list[Table]:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """What has changed, and what is not shown to have changed."""
+    """What has changed, and what has not been shown to change."""
     tones: dict[str, Tone] = {"better": "good", "worse": "bad", "no difference shown": "dim"}
     rows = []
     for change in comparison.changes:
@@ -114,7 +114,7 @@ def notes_on(results: Sequence[Results]) -> list[str]:
 
 
 def differs(latency: Distribution, service: Distribution) -> bool:
-    """Whether waiting to be sent made a difference that people can see."""
+    """Whether counting from the actual send makes a visible difference."""
     pairs = zip(latency.percentiles(PERCENTS), service.percentiles(PERCENTS), strict=True)
     return any(one is not None and other is not None and one > other * 1.02 for one, other in pairs)
 
@@ -185,7 +185,7 @@ def _latency_row(name: str, one: Results, part: OperationResult, tone: Tone = ""
 
 
 def _runs(title: str, runs: Sequence[Results]) -> Table:
-    """One by one, and how far apart they are: half of what is between least and most, to the mean."""
+    """Each run, and their spread: half the distance from least to most, relative to the mean."""
     wholes = [(run, run.overall()) for run in runs]
     columns = [
         [run.rate(whole) if run.seconds else None for run, whole in wholes],
@@ -287,7 +287,7 @@ def _table(
     return Table(title=title, headings=headings, left=left, rows=tuple(rows))
 
 
-# Results as CSV: a row per target, run, operation and measure, so that a spreadsheet can pivot it. Pure.
+# Results as CSV: a row per target, run, operation and measure, so that a spreadsheet can pivot it.
 #
 # Columns: name, target, transport, revision, when, part, measure, value, unit. `part` is an operation's
 # name, empty for all of them together. Units: s, /s, bytes, share, or none for counts.
@@ -300,7 +300,7 @@ Line = tuple[str, str, float | int | None, str]
 
 
 def csv_of(report: Report) -> str:
-    """The whole report, with a heading line, lines ending as RFC 4180 wants it."""
+    """The whole report with a heading line, as RFC 4180 has it."""
     file = io.StringIO(newline="")
     writer = csv.writer(file)
     writer.writerow(COLUMNS)
@@ -364,5 +364,5 @@ def _times(part: str, what: str, times: Distribution) -> Iterator[Line]:
 
 
 def _harmless(text: str) -> str:
-    """What came from outside, so that a spreadsheet does not run it."""
+    """Text from outside, so that a spreadsheet does not take it for a formula."""
     return f"'{text}" if text.startswith(_RISKY) else text

@@ -28,7 +28,7 @@ class LoadDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured. `when`: the start as RFC 3339 in UTC. `name`: how it is called beside others."""
+    """What was measured. `when`: the start as RFC 3339 in UTC. `name`: its name among several targets."""
 
     name: str
     target: str
@@ -108,7 +108,7 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Connections(msgspec.Struct, frozen=True, kw_only=True):
-    """How many were tried, what they failed of, and how long the good ones took to be ready.
+    """How many were opened, what those failed of that failed, and how long the others took to be ready.
 
     `lost`: how many sessions broke off while they were in use; each was to be opened again.
     """
@@ -120,7 +120,7 @@ class Connections(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generator(msgspec.Struct, frozen=True, kw_only=True):
-    """What the load generator itself needed. `cpu_share`: of one core. `warning`: when it was the limit."""
+    """What the load generator itself used. `cpu_share`: of one core. `warning`: when it was the limit."""
 
     cpu_share: float
     warning: str | None = None
@@ -132,7 +132,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     `offered`: requests per second asked for, or None; `clients`: how many, or None. `count`, `errors` and
     `latency`: of the requests meant to be sent in the step. `arrived`: answers without error that came
     while it lasted, whenever they were asked for: a server that falls behind shows it here. `held`: whether
-    the load was borne, None when nobody asked; `why`: what broke first.
+    the load held, None when nobody asked; `why`: what broke first.
     """
 
     name: str
@@ -227,7 +227,7 @@ def added(tables: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def generator_of(cpu_seconds: float, seconds: float, waited_seconds: float = 0.0) -> Generator:
-    """What the generator needed. It runs on one core, for which it has waited `waited_seconds`."""
+    """What the generator used. It runs on one core, for which it has waited `waited_seconds`."""
     share = cpu_seconds / seconds if seconds > 0 else 0.0
     waited = waited_seconds / seconds if seconds > 0 else 0.0
     if share >= BUSY_SHARE:

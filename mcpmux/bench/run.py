@@ -1,4 +1,4 @@
-"""One benchmark of one target: sessions opened, its lists learned, the load driven, everything counted."""
+"""One benchmark of one target: open sessions, read its lists, drive the load, count everything."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ class Run:
 
     @property
     def in_flight(self) -> int:
-        """Requests that wait for their answers."""
+        """How many requests wait for their answers."""
         drive = self.work.drive if isinstance(self.work, Search) else self.work
         return drive.in_flight if isinstance(drive, Drive) else 0
 
     def stop(self, reason: str) -> None:
-        """End it now and keep what was measured."""
+        """End the run now and keep what was measured."""
         self._stopped = self._stopped or reason
         if self.work is not None:
             self.work.stop(reason)
@@ -85,7 +85,7 @@ class Run:
         """The results; None when it was stopped before anything was measured.
 
         Raises TransportError, RemoteProtocolError, RpcError when it cannot be reached, ConfigError when it
-        has not what was asked for.
+        lacks what was asked for.
         """
         plan = self._plan
         checker = Checker(plan.check) if plan.check is not None else None
@@ -126,7 +126,7 @@ class Run:
             self.work.hear(session, notification)
 
     async def _learn(self, session: Session) -> tuple[tuple[str, ...], Turns]:
-        """What is to be asked of the server, from its own lists where that is needed."""
+        """What to ask of the server, from its own lists where that is needed."""
         plan = self._plan
         if plan.captured is not None:
             return (), InTurn(plan.captured)
@@ -176,7 +176,7 @@ class Run:
         )
 
     def _announce_steps(self, tally: Tally, begun: float) -> None:
-        """Each part of a rate that changes is shown by itself."""
+        """Make each part of a rate that changes a step of the results."""
         profile = self._plan.profile or ()
         constant = len(profile) == 1 and profile[0].first == profile[0].last
         if constant or len(profile) > MOST_STEPS:
@@ -189,7 +189,7 @@ class Run:
             tally.end_step(begun)
 
     async def _go(self, work: Work, running: Awaitable[Ending]) -> Ending:
-        """Run what `stop` can stop from now on."""
+        """Await work that `stop` can stop from now on."""
         self.work = work
         if self._stopped is not None:
             work.stop(self._stopped)

@@ -110,7 +110,7 @@ def even_positions() -> Iterator[float]:
 
 
 def poisson_positions(draw: Callable[[], float]) -> Iterator[float]:
-    """Arrivals that know nothing of each other; `draw` gives exponential numbers of mean 1."""
+    """Arrivals independent of each other; `draw` gives exponential numbers of mean 1."""
     return accumulate(draw() for _ in repeat(None))
 
 

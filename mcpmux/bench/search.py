@@ -15,18 +15,18 @@ from mcpmux.bench.schedule import Ramp, SleepUntil
 from mcpmux.bench.tally import Tally
 from mcpmux.bench.workload import Turns
 
-# The search for the highest rate that holds: which rate to try next, and what is known by now. Pure.
+# Which rate to try next, and what is known so far. Pure.
 #
 #     doubling    from the first rate on, until one does not hold
 #     bisection   between the highest rate that held and the lowest that did not, until they are close
 #
-# A rate is tried up to TRIES times and holds when most of its tries do. The result is as sure as `CLOSE`
-# says: the highest rate that held and the lowest that did not are both told.
+# A rate is tried up to TRIES times and holds when most of its tries do. The result is the highest rate that
+# held and the lowest that did not, which are at most CLOSE apart.
 
 TRIES = 3  # of each rate: one bad moment of the machine is outvoted
 CLOSE = 0.05  # of the rate: where bisection ends
 HIGHEST = 1_000_000.0  # a second; no further doubling
-LOWEST = 1.0  # a second; a server that does not bear this bears nothing
+LOWEST = 1.0  # a second; a server that cannot do this is not measured
 REACHED = 0.95  # of the requests that were offered have to be answered within the step
 ERRORS = 0.01  # of the requests may fail, if no condition says otherwise
 
@@ -47,7 +47,7 @@ class Knee:
         return f"<Knee between {self.held} and {self.failed}>"
 
     def note(self, why: str | None) -> None:
-        """The rate that is tried held (None), or what broke."""
+        """Take the outcome of a try: None when the rate held, or what broke."""
         rate = self.next
         assert rate is not None
         if why is None:
@@ -91,7 +91,7 @@ class Knee:
 
 
 def find_break(step: Step, conditions: tuple[Assertion, ...]) -> str | None:
-    """What did not hold in a step, None when all did: first the conditions, then errors, then throughput."""
+    """What broke in a step, None when it held: conditions are checked first, then errors, then throughput."""
     failed = sum(step.errors.values())
     for condition in conditions:
         value = value_of(condition, step.latency, step.count, failed, step.rate)
@@ -125,7 +125,7 @@ REST_SECONDS = 0.2  # between two tries, for the server to be done with the last
 
 
 class Search:
-    """One search. `knee` has what is known; `stop` ends it. `load(rate)` is a probe's load."""
+    """One search. `knee` has what is known so far."""
 
     def __init__(
         self,
@@ -135,6 +135,7 @@ class Search:
         seconds: float,
         cpu: Callable[[], float],
     ) -> None:
+        """`load` makes a probe's load from its rate; a probe measures `seconds`."""
         self._conditions = tuple(conditions)
         self._load = load
         self._seconds = seconds
@@ -147,7 +148,7 @@ class Search:
         return f"<Search {self.knee!r}>"
 
     def stop(self, reason: str) -> None:
-        """End it now; what is known stays."""
+        """End the search now; what is known stays."""
         self.stopped = self.stopped or reason
         if self.drive is not None:
             self.drive.stop(reason)

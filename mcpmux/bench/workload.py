@@ -1,7 +1,7 @@
-"""The load's mix: flows of operations, each with its weight, drawn one after another. Pure.
+"""What the load asks: flows of operations drawn by weight, or the requests of a capture. Pure.
 
-A flow is a row of steps that one client takes in turn, with a pause for thought between them; most have a
-single step. The same seed makes the same row of asks.
+A flow is a sequence of steps that one client takes in turn, with a pause between them; most have a single
+step. The same seed makes the same sequence of asks.
 """
 
 from __future__ import annotations
@@ -113,14 +113,14 @@ class Mix:
 
 
 def bind_mix(flows: Sequence[Flow], inventory: Inventory, exponent: float, random: Random) -> Mix:
-    """The mix at a server that has `inventory`. Raises Unfit when it has not what a flow asks for."""
+    """The mix at a server that has `inventory`. Raises Unfit when it lacks what a flow asks for."""
     bound = [
         BoundFlow(tuple(bind(step, inventory, exponent) for step in flow.steps), flow.pause) for flow in flows
     ]
     return Mix(bound, [flow.weight for flow in flows], random)
 
 
-# The requests of a capture as load: one after another in their captured order, again and again. Pure.
+# The requests of a capture as load: one after another in their captured order, again and again.
 #
 # What ties a request to the time of its capture is mapped or left out, and what is left out is counted.
 #
@@ -131,7 +131,7 @@ def bind_mix(flows: Sequence[Flow], inventory: Inventory, exponent: float, rando
 # | subscribe | subscribe and unsubscribe; the captured unsubscribe is left out |
 # | `requestState`, `inputResponses`, a task | left out: they belong to one conversation of that time |
 # | ids, progress tokens, `_meta` | those of the new request |
-# | what opens a session, listens, `ping`, levels | left out: sessions of the load are opened by themselves |
+# | what opens a session, listens, `ping`, levels | left out: the load opens its own sessions |
 # | redacted, truncated, taken back, never answered | left out |
 
 MOST_REQUESTS = 1_000_000  # of one capture: four bytes each
@@ -164,11 +164,11 @@ class CapturedLoad:
 
     @property
     def names(self) -> list[str]:
-        """What its operations are called."""
+        """The names of its operations."""
         return sorted({ask.operation for ask in self.asks})
 
     def fingerprint(self) -> str:
-        """The same for the same requests in the same order."""
+        """Equal for the same requests in the same order."""
         digest = hashlib.blake2b(digest_size=8)
         for ask in self.asks:
             digest.update(repr(_key_of(ask.call.method, ask.call.params)).encode())
