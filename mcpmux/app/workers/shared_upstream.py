@@ -16,7 +16,7 @@ import trio
 from trio.abc import Stream
 
 from mcpmux.app.mux import Mux, open_mux
-from mcpmux.app.workers.config_split import shared_config
+from mcpmux.app.workers.config_split import is_shared, shared_config
 from mcpmux.config import Config, Upstream
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Call, Notify
@@ -75,7 +75,7 @@ class SharedUpstream:
             self._mux.apply(self._config)
 
     def restart(self) -> None:
-        """A new process takes over."""
+        """Replace its process."""
         if self._mux is not None:
             self._mux.restart(self.name)
 
@@ -165,15 +165,15 @@ class _Service:
 
 
 class SharedUpstreams:
-    """All of them. `run` has to run."""
+    """All of them. They run in `nursery`."""
 
-    def __init__(self, folder: Path, on_ready: Callable[[str], None]) -> None:
-        """`folder`: for the sockets; nobody else may get into it."""
+    def __init__(self, folder: Path, on_ready: Callable[[str], None], nursery: trio.Nursery) -> None:
+        """`folder`: for the sockets; it is private."""
         self._folder = folder
         self._on_ready = on_ready
+        self._nursery = nursery
         self._upstreams: dict[str, SharedUpstream] = {}
         self._made = 0
-        self._nursery: trio.Nursery | None = None
 
     def __repr__(self) -> str:
         return f"<SharedUpstreams {list(self._upstreams)}>"
@@ -188,23 +188,15 @@ class SharedUpstreams:
         states = {name: shared.state(redactor) for name, shared in self._upstreams.items()}
         return {name: state for name, state in states.items() if state is not None}
 
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep them running until cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            task_status.started()
-            await trio.sleep_forever()
-
-    async def open(self, config: Config, upstreams: list[Upstream]) -> None:
-        """Start each of these. Raises TransportError."""
-        assert self._nursery is not None
-        for upstream in upstreams:
+    async def open(self, config: Config) -> None:
+        """Start what the configuration has. Raises TransportError."""
+        for upstream in filter(is_shared, config.upstreams):
             shared = self._add(config, upstream)
             await self._nursery.start(shared.run, name=f"shared upstream {shared.name}")
 
-    def become(self, config: Config, upstreams: list[Upstream]) -> None:
-        """These are shared from now on; those that were shared already change in place."""
-        assert self._nursery is not None
-        wanted = {upstream.name: upstream for upstream in upstreams}
+    def adopt(self, config: Config) -> None:
+        """The configuration has changed. Upstreams that it still has change in place."""
+        wanted = {upstream.name: upstream for upstream in config.upstreams if is_shared(upstream)}
         for name in [name for name in self._upstreams if name not in wanted]:
             self._upstreams.pop(name).scope.cancel(reason="it is not shared any more")
         for name, upstream in wanted.items():
@@ -213,13 +205,13 @@ class SharedUpstreams:
             else:
                 self._nursery.start_soon(self._add(config, upstream).run, name=f"shared upstream {name}")
 
+    def restart(self, name: str) -> None:
+        """Replace the process of a server, if it is shared."""
+        if name in self._upstreams:
+            self._upstreams[name].restart()
+
     def _add(self, config: Config, upstream: Upstream) -> SharedUpstream:
         self._made += 1
         path = self._folder / f"{self._made}.sock"
         shared = self._upstreams[upstream.name] = SharedUpstream(config, upstream, path, self._on_ready)
         return shared
-
-    def restart(self, name: str) -> None:
-        """A new process takes over, if that server is shared."""
-        if name in self._upstreams:
-            self._upstreams[name].restart()

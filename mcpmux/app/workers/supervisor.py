@@ -28,11 +28,11 @@ from mcpmux.app.mux import CURSOR_KEY_BYTES, Follower
 from mcpmux.app.serving import DRAIN_SECONDS, keep_reloading, watch_signals
 from mcpmux.app.workers import control_channel as cc
 from mcpmux.app.workers.admin_view import AdminView
-from mcpmux.app.workers.config_split import is_shared, worker_config
+from mcpmux.app.workers.config_split import worker_config
 from mcpmux.app.workers.shared_upstream import SharedUpstreams
 from mcpmux.app.workers.traffic_forwarder import TrafficBatch
 from mcpmux.app.workers.worker_pool import WorkerPool
-from mcpmux.config import Config, HttpListener, Secret, Upstream
+from mcpmux.config import Config, HttpListener, Secret
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
 from mcpmux.transports.handing import Note, can_hand
@@ -67,10 +67,9 @@ async def serve_workers(
     async with trio.open_nursery() as signals:
         signals.start_soon(watch_signals, stopping, signals.cancel_scope, name="signals")
         async with _open_folder() as folder, trio.open_nursery() as sharing:
-            supervisor = Supervisor(config, workers, folder, followers)
+            supervisor = Supervisor(config, workers, folder, sharing, followers)
             await supervisor.open_certificates()
-            await sharing.start(supervisor.shared.run)
-            await supervisor.shared.open(config, shared_in(config))
+            await supervisor.shared.open(config)
             async with _open_addresses(config) as addresses, trio.open_nursery() as pool:
                 await pool.start(supervisor.pool.run)
                 control = Control(supervisor, file)
@@ -114,18 +113,21 @@ def make_audit_folder(config: Config) -> None:
             Path(config.audit.directory).mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def shared_in(config: Config) -> list[Upstream]:
-    """The upstreams that run once for all workers."""
-    return [upstream for upstream in config.upstreams if is_shared(upstream)]
-
-
 class Supervisor:
     """All workers and shared upstreams, to be controlled like one mux. `send_forever` has to run."""
 
-    def __init__(self, config: Config, workers: int, folder: Path, followers: Sequence[Follower]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        workers: int,
+        folder: Path,
+        sharing: trio.Nursery,
+        followers: Sequence[Follower],
+    ) -> None:
+        """`sharing`: for shared upstreams, whose sockets are in `folder`."""
         self.config = config
         self.pool = WorkerPool(workers, self._start_for, self._collect)
-        self.shared = SharedUpstreams(folder, lambda name: self._act("reconnect", name))
+        self.shared = SharedUpstreams(folder, lambda name: self._act("reconnect", name), sharing)
         has_admin = config.admin.port is not None
         self.admin = AdminView(config, self.pool, self.shared) if has_admin else None
         self.certificates = TlsContexts()
@@ -176,7 +178,7 @@ class Supervisor:
         self.config = config
         if plan:
             self._drained -= {*plan.removed, *plan.restarted}
-            self.shared.become(config, shared_in(config))
+            self.shared.adopt(config)
             self._send(lambda worker: cc.Configure(self._config_of(worker)))
             if self.admin is not None:
                 self.admin.follow(config)
