@@ -6,7 +6,7 @@ A listener that would let in strangers from the network without being told to do
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 import trio
+from trio.abc import Listener
 
 from mcpmux.config import (
     AnyListener,
@@ -43,7 +44,6 @@ from mcpmux.transports.http.shared import Handler
 from mcpmux.transports.reception import Reception
 from mcpmux.transports.stdio import open_stdio_pipe
 from mcpmux.transports.stream import (
-    cannot_listen,
     in_tls,
     open_tcp_listeners,
     open_unix_listener,
@@ -58,6 +58,7 @@ log = structlog.get_logger()
 
 Announce = Callable[[str], None]
 StreamListener = WebSocketListener | TcpListener | UnixListener
+SCHEMES = {HttpListener: ("http", "https"), WebSocketListener: ("ws", "wss"), TcpListener: ("tcp", "tls")}
 
 
 class Serving(msgspec.Struct, frozen=True):
@@ -114,7 +115,6 @@ async def serve_http_listener(
     With `handed` connections it is bound and announced already.
     """
     tls = await tls_of(listener, serving.certificates)
-    url, accepting = ("", [handed.accepting]) if handed is not None else await open_http(listener)
     policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
     settings, stopping = serving.limits, serving.stopping
     sessions = SessionLimits(
@@ -141,22 +141,21 @@ async def serve_http_listener(
         write_seconds=stall,
         connections=settings.max_connections,
     )
-    async with trio.open_nursery() as sessions_of_listener:
+    serve_connections = partial(
+        serve_http,
+        inline=True,
+        refuse=refuse,
+        stopping=stopping,
+        limits=limits,
+        tls=tls,
+        handing=handed.handing if handed is not None else None,
+        reception=serving.reception,
+    )
+    async with _open(listener, handed) as (url, accepting), trio.open_nursery() as sessions_of_listener:
         await sessions_of_listener.start(endpoint.run)
         sessions_of_listener.start_soon(endpoint.drain_after, stopping, name="drain")
         async with trio.open_nursery() as connections:
-            handing = handed.handing if handed is not None else None
-            serve_listener = partial(
-                serve_http,
-                inline=True,
-                refuse=refuse,
-                stopping=stopping,
-                limits=limits,
-                tls=tls,
-                handing=handing,
-                reception=serving.reception,
-            )
-            await connections.start(serve_listener, accepting, handle, name=url or "handed http")
+            await connections.start(serve_connections, accepting, handle, name=url)
             if handed is None:
                 serving.announce(url)
             task_status.started()
@@ -183,49 +182,56 @@ async def serve_stream_listener(
     clients = StreamClients(serving.front, bounds, stopping, door, gate_of(listener, serving.gate))
     most = min(limits.max_connections, limits.max_sessions)  # a stream has at most one session
     tls = await tls_of(listener, serving.certificates)
-    if handed is not None:
-        async with trio.open_nursery() as connections:
-            listeners = in_tls([handed.accepting], tls)
-            await connections.start(serve_streams, listeners, clients.serve, stopping, most, name="handed")
-            task_status.started()
-        return
-    async with open_streams(listener) as (url, plain), trio.open_nursery() as connections:
+    async with _open(listener, handed) as (url, plain), trio.open_nursery() as connections:
         await connections.start(serve_streams, in_tls(plain, tls), clients.serve, stopping, most, name=url)
-        serving.announce(url)
+        if handed is None:
+            serving.announce(url)
         task_status.started()
 
 
+async def serve_listener(
+    listener: AnyListener,
+    serving: Serving,
+    handed: HandedConnections | None = None,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve one listener of either kind."""
+    if isinstance(listener, HttpListener):
+        await serve_http_listener(listener, serving, handed, task_status)
+    else:
+        await serve_stream_listener(listener, serving, handed, task_status)
+
+
 @asynccontextmanager
-async def open_streams(listener: StreamListener) -> AsyncIterator[tuple[str, list[trio.SocketListener]]]:
-    """What listens, without TLS, and its URL. Raises TransportError."""
+async def _open(
+    listener: AnyListener, handed: HandedConnections | None
+) -> AsyncIterator[tuple[str, Sequence[Listener[trio.SocketStream]]]]:
+    if handed is not None:
+        yield "handed connections", [handed.accepting]
+        return
+    async with open_address(listener) as address:
+        yield address
+
+
+@asynccontextmanager
+async def open_address(listener: AnyListener) -> AsyncIterator[tuple[str, list[trio.SocketListener]]]:
+    """The URL of a listener, and what listens there, without TLS. Raises TransportError."""
     if isinstance(listener, UnixListener):
         async with open_unix_listener(listener.path, int(listener.mode, 8)) as unix:
             yield f"unix:{listener.path}", [unix]
         return
-    port, listeners = await open_tcp_listeners(listener.host, listener.port)
+    port, sockets = await open_tcp_listeners(listener.host, listener.port)
     host = f"[{listener.host}]" if ":" in listener.host else listener.host
-    if isinstance(listener, WebSocketListener):
-        yield f"{'ws' if listener.tls is None else 'wss'}://{host}:{port}{listener.path}", listeners
-    else:
-        yield f"{'tcp' if listener.tls is None else 'tls'}://{host}:{port}", listeners
+    scheme = SCHEMES[type(listener)][listener.tls is not None]
+    path = "" if isinstance(listener, TcpListener) else listener.path
+    yield f"{scheme}://{host}:{port}{path}", sockets
 
 
-async def tls_of(listener: StreamListener | HttpListener, certificates: TlsContexts) -> CurrentContext | None:
+async def tls_of(listener: AnyListener, certificates: TlsContexts) -> CurrentContext | None:
     """What a listener secures its connections with. Raises ConfigError for files that are of no use."""
     if isinstance(listener, UnixListener) or listener.tls is None:
         return None
     return await certificates.open(f"listener {listener.host}:{listener.port}", listener.tls)
-
-
-async def open_http(listener: HttpListener) -> tuple[str, list[trio.SocketListener]]:
-    """The URL, and what listens there. Raises TransportError."""
-    try:
-        sockets = await trio.open_tcp_listeners(listener.port, host=listener.host)
-    except OSError as error:
-        raise cannot_listen(listener.host, listener.port, error) from None
-    host = f"[{listener.host}]" if ":" in listener.host else listener.host
-    scheme, port = "http" if listener.tls is None else "https", sockets[0].socket.getsockname()[1]
-    return f"{scheme}://{host}:{port}{listener.path}", sockets
 
 
 def check_listeners(config: Config) -> None:

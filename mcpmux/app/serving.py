@@ -23,9 +23,8 @@ from mcpmux.app.listeners import (
     Serving,
     configure_gate,
     make_gate,
-    serve_http_listener,
+    serve_listener,
     serve_stdio,
-    serve_stream_listener,
 )
 from mcpmux.app.mux import Follower, Mux, open_mux
 from mcpmux.app.observers import open_observers
@@ -73,10 +72,8 @@ async def serve(
             serving = prepare_serving(mux, gate, stopping, announce, (observers.follow, *followers))
             if file is not None:
                 await clients.start(keep_reloading, control, file if watch else None, stopping, reloading)
-            for listener in config.listeners.http:
-                await clients.start(serve_http_listener, listener, serving)
-            for each in config.listeners.streams:
-                await clients.start(serve_stream_listener, each, serving)
+            for listener in (*config.listeners.http, *config.listeners.streams):
+                await clients.start(serve_listener, listener, serving)
             if config.listeners.stdio:
                 clients.start_soon(serve_stdio, serving, name="stdio client")
             if observers.inspector is not None:

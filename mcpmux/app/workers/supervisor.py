@@ -23,7 +23,7 @@ import trio
 
 from mcpmux.app.config_file import ConfigFile
 from mcpmux.app.control import Control
-from mcpmux.app.listeners import Announce, check_listeners, open_http, open_streams, tls_of
+from mcpmux.app.listeners import Announce, check_listeners, open_address, tls_of
 from mcpmux.app.mux import CURSOR_KEY_BYTES, Follower
 from mcpmux.app.serving import DRAIN_SECONDS, keep_reloading, watch_signals
 from mcpmux.app.workers import control_channel as cc
@@ -32,7 +32,7 @@ from mcpmux.app.workers.config_split import worker_config
 from mcpmux.app.workers.shared_upstream import SharedUpstreams
 from mcpmux.app.workers.traffic_forwarder import TrafficBatch
 from mcpmux.app.workers.worker_pool import WorkerPool
-from mcpmux.config import Config, HttpListener, Secret
+from mcpmux.config import Config, Secret
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
 from mcpmux.transports.handing import Note, can_hand
@@ -238,10 +238,7 @@ async def _open_addresses(config: Config) -> AsyncIterator[Addresses]:
     async with AsyncExitStack() as stack:
         addresses: Addresses = []
         for listener in (*config.listeners.http, *config.listeners.streams):
-            if isinstance(listener, HttpListener):
-                url, sockets = await open_http(listener)
-            else:
-                url, sockets = await stack.enter_async_context(open_streams(listener))
+            url, sockets = await stack.enter_async_context(open_address(listener))
             for each in sockets:
                 stack.callback(each.socket.close)
             addresses.append((url, sockets))

@@ -102,7 +102,9 @@ class TrafficForwarder:
             if self._waiting:
                 batch = TrafficBatch(self._waiting, self._missing)
                 if self._missing:
-                    log.warning("the inspector misses messages, there are too many", number=self._missing)
+                    log.warning(
+                        "messages left out of the inspector, there are too many", number=self._missing
+                    )
                 self._waiting, self._bytes, self._missing = [], 0, 0
                 await send(batch)
 

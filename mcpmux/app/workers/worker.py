@@ -23,8 +23,7 @@ from mcpmux.app.listeners import (
     HandedConnections,
     Serving,
     make_gate,
-    serve_http_listener,
-    serve_stream_listener,
+    serve_listener,
 )
 from mcpmux.app.mux import Mux, open_mux
 from mcpmux.app.observers import Inspector, open_observers
@@ -164,10 +163,7 @@ class Worker:
             resuming.append(resumed)
             handing = Handing(number, arrivals, self._hatch.send)
             handed = HandedConnections(accepting[-1], handing, self._number, self._generations.processes)
-            if number < len(listeners.http):
-                await clients.start(serve_http_listener, listener, serving, handed)
-            else:
-                await clients.start(serve_stream_listener, listener, serving, handed)
+            await clients.start(serve_listener, listener, serving, handed)
         clients.start_soon(self._distribute, accepting, resuming, name="hatch")
 
     async def _distribute(

@@ -257,7 +257,7 @@ class WorkerPool:
             try:
                 answers[worker.number] = await worker.ask(about)
             except TransportClosed as error:
-                log.warning("part of an answer is missing", worker=worker.number, reason=str(error))
+                log.warning("worker left out of an answer", worker=worker.number, reason=str(error))
 
         async with trio.open_nursery() as nursery:
             for worker in workers:
