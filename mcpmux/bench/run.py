@@ -57,7 +57,6 @@ class Run:
         self._sleep_until = sleep_until
         self._cpu = cpu
         self._waited = waited
-        self._connected: list[tuple[float, str]] = []
         self._stopped: str | None = None
         self._opening = trio.CancelScope()
         self.work: Work | None = None
@@ -90,36 +89,24 @@ class Run:
         plan = self._plan
         checker = Checker(plan.check) if plan.check is not None else None
         count = plan.sessions + (plan.push is not None)  # one more makes the changes
+        warm_up = 0.0 if plan.find_max or plan.push is not None else plan.warm_up
+        tally = Tally(trio.current_time(), warm_up, plan.longest)
         with self._opening:
             setup = Setup(
                 open_channel=self._open_channel,
                 upstream=self.upstream,
-                connected=self._note,
+                connected=tally.connected,
                 revision=plan.revision,
                 checker=checker,
                 hear=self._hear,
-                explain=self._explain,
-                lost=self._note_loss if plan.push is None else None,  # who listened has missed something
+                explain=tally.explain,
+                lost=tally.lost_connection if plan.push is None else None,  # a lost subscriber missed changes
                 pooled=plan.connections is None or plan.connections >= plan.workers,
             )
             async with open_sessions(setup, count) as sessions:
                 uris, mix = await self._learn(sessions[0])
-                return await self._measure(sessions, uris, mix)
+                return await self._measure(sessions, uris, mix, tally)
         return None
-
-    def _note(self, seconds: float, outcome: str) -> None:
-        if self.tally is not None:
-            self.tally.connected(seconds, outcome)
-        else:
-            self._connected.append((seconds, outcome))
-
-    def _note_loss(self) -> None:
-        if self.tally is not None:
-            self.tally.lost_connection()
-
-    def _explain(self, operation: str, kind: str, words: Callable[[], str]) -> None:
-        if self.tally is not None:
-            self.tally.explain(operation, kind, words)
 
     def _hear(self, session: int, notification: Notification) -> None:
         if isinstance(self.work, Push):
@@ -146,14 +133,14 @@ class Run:
             problem = f"{self.upstream.name}: {mistake}"
         raise ConfigError([problem])
 
-    async def _measure(self, sessions: list[Session], uris: tuple[str, ...], mix: Turns) -> Results:
+    async def _measure(
+        self, sessions: list[Session], uris: tuple[str, ...], mix: Turns, tally: Tally
+    ) -> Results:
         plan = self._plan
-        warm_up = 0.0 if plan.find_max or plan.push is not None else plan.warm_up
         when = datetime.now(UTC)
         started = trio.current_time()
-        tally = self.tally = Tally(started, warm_up, plan.longest)
-        for seconds, outcome in self._connected:
-            tally.connected(seconds, outcome)
+        tally.start(started)
+        self.tally = tally
         began, waited = self._cpu(), self._waited()
         if plan.push is not None:
             ending = await self._push(plan.push, sessions, uris, tally)

@@ -68,14 +68,9 @@ class Tally:
     """
 
     def __init__(self, started: float, warm_up: float = 0.0, longest: float = 3600.0) -> None:
-        self.started = started
-        self.begun = self._counted_from = started + warm_up
         self.warm_up = warm_up
         self.row_seconds = float(max(1, math.ceil(longest / MOST_ROWS)))
         self.seen = 0  # with the warm-up
-        self._last = self.begun
-        self._row_began = self.begun
-        self._row_ends = self.begun + self.row_seconds
         self._rows: list[Columns] = []  # closed ones of all operations, but for the last:
         self._closing: Sums | None = None  # what is summed up of that so far
         self._number = 0  # of the open row
@@ -83,6 +78,13 @@ class Tally:
         self._connections = ConnectionSums()
         self._steps: list[StepSums] = []
         self._examples: dict[str, str] = {}
+        self.start(started)
+
+    def start(self, started: float) -> None:
+        """Load begins only now; nothing but connections was counted before."""
+        self.started = started
+        self.begun = self._counted_from = self._last = self._row_began = started + self.warm_up
+        self._row_ends = self.begun + self.row_seconds
 
     def __repr__(self) -> str:
         return f"<Tally of {self.seen} in {len(self._operations)} operations>"
