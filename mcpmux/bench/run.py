@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import cycle
+from pathlib import Path
 from random import Random
 
 import trio
@@ -15,7 +17,6 @@ from mcpmux.bench.drive import Drive, Ending
 from mcpmux.bench.operation import Inventory, Operation, bind
 from mcpmux.bench.plan import SECONDS, TRANSPORTS, Plan, choose_uris, default_flows
 from mcpmux.bench.push import Change, Push
-from mcpmux.bench.result_file import waited_seconds
 from mcpmux.bench.results import About, Generator, LoadDescription, Results, generator_of
 from mcpmux.bench.schedule import SleepUntil
 from mcpmux.bench.search import PROBE_SECONDS, Knee, Search
@@ -34,6 +35,13 @@ FIRST_RATE = 50.0  # of a search, if nobody said otherwise; nearly every server 
 CHANGES = 100  # of resources, if nobody said otherwise
 PAUSE_SECONDS = 0.05  # between changes: a duplicate that comes later would count as a delivery of the next
 LATE_SHARE = 0.01  # of the requests that may leave late before it is said
+
+
+def waited_seconds() -> float:
+    """How long this process's first thread was ready to run and had no processor. 0 where nobody counts."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 class Run:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 from mcpmux.bench.histogram import Histogram
-from mcpmux.bench.result_file import Report
+from mcpmux.bench.report.result_file import Report
 from mcpmux.bench.results import About, FanOut, Generator, LoadDescription, Results, generator_of
 from mcpmux.bench.tally import Tally
 

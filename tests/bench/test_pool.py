@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mcpmux.bench.report_tables import tables_of
+from mcpmux.bench.report.tables import tables_of
 from mcpmux.bench.results import Generator, by_name, pool, pooled
 from tests.bench.made import made, pushes
 from tests.bench.reported import broken

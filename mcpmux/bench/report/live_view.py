@@ -15,7 +15,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mcpmux.bench.formatting import count_text, percent_name, rate_text, share_text, sparkline, time_text
+from mcpmux.bench.formatting import (
+    count_text,
+    percent_name,
+    rate_text,
+    share_text,
+    sparkline,
+    time_text,
+)
 from mcpmux.bench.tally import Snapshot
 from mcpmux.printable import printable
 

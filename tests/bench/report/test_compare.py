@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpmux.bench.compare import (
+from mcpmux.bench.report.compare import (
     RUNS,
     cliffs_delta,
     compare_reports,

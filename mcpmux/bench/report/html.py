@@ -11,9 +11,9 @@ from html import escape
 from importlib.resources import files
 
 from mcpmux.bench.assertion import Judgement
-from mcpmux.bench.compare import Comparison
 from mcpmux.bench.formatting import count_text, rate_text, share_text, time_text
-from mcpmux.bench.report_plots import (
+from mcpmux.bench.report.compare import Comparison
+from mcpmux.bench.report.plots import (
     OF_LATENCY,
     OF_PUSHES,
     Figure,
@@ -21,7 +21,8 @@ from mcpmux.bench.report_plots import (
     knee_figure,
     time_figures,
 )
-from mcpmux.bench.report_tables import (
+from mcpmux.bench.report.result_file import Report
+from mcpmux.bench.report.tables import (
     Table,
     circumstances,
     comparison_table,
@@ -29,7 +30,6 @@ from mcpmux.bench.report_tables import (
     notes_on,
     tables_of,
 )
-from mcpmux.bench.result_file import Report
 from mcpmux.bench.results import Results, by_name, pool, pooled
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -58,7 +58,7 @@ def html_of(
         "<footer>Latency counts from the time at which a request was meant to be sent, so that a stalled "
         "target cannot hide. Timeouts count as at least that long; other errors are not in it.</footer>",
     ]
-    style = files("mcpmux.bench").joinpath("report.css").read_text("utf-8")
+    style = files("mcpmux.bench.report").joinpath("report.css").read_text("utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">'

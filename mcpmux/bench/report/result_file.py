@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import os
 import platform
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -107,10 +105,3 @@ def usable_processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def waited_seconds() -> float:
-    """How long this process's first thread was ready to run and had no processor. 0 where nobody counts."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
-    return 0.0

@@ -12,10 +12,10 @@ from typing import Literal
 
 import msgspec
 
-from mcpmux.bench.compare import Comparison
 from mcpmux.bench.formatting import NOTHING, bytes_text, count_text, rate_text, share_text, time_text
 from mcpmux.bench.histogram import Distribution
-from mcpmux.bench.result_file import Report
+from mcpmux.bench.report.compare import Comparison
+from mcpmux.bench.report.result_file import Report
 from mcpmux.bench.results import Connections, FanOut, OperationResult, Results, Step, by_name, pool, pooled
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)
