@@ -1,4 +1,4 @@
-"""Each configured listener, opened, announced and served until we stop; and which of them authenticate clients.
+"""Each configured listener, opened, announced and served until we stop; which of them authenticate clients.
 
 A listener that would let in strangers from the network without being told to does not start.
 """

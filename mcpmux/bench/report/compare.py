@@ -16,6 +16,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
+from statistics import fmean
 from typing import Literal
 
 import msgspec
@@ -85,8 +86,8 @@ def paired_change(old: Sequence[float], new: Sequence[float], random: Random) ->
     if any(value <= 0 for value in old):
         return None
     changes = [after / before - 1 for before, after in zip(old, new, strict=True)]
-    drawn = [math.fsum(random.choices(changes, k=len(changes))) / len(changes) for _ in range(ROUNDS)]
-    return _interval(math.fsum(changes) / len(changes), drawn, len(changes))
+    drawn = [fmean(random.choices(changes, k=len(changes))) for _ in range(ROUNDS)]
+    return _interval(fmean(changes), drawn, len(changes))
 
 
 def cliffs_delta(old: Sequence[float], new: Sequence[float]) -> float:
@@ -143,7 +144,6 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     interval: Interval | None
     effect: float
     verdict: Verdict
-    sentence: str
 
     def text(self, value: float) -> str:
         """A value of this measure, for people."""
@@ -152,7 +152,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def interval_text(self) -> str:
         """How sure the change is, for people."""
-        return interval_text(self.measure, self.interval)
+        if self.interval is None:
+            return "too little to tell"
+        low, high = self.interval.low * 100, self.interval.high * 100
+        if self.measure == "errors":
+            return f"{low:+.2f} to {high:+.2f} points"
+        return f"{low:+.1f} to {high:+.1f} %"
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,7 +293,7 @@ def _change(
     befores, afters = _values(measure, part, old), _values(measure, part, new)
     if not befores or not afters:
         return None
-    before, after = math.fsum(befores) / len(befores), math.fsum(afters) / len(afters)
+    before, after = fmean(befores), fmean(afters)
     blocks: list[list[Block]] = [[[(1.0, value)] for value in values] for values in (befores, afters)]
     if not by_runs:
         blocks = [_blocks(measure, part, runs) for runs in (old, new)]
@@ -302,7 +307,6 @@ def _change(
             interval = paired_change(befores, afters, random)
         else:
             interval = relative_change(blocks[0], blocks[1], random)
-    verdict = _verdict(measure, interval)
     return Change(
         part=part,
         measure=measure.name,
@@ -310,8 +314,7 @@ def _change(
         new=after,
         interval=interval,
         effect=cliffs_delta(befores, afters),
-        verdict=verdict,
-        sentence=_sentence(measure, part, before, after, interval, verdict),
+        verdict=_verdict(measure, interval),
     )
 
 
@@ -338,28 +341,6 @@ def _verdict(measure: Measure, interval: Interval | None) -> Verdict:
     if interval is None or (-margin <= interval.high and interval.low <= margin):
         return "no difference shown"
     return "better" if (interval.low > 0) == measure.more_is_better else "worse"
-
-
-def _sentence(
-    measure: Measure,
-    part: str | None,
-    old: float,
-    new: float,
-    interval: Interval | None,
-    verdict: Verdict,
-) -> str:
-    what = measure.name if part is None else f"{part}.{measure.name}"
-    sure = interval_text(measure.name, interval)
-    return f"{what}: {verdict}: {measure.text(old)} → {measure.text(new)} ({sure})"
-
-
-def interval_text(measure: str, interval: Interval | None) -> str:
-    """An interval for people."""
-    if interval is None:
-        return "too little to tell"
-    if measure == "errors":
-        return f"{interval.low * 100:+.2f} to {interval.high * 100:+.2f} points"
-    return f"{interval.low * 100:+.1f} to {interval.high * 100:+.1f} %"
 
 
 def _basis(
