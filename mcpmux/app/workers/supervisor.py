@@ -7,11 +7,11 @@ workers, the second cancels. The configuration is read here and nowhere else; ea
 from __future__ import annotations
 
 import errno
+import math
 import secrets
 import shutil
 import socket
 import tempfile
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -45,6 +45,9 @@ OVERTIME_SECONDS = 5.0  # for workers to end after they have drained
 CAPACITY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 STDIO = "--workers: the client on standard input and output is served by one process; leave --workers out"
 SYSTEM = "--workers: this system cannot hand connections from one process to another; Linux can"
+
+MessageFor = Callable[[int], cc.ToWorker]
+"""Makes the message for the worker with that number."""
 
 Addresses = list[tuple[str, list[trio.SocketListener]]]
 """Every listener's URL, and what listens there, in the order in which workers number listeners."""
@@ -135,8 +138,7 @@ class Supervisor:
         self._folder = folder
         self._key = Secret(secrets.token_hex(CURSOR_KEY_BYTES))
         self._drained: set[str] = set()
-        self._unsent: deque[Callable[[int], cc.ToWorker] | trio.Event] = deque()
-        self._arrival = trio.Event()
+        self._send, self._unsent = trio.open_memory_channel[MessageFor | trio.Event](math.inf)
 
     def __repr__(self) -> str:
         return f"<Supervisor {self.pool!r} {self.shared!r}>"
@@ -153,24 +155,16 @@ class Supervisor:
             self.admin.collector.begin(worker)
         return cc.Start(self._config_of(worker), str(self._folder), tuple(sorted(self._drained)))
 
-    def _send(self, message_for: Callable[[int], cc.ToWorker] | trio.Event) -> None:
-        self._unsent.append(message_for)
-        self._arrival.set()
-
     def _act(self, action: Literal["drain", "release", "restart", "reconnect"], name: str) -> None:
-        self._send(lambda _: cc.Act(action, name))
+        self._send.send_nowait(lambda _: cc.Act(action, name))
 
     async def send_forever(self) -> None:
         """Send the workers their messages, in order, and set the events between them."""
-        while True:
-            while self._unsent:
-                unsent = self._unsent.popleft()
-                if isinstance(unsent, trio.Event):
-                    unsent.set()
-                else:
-                    await self.pool.tell(unsent)
-            self._arrival = trio.Event()
-            await self._arrival.wait()
+        async for unsent in self._unsent:
+            if isinstance(unsent, trio.Event):
+                unsent.set()
+            else:
+                await self.pool.tell(unsent)
 
     def apply(self, config: Config) -> Plan:
         """See Controlled."""
@@ -179,7 +173,7 @@ class Supervisor:
         if plan:
             self._drained -= {*plan.removed, *plan.restarted}
             self.shared.adopt(config)
-            self._send(lambda worker: cc.Configure(self._config_of(worker)))
+            self._send.send_nowait(lambda worker: cc.Configure(self._config_of(worker)))
             if self.admin is not None:
                 self.admin.follow(config)
             for follower in self._followers:
@@ -210,13 +204,15 @@ class Supervisor:
     async def renew(self) -> tuple[str, ...]:
         """See Controlled."""
         changed = await self.certificates.renew()
-        self._send(lambda _: cc.RenewCertificates())  # one of them may have failed where the others did not
+        self._send.send_nowait(
+            lambda _: cc.RenewCertificates()
+        )  # one of them may have failed where the others did not
         return changed
 
     async def settled(self) -> None:
         """See Controlled. A worker that does not answer is logged."""
         sent = trio.Event()
-        self._send(sent)
+        self._send.send_nowait(sent)
         await sent.wait()
         await self.pool.caught_up()
 
