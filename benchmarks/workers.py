@@ -39,7 +39,7 @@ LEAST = at_least(1.7)
 HALF = 3  # the niceness of a session that weighs half as much as others
 TRIES, PAUSE_SECONDS = 20, 0.05
 UNWEIGHED = "The sessions of the workers could not be given a weight: their row says too little."
-PROGRAM = b"workers.program"  # in the command line of a worker
+PROGRAM = b"workers.worker import"  # in the command line of a worker
 
 
 def two_workers(bench: Bench) -> list[Row]:

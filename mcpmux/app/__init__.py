@@ -1,4 +1,4 @@
-"""The rooms put together: configuration in, nurseries around, exit out."""
+"""Puts the parts together: configuration in, nurseries around, exit code out."""
 
 from mcpmux.app.config_file import ConfigFile
 from mcpmux.app.listeners import Announce

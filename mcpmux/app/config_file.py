@@ -1,8 +1,11 @@
-"""The configuration file, looked at while mcpmux runs.
+"""The configuration file, and how to hear of its changes.
 
-Looked at, not listened to: that works on every file system, and however an editor writes, in place or by
-renaming. A file that is gone for a moment, or is written at the moment, is left alone until two looks in a
-row show the same.
+It is polled, one `stat` each LOOK_SECONDS: that works on every file system, through symbolic links, and
+however an editor writes, in place or by renaming. A file that is gone for a moment, or is being written, is
+left alone until two looks in a row are alike.
+
+Why not the `watchfiles` package: it takes 2.3 MB, and inotify, on which it rests, tells nothing of changes on
+network file systems, or of a file elsewhere that a symbolic link in the watched folder leads to.
 """
 
 from __future__ import annotations
@@ -15,16 +18,16 @@ import trio
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError
 
-LOOK_SECONDS = 0.5  # between two looks; each is one stat in a thread
+LOOK_SECONDS = 0.5  # between two looks
 
 Look = tuple[int, int, int]
-"""When it was written (ns), which file it is, its size."""
+"""When the file was written (ns), its inode, its size."""
 
 
-class Sightings:
-    """When a file has changed and is complete again. `known`: how it looked when it was read last.
+class ChangeDetector:
+    """Tells when a file has changed and is complete again. `known`: how it looked when it was last read.
 
-    State: unchanged --other look--> changing --same look again--> changed --read--> unchanged
+    unchanged --another look--> changing --the same look again--> changed --read--> unchanged
     """
 
     def __init__(self, known: Look | None) -> None:
@@ -32,10 +35,10 @@ class Sightings:
         self._last = known
 
     def __repr__(self) -> str:
-        return f"<Sightings {self.known} {self._last}>"
+        return f"<ChangeDetector {self.known} {self._last}>"
 
     def see(self, look: Look | None) -> bool:
-        """One more look, None when there is no file; whether it is to be read."""
+        """Take one more look, None when there is no file: whether it is to be read."""
         settled = look == self._last
         self._last = look
         return settled and look is not None and look != self.known
@@ -47,27 +50,25 @@ class ConfigFile:
     def __init__(self, path: str, read: Callable[[], Config]) -> None:
         self.path = path
         self._read = read
-        self._sightings = Sightings(None)
+        self._detector = ChangeDetector(None)
 
     def __repr__(self) -> str:
         return f"ConfigFile({self.path!r})"
 
     def load(self) -> Config:
-        """What the file says now. Raises ConfigError. Looked at first, so that no change is missed."""
-        self._sightings.known = look_at(self.path)
+        """What the file says now. It is looked at first, so that no change is missed. Raises ConfigError."""
+        self._detector.known = look_at(self.path)
         if Path(self.path).is_fifo():  # reading it would wait for a writer, and everybody for us
             raise ConfigError([f"{self.path}: expected a file, this is a pipe"])
         return self._read()
 
     async def changed(self) -> None:
-        """Wait until the file is another one than was loaded last, and complete."""
+        """Wait until the file has changed since it was last loaded, and is complete."""
         while True:
             await trio.sleep(LOOK_SECONDS)
-            if self._sightings.see(await self._look()):
+            look = await trio.to_thread.run_sync(look_at, self.path, abandon_on_cancel=True)
+            if self._detector.see(look):
                 return
-
-    async def _look(self) -> Look | None:
-        return await trio.to_thread.run_sync(look_at, self.path, abandon_on_cancel=True)
 
 
 def look_at(path: str) -> Look | None:

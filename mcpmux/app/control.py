@@ -1,8 +1,8 @@
-"""What can be done to a running mux by the people who run it: another configuration, one upstream off and on.
+"""What administrators can do to a running mux: reload its configuration, turn upstreams off and on.
 
 Promises: one thing after the other; a configuration that is broken changes nothing. What was enabled or
-disabled by hand stays so when the file is read again, until mcpmux is started again. A disabled upstream is
-as if it were not configured; a drained one is there and is given nothing to do.
+disabled by hand stays so when the file is read again, until mcpmux is restarted. A disabled upstream is as
+if it were not configured; a drained one is there but gets no exchange.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from mcpmux.app.config_file import ConfigFile
-from mcpmux.app.gates import check_doors
+from mcpmux.app.listeners import check_listeners
 from mcpmux.config import Config, Upstream
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.config.report import closest
@@ -30,29 +30,29 @@ NO_FILE = "there is no configuration file to read again: mcpmux was started with
 def _load(file: ConfigFile) -> Config:
     """What the file says, if mcpmux could be started with it. Raises ConfigError."""
     config = file.load()
-    check_doors(config)
+    check_listeners(config)
     return config
 
 
-class Steered(Protocol):
-    """What is controlled: a mux, or whoever passes it on to several; see `Mux`."""
+class Controlled(Protocol):
+    """A mux, or the supervisor of several processes with one each; see `Mux`."""
 
     config: Config
 
     def apply(self, config: Config) -> Plan:
-        """Become what `config` says; what was done and what was not."""
+        """Become what `config` says: what was done and what was not."""
         ...
 
     def restart(self, name: str) -> None:
-        """Begin anew with an upstream."""
+        """Open a new session with an upstream."""
         ...
 
     def drain(self, name: str) -> None:
-        """Give an upstream nothing more to do."""
+        """Give an upstream no exchange any more."""
         ...
 
     def release(self, name: str) -> None:
-        """The end of `drain`."""
+        """Undo `drain`."""
         ...
 
     async def renew(self) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class Steered(Protocol):
 class Control:
     """Of one mux. `file` is where its configuration comes from, None when that cannot be read again."""
 
-    def __init__(self, mux: Steered, file: ConfigFile | None) -> None:
+    def __init__(self, mux: Controlled, file: ConfigFile | None) -> None:
         self._mux = mux
         self._file = file
         self._started = self._filed = mux.config

@@ -1,23 +1,33 @@
-"""Each configured listener, opened, announced and served until we stop."""
+"""Each configured listener, opened, announced and served until we stop; which of them authenticate clients.
+
+A listener that would let in strangers from the network without being told to does not start.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
+import structlog
 import trio
+from trio.abc import Listener
 
-from mcpmux.app.gates import gate_of
 from mcpmux.config import (
+    AnyListener,
+    Config,
     HttpListener,
     Limits,
     TcpListener,
     UnixListener,
     WebSocketListener,
+    find_open_doors,
 )
+from mcpmux.config.listener import is_loopback
+from mcpmux.errors import ConfigError
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.mux.worker_mark import mark_of
 from mcpmux.protocol.origin import OriginPolicy
@@ -34,7 +44,6 @@ from mcpmux.transports.http.shared import Handler
 from mcpmux.transports.reception import Reception
 from mcpmux.transports.stdio import open_stdio_pipe
 from mcpmux.transports.stream import (
-    cannot_listen,
     in_tls,
     open_tcp_listeners,
     open_unix_listener,
@@ -45,14 +54,17 @@ from mcpmux.transports.tls.context import CurrentContext, TlsContexts
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
 
+log = structlog.get_logger()
+
 Announce = Callable[[str], None]
 StreamListener = WebSocketListener | TcpListener | UnixListener
+SCHEMES = {HttpListener: ("http", "https"), WebSocketListener: ("ws", "wss"), TcpListener: ("tcp", "tls")}
 
 
 class Serving(msgspec.Struct, frozen=True):
-    """What every listener serves: `announce` is called with its URL when it is ready.
+    """What every listener serves. `announce` is called with its URL when it is ready.
 
-    `gate` asks those clients who they are that come from the network. `certificates` are to be renewed.
+    `gate` asks clients from the network who they are. `certificates` are those that can be renewed.
     """
 
     limits: Limits
@@ -64,10 +76,10 @@ class Serving(msgspec.Struct, frozen=True):
     reception: Reception | None = None
 
 
-class Share(msgspec.Struct, frozen=True):
-    """One worker's part of a listener whose address another process has bound.
+class HandedConnections(msgspec.Struct, frozen=True):
+    """What comes to one of `workers` workers of a listener whose address the supervisor has bound.
 
-    `accepting` gives it connections of its own, `handing` those that it shares with worker 1 to `workers`.
+    `accepting` has new connections, `handing` those that other workers hand over.
     """
 
     accepting: HandedListener
@@ -77,7 +89,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 async def serve_stdio(serving: Serving) -> None:
-    """Serve the client on standard input and output; when it has gone we stop."""
+    """Serve the client on standard input and output. When it has gone we stop."""
     limits, stopping = serving.limits, serving.stopping
     async with open_stdio_pipe(limits.max_message_bytes) as pipe:
         with trio.CancelScope() as scope:
@@ -95,15 +107,14 @@ async def _cancel_when(stopping: trio.Event, scope: trio.CancelScope) -> None:
 async def serve_http_listener(
     listener: HttpListener,
     serving: Serving,
-    share: Share | None = None,
+    handed: HandedConnections | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve HTTP until we stop. Raises TransportError when the address cannot be listened on.
 
-    With a `share` it is bound and announced already.
+    With `handed` connections it is bound and announced already.
     """
     tls = await tls_of(listener, serving.certificates)
-    url, accepting = ("", [share.accepting]) if share is not None else await open_http(listener)
     policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
     settings, stopping = serving.limits, serving.stopping
     sessions = SessionLimits(
@@ -111,15 +122,15 @@ async def serve_http_listener(
     )
     stall = settings.client_stall
     gate = gate_of(listener, serving.gate)
-    mark = mark_of(share.worker) if share is not None else ""
+    mark = mark_of(handed.worker) if handed is not None else ""
     endpoint = HttpEndpoint(
         serving.front, listener.path, policy, sessions, listener.sse_path, stall, gate, mark
     )
     handle: Handler = endpoint.handle
     if gate is not None:
         handle = HttpGuard(gate, policy, listener.path, handle).handle
-    if share is not None:
-        handle = HttpOwner(share.worker, share.workers, handle).handle
+    if handed is not None:
+        handle = HttpOwner(handed.worker, handed.workers, handle).handle
     limits = HttpLimits(
         head_bytes=settings.max_head_bytes,
         head_fields=settings.max_header_fields,
@@ -130,23 +141,22 @@ async def serve_http_listener(
         write_seconds=stall,
         connections=settings.max_connections,
     )
-    async with trio.open_nursery() as sessions_of_listener:
+    serve_connections = partial(
+        serve_http,
+        inline=True,
+        refuse=refuse,
+        stopping=stopping,
+        limits=limits,
+        tls=tls,
+        handing=handed.handing if handed is not None else None,
+        reception=serving.reception,
+    )
+    async with _open(listener, handed) as (url, accepting), trio.open_nursery() as sessions_of_listener:
         await sessions_of_listener.start(endpoint.run)
         sessions_of_listener.start_soon(endpoint.drain_after, stopping, name="drain")
         async with trio.open_nursery() as connections:
-            handing = share.handing if share is not None else None
-            serve_listener = partial(
-                serve_http,
-                inline=True,
-                refuse=refuse,
-                stopping=stopping,
-                limits=limits,
-                tls=tls,
-                handing=handing,
-                reception=serving.reception,
-            )
-            await connections.start(serve_listener, accepting, handle, name=url or "http share")
-            if share is None:
+            await connections.start(serve_connections, accepting, handle, name=url)
+            if handed is None:
                 serving.announce(url)
             task_status.started()
         sessions_of_listener.cancel_scope.cancel()
@@ -155,10 +165,10 @@ async def serve_http_listener(
 async def serve_stream_listener(
     listener: StreamListener,
     serving: Serving,
-    share: Share | None = None,
+    handed: HandedConnections | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve WebSocket or lines of JSON until we stop. Raises and shares as `serve_http_listener` does."""
+    """Serve WebSocket or lines of JSON until we stop. As `serve_http_listener`."""
     # Not at the top: most serve HTTP alone, and WebSocket is a large part of a start.
     from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
     from mcpmux.transports.websocket.server import Door
@@ -172,46 +182,120 @@ async def serve_stream_listener(
     clients = StreamClients(serving.front, bounds, stopping, door, gate_of(listener, serving.gate))
     most = min(limits.max_connections, limits.max_sessions)  # a stream has at most one session
     tls = await tls_of(listener, serving.certificates)
-    if share is not None:
-        async with trio.open_nursery() as connections:
-            listeners = in_tls([share.accepting], tls)
-            await connections.start(serve_streams, listeners, clients.serve, stopping, most, name="share")
-            task_status.started()
-        return
-    async with open_streams(listener) as (url, plain), trio.open_nursery() as connections:
+    async with _open(listener, handed) as (url, plain), trio.open_nursery() as connections:
         await connections.start(serve_streams, in_tls(plain, tls), clients.serve, stopping, most, name=url)
-        serving.announce(url)
+        if handed is None:
+            serving.announce(url)
         task_status.started()
 
 
+async def serve_listener(
+    listener: AnyListener,
+    serving: Serving,
+    handed: HandedConnections | None = None,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve one listener of either kind."""
+    if isinstance(listener, HttpListener):
+        await serve_http_listener(listener, serving, handed, task_status)
+    else:
+        await serve_stream_listener(listener, serving, handed, task_status)
+
+
 @asynccontextmanager
-async def open_streams(listener: StreamListener) -> AsyncIterator[tuple[str, list[trio.SocketListener]]]:
-    """What listens, without TLS, and its URL. Raises TransportError."""
+async def _open(
+    listener: AnyListener, handed: HandedConnections | None
+) -> AsyncIterator[tuple[str, Sequence[Listener[trio.SocketStream]]]]:
+    if handed is not None:
+        yield "handed connections", [handed.accepting]
+        return
+    async with open_address(listener) as address:
+        yield address
+
+
+@asynccontextmanager
+async def open_address(listener: AnyListener) -> AsyncIterator[tuple[str, list[trio.SocketListener]]]:
+    """The URL of a listener, and what listens there, without TLS. Raises TransportError."""
     if isinstance(listener, UnixListener):
         async with open_unix_listener(listener.path, int(listener.mode, 8)) as unix:
             yield f"unix:{listener.path}", [unix]
         return
-    port, listeners = await open_tcp_listeners(listener.host, listener.port)
+    port, sockets = await open_tcp_listeners(listener.host, listener.port)
     host = f"[{listener.host}]" if ":" in listener.host else listener.host
-    if isinstance(listener, WebSocketListener):
-        yield f"{'ws' if listener.tls is None else 'wss'}://{host}:{port}{listener.path}", listeners
-    else:
-        yield f"{'tcp' if listener.tls is None else 'tls'}://{host}:{port}", listeners
+    scheme = SCHEMES[type(listener)][listener.tls is not None]
+    path = "" if isinstance(listener, TcpListener) else listener.path
+    yield f"{scheme}://{host}:{port}{path}", sockets
 
 
-async def tls_of(listener: StreamListener | HttpListener, certificates: TlsContexts) -> CurrentContext | None:
+async def tls_of(listener: AnyListener, certificates: TlsContexts) -> CurrentContext | None:
     """What a listener secures its connections with. Raises ConfigError for files that are of no use."""
     if isinstance(listener, UnixListener) or listener.tls is None:
         return None
     return await certificates.open(f"listener {listener.host}:{listener.port}", listener.tls)
 
 
-async def open_http(listener: HttpListener) -> tuple[str, list[trio.SocketListener]]:
-    """The URL, and what listens there. Raises TransportError."""
-    try:
-        sockets = await trio.open_tcp_listeners(listener.port, host=listener.host)
-    except OSError as error:
-        raise cannot_listen(listener.host, listener.port, error) from None
-    host = f"[{listener.host}]" if ":" in listener.host else listener.host
-    scheme, port = "http" if listener.tls is None else "https", sockets[0].socket.getsockname()[1]
-    return f"{scheme}://{host}:{port}{listener.path}", sockets
+def check_listeners(config: Config) -> None:
+    """Raises ConfigError for listeners that would let strangers in, and for keys that cannot be used.
+
+    Reads files: call it in a thread.
+    """
+    problems = [f"{where}: {text}" for where, text in find_open_doors(config.listeners, config.auth)]
+    if problems:
+        raise ConfigError(problems)
+    if config.auth.issuers:
+        from mcpmux.auth.jwks import check_key_file
+
+        for name, issuer in config.auth.issuers.items():
+            check_key_file(name, issuer)
+
+
+async def make_gate(config: Config) -> Gate | None:
+    """What asks clients who they are; None when no listener asks. Raises what `check_listeners` raises."""
+    await trio.to_thread.run_sync(check_listeners, config)
+    listeners: tuple[AnyListener, ...] = (*config.listeners.http, *config.listeners.streams)
+    if not config.auth.asks_tokens and not any(asks_certificate(each) for each in listeners):
+        return None
+    if config.auth.asks_tokens:
+        _warn_of_plain_text(config)
+    from mcpmux.auth.gate import Gate
+    from mcpmux.auth.http import fetch_json
+
+    return Gate(config.auth, _name_of(config), fetch_json, time.time)
+
+
+def configure_gate(gate: Gate, config: Config) -> None:
+    """Have the gate ask as another configuration says."""
+    gate.adopt(config.auth, _name_of(config))
+
+
+def _name_of(config: Config) -> str:
+    return config.identity.title or config.identity.name
+
+
+def gate_of(listener: AnyListener, gate: Gate | None) -> Gate | None:
+    """What asks the clients of one listener who they are; None when they are not asked."""
+    if gate is None or isinstance(listener, UnixListener):
+        return None  # the permissions of its file say who may connect
+    if asks_certificate(listener) or (gate.asks_tokens and not isinstance(listener, TcpListener)):
+        return gate
+    return None
+
+
+def asks_certificate(listener: AnyListener) -> bool:
+    """Whether clients of a listener have to show a certificate."""
+    return (
+        not isinstance(listener, UnixListener)
+        and listener.tls is not None
+        and listener.tls.client_ca is not None
+    )
+
+
+def _warn_of_plain_text(config: Config) -> None:
+    listeners: tuple[HttpListener | WebSocketListener, ...]
+    listeners = (*config.listeners.http, *config.listeners.websocket)
+    for listener in listeners:
+        if listener.tls is None and not is_loopback(listener.host):
+            log.warning(
+                "tokens travel unencrypted to this listener unless something in front of it speaks TLS",
+                listener=f"{listener.host}:{listener.port}",
+            )

@@ -1,10 +1,8 @@
-"""Everything between clients and upstreams, running, and what may be done to it meanwhile.
+"""Everything between clients and upstreams, running, and what can be done to it meanwhile.
 
 Promises: `apply` is one step without a pause in it, so that no exchange ever meets half of a configuration;
-what did not change is not touched; clients hear `list_changed` for what came, went or is called otherwise.
+what did not change is not touched; clients hear `list_changed` for what came, went or has a new name.
 Refuses to know where a configuration comes from and who wants it.
-
-Whoever has something else to change with the configuration adds a function to `followers`.
 """
 
 from __future__ import annotations
@@ -52,20 +50,26 @@ from mcpmux.transports.receiving import open_reception
 from mcpmux.transports.reception import Reception, available
 from mcpmux.transports.tls.context import TlsContexts
 
-# Makes sessions with upstreams: as the configuration of now has them, wired to whom they tell what.
-#
-# Promises: a session is made with the configuration that holds at that moment and keeps it; what is looked
-# up at each use is replaced in it by `adjust`. Refuses to know when a session begins and ends.
+log = structlog.get_logger()
 
 FIRST_CLIENT_SECONDS: Final = 45.0  # that a server waits for a client; SDKs wait a minute for an answer
+CURSOR_KEY_BYTES = 32
+DRAINED = "is being drained by whoever runs mcpmux; try again later"
+STOP_LADDER = StopLadder(close_seconds=2.0, terminate_seconds=2.0)
 
 _TRANSPORTS = {Stdio: "stdio", Http: "http", WebSocket: "websocket", Tcp: "tcp", Unix: "unix"}
 
 
-class Sessions:
-    """Makes every `Upstream`. `relay` must be set before the first; `fleet` is empty at first.
+Follower = Callable[[Config], None]
+"""Called with each new configuration, right after the mux has taken it. Must not fail."""
 
-    `held`: why upstreams are given no exchange, by name; a new session with one of them is held, too.
+
+class Sessions:
+    """Makes every session with an upstream, and connects it to those who are to hear from it.
+
+    A session is made with the configuration of that moment and keeps it; `adjust` replaces what is looked up
+    at each use. Refuses to know when a session begins and ends. `relay` must be set before the first is made;
+    `fleet` is empty at first. `held`: why upstreams get no exchange, by name; a new session is held, too.
     """
 
     relay: Relay
@@ -94,31 +98,31 @@ class Sessions:
         return f"<Sessions {self.fleet!r}>"
 
     def adopt(self, config: Config) -> None:
-        """Sessions are made after this configuration from now on."""
+        """Make sessions as this configuration says from now on."""
         self.settings: Mapping[str, UpstreamConfig] = {
             upstream.name: upstream for upstream in config.upstreams if upstream.enabled
         }
         self.namespace = Namespace({name: upstream.prefix for name, upstream in self.settings.items()})
 
     def make_shared(self, name: str) -> Upstream:
-        """A new shared session. Whoever listens to its resources already hears of them once it is there."""
+        """A new shared session. It subscribes to what clients listen to already."""
         upstream = self._make(name, name, SHARED_CAPABILITIES, Eras.MODERN_FIRST)
         upstream.subscriber.take_over(self.relay.subscriptions.wanted(name))
         return upstream
 
     def adjust(self, session: Upstream) -> None:
-        """What a running session looks up at each use is as the configuration of now says."""
+        """Give a running session those current settings that it looks up at each use."""
         before, session.config = session.config, self.settings[session.name]
         if session.config.caching is not before.caching:
             self.adjust_memory(session)
         session.space = self.namespace.spaces[session.name]
 
     def adjust_memory(self, session: Upstream) -> None:
-        """What a session has said is kept, or not, as the configuration of now says."""
+        """Have what a session answers cached, or not, as the current configuration says."""
         session.remember(self.store.memory_of(session.config, session.key))
 
     def _update(self, key: str, uri: str) -> None:
-        """A resource of the session with that key may have changed, which was not heard."""
+        """A resource of the session with that key may have changed without our hearing of it."""
         upstream = self.fleet.by_key(key)
         if upstream is not None and upstream.memory is not None:
             upstream.memory.updated(uri)
@@ -197,18 +201,9 @@ def _ignore_change(_name: str, _capabilities: Collection[str]) -> None:
     """A client's own session comes and goes with it; nobody else's lists change."""
 
 
-log = structlog.get_logger()
-
-CURSOR_KEY_BYTES = 32
-DRAINED = "is being drained by whoever runs mcpmux; try again later"
-
-Follower = Callable[[Config], None]
-"""Called with each new configuration, right after the mux has taken it. Must not fail."""
-
-
 @dataclass(eq=False)
 class Mux:
-    """The running parts; see the module. `config` is what they are after now."""
+    """The running parts. `config` is what they follow now; `followers` are called when it has changed."""
 
     config: Config
     router: Router
@@ -222,13 +217,13 @@ class Mux:
     certificates: TlsContexts = field(default_factory=TlsContexts)
 
     def apply(self, config: Config) -> Plan:
-        """Become what `config` says; what was done and what was not."""
+        """Become what `config` says: what was done and what was not."""
         plan = plan_change(self.config, config)
         if not plan:
             self.config = config
             return plan
         self._change_settings(config)
-        self._forget(config)
+        self._clear_cache(config)
         if plan.touches_upstreams:
             self._change_upstreams(config, plan)
         if config.access != self.config.access:
@@ -249,8 +244,8 @@ class Mux:
         self.router.instructions = config.identity.instructions
         self.router.server_info = self.front.server_info = self.sessions.server_info = server_info
 
-    def _forget(self, config: Config) -> None:
-        """What upstreams have said was kept as the configuration before has clients see it."""
+    def _clear_cache(self, config: Config) -> None:
+        """Cached answers are as clients see them under the old configuration."""
         before, store = self.config.caching, self.sessions.store
         store.follow(config.caching)
         for session in self.upstreams.sessions():
@@ -282,32 +277,32 @@ class Mux:
         self._tell([before[name] for name in before if name not in stay or name in renamed])
 
     def _tell(self, upstreams: list[Upstream]) -> None:
-        """Clients hear that the lists have changed which these were part of."""
+        """Tell clients that the lists of these have changed."""
         for upstream in upstreams:
             if upstream.facts is not None:
                 self.relay.upstream_changed(upstream.name, upstream.facts.capabilities)
 
     def restart(self, name: str) -> None:
-        """A new session with an upstream takes over; what is in flight in those of now is finished there."""
+        """Open a new session with an upstream; what is in flight in the old ones is finished there."""
         self.sessions.held.pop(name, None)
         self.upstreams.add(name, self.sessions.make_shared(name))
 
     def drain(self, name: str) -> None:
-        """An upstream is given no exchange any more; what is in flight is finished, sessions stay open."""
+        """Give an upstream no exchange any more; what is in flight is finished, sessions stay open."""
         self.sessions.held[name] = DRAINED
         for session in self._sessions_with(name):
             session.hold(DRAINED)
         self._tell([self.upstreams[name]])
 
     def release(self, name: str) -> None:
-        """The end of `drain`; nothing happens when there was none."""
+        """Undo `drain`; nothing happens when there was none."""
         if self.sessions.held.pop(name, None) is not None:
             for session in self._sessions_with(name):
                 session.release()
             self._tell([self.upstreams[name]])
 
     async def settled(self) -> None:
-        """What was done holds at once."""
+        """See Controlled: what was done holds at once."""
 
     async def renew(self) -> tuple[str, ...]:
         """Read all certificates again: whose have changed. Raises ConfigError, and none has."""
@@ -328,23 +323,19 @@ def implementation(identity: Identity) -> Raw:
 
 
 def state_seal_of(config: Config) -> StateSeal:
-    """What binds states to principals; without a configured key a new one each time."""
-    key = config.merging.cursor_key
-    return StateSeal(key.reveal().encode() if key is not None else secrets.token_bytes(CURSOR_KEY_BYTES))
+    """Binds states to principals."""
+    return StateSeal(_key_of(config))
 
 
 def seal_of(config: Config) -> CursorSeal:
-    """What cursors are sealed with; without a configured key a new one each time."""
+    """Seals cursors."""
+    return CursorSeal(_key_of(config))
+
+
+def _key_of(config: Config) -> bytes:
+    """The configured key, or a new one each time."""
     key = config.merging.cursor_key
-    return CursorSeal(key.reveal().encode() if key is not None else secrets.token_bytes(CURSOR_KEY_BYTES))
-
-
-# Everything between clients and upstreams, made and connected.
-#
-# Promises: nothing runs outside the context; leaving it ends sessions and stops child processes, each step
-# bounded.
-
-STOP_LADDER = StopLadder(close_seconds=2.0, terminate_seconds=2.0)
+    return key.reveal().encode() if key is not None else secrets.token_bytes(CURSOR_KEY_BYTES)
 
 
 @asynccontextmanager
@@ -359,67 +350,40 @@ async def open_mux(
     """Connect the upstreams (in the background) and put the router in front of them.
 
     `open_channel` replaces the real transports, for embedding mcpmux where servers are not reached by them.
-    `tap` sees every message on both legs; `trace`, which needs a tap, every call of an upstream. `mark`
-    stands in front of what clients are given to come back with, when other processes serve them, too;
-    `generations` is what these share then.
+    `tap` sees every message on both legs; `trace`, which needs a tap, every call of an upstream. `mark` is
+    put in front of what clients are given to come back with, when other processes serve them, too;
+    `generations` is what these processes share then.
 
-    Leaving ends sessions and stops child processes, each step bounded.
+    Nothing runs outside the context. Leaving it ends sessions and stops child processes, each step bounded.
     """
     async with AsyncExitStack() as stack:
         reception = await stack.enter_async_context(open_reception()) if available else None
-        store = Store(config.caching, generations)
-        opened = _open_mux(config, reception, open_channel, tap, trace, mark, store)
-        yield await stack.enter_async_context(opened)
-
-
-@asynccontextmanager
-async def _open_mux(
-    config: Config,
-    reception: Reception | None,
-    open_channel: OpenChannel | None,
-    tap: Tap | None,
-    trace: Trace | None,
-    mark: str,
-    store: Store,
-) -> AsyncIterator[Mux]:
-    limits, certificates = config.limits, TlsContexts()
-    opener = ChannelOpener(
-        limits.max_message_bytes,
-        limits.max_head_bytes,
-        STOP_LADDER,
-        head_fields=limits.max_header_fields,
-        reception=reception,
-        certificates=certificates,
-    )
-    server_info = implementation(config.identity)
-    guard = Guard(policy_of(config.access))
-    sessions = Sessions(config, server_info, open_channel or opener.open, tap, trace, guard, store)
-    fleet = sessions.fleet
-    relay = sessions.relay = Relay(fleet.space, config.merging.change_window, sessions.on_wanted, guard)
-    relay.passes_all = sessions.namespace.transparent is not None
-    fleet.become({name: sessions.make_shared(name) for name in sessions.settings})
-    tasks = Tasks(relay.personal, fleet.client, guard)
-    merging = config.merging
-    merger = Merger(
-        fleet, seal_of(config), merging.page_size, tasks.hides, guard, store, strict=merging.strict
-    )
-    router = Router(
-        fleet, sessions.namespace, merger, relay, tasks, server_info, config.identity.instructions, guard
-    )
-    front = Front(router, relay, server_info, tap, state_seal_of(config), mark)
-    async with trio.open_nursery() as nursery:
+        limits, merging, certificates = config.limits, config.merging, TlsContexts()
+        opener = ChannelOpener(
+            limits.max_message_bytes,
+            limits.max_head_bytes,
+            STOP_LADDER,
+            head_fields=limits.max_header_fields,
+            reception=reception,
+            certificates=certificates,
+        )
+        server_info = implementation(config.identity)
+        guard, store = Guard(policy_of(config.access)), Store(config.caching, generations)
+        sessions = Sessions(config, server_info, open_channel or opener.open, tap, trace, guard, store)
+        fleet, namespace = sessions.fleet, sessions.namespace
+        relay = sessions.relay = Relay(fleet.space, merging.change_window, sessions.on_wanted, guard)
+        relay.passes_all = namespace.transparent is not None
+        fleet.become({name: sessions.make_shared(name) for name in sessions.settings})
+        tasks = Tasks(relay.personal, fleet.client, guard)
+        merger = Merger(
+            fleet, seal_of(config), merging.page_size, tasks.hides, guard, store, strict=merging.strict
+        )
+        instructions = config.identity.instructions
+        router = Router(fleet, namespace, merger, relay, tasks, server_info, instructions, guard)
+        front = Front(router, relay, server_info, tap, state_seal_of(config), mark)
+        nursery = await stack.enter_async_context(trio.open_nursery())
         nursery.start_soon(relay.run, name="relay")
         await nursery.start(tasks.waits.run)
         await nursery.start(fleet.run, name="fleet")
-        yield Mux(
-            config,
-            router,
-            front,
-            relay,
-            fleet,
-            merger,
-            sessions,
-            reception,
-            certificates=certificates,
-        )
+        yield Mux(config, router, front, relay, fleet, merger, sessions, reception, certificates=certificates)
         nursery.cancel_scope.cancel()

@@ -1,32 +1,44 @@
-"""From start to stop. Nesting is the stop order: who watches ⊃ upstreams ⊃ clients ⊃ exchanges.
+"""From start to stop. Nesting is the stop order: observers ⊃ upstreams ⊃ clients ⊃ exchanges.
 
 The first SIGINT or SIGTERM drains: listeners close, exchanges finish up to a deadline, then upstreams are
-closed. The second cancels. SIGHUP, or a change of the configuration's file, has it read again.
+closed. The second cancels. On SIGHUP, and when its file has changed, the configuration is read again.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
 from mcpmux.app.config_file import ConfigFile
 from mcpmux.app.control import Control
-from mcpmux.app.gates import adopt, make_gate
-from mcpmux.app.listeners import Announce, Serving, serve_http_listener, serve_stdio, serve_stream_listener
-from mcpmux.app.mux import Follower, open_mux
-from mcpmux.app.reloading import keep_reloading
-from mcpmux.app.watching import open_watching
+from mcpmux.app.listeners import (
+    Announce,
+    Serving,
+    configure_gate,
+    make_gate,
+    serve_listener,
+    serve_stdio,
+)
+from mcpmux.app.mux import Follower, Mux, open_mux
+from mcpmux.app.observers import open_observers
 from mcpmux.config import Config
 from mcpmux.transports.memory import give_back_memory, keep_freed_memory
 
+if TYPE_CHECKING:
+    from mcpmux.auth.gate import Gate
+
 log = structlog.get_logger()
 
-COLLECTOR_THRESHOLDS = (20_000, 20, 20)
+COLLECTOR_THRESHOLDS = (20_000, 20, 20)  # of the garbage collector: rounds become rare
+TERMINAL = "/dev/tty"
+STREAMS = (0, 1, 2)  # standard input, output and error
 DRAIN_SECONDS = 10.0  # for exchanges that run when we are asked to stop; a container runtime waits as long
 
 
@@ -41,10 +53,10 @@ async def serve(
     """Serve until SIGINT or SIGTERM, or until the client on standard input has gone.
 
     `announce` is called with each listener's URL when it is ready. `file` is what the configuration was read
-    from; with `watch` it is followed. `followers` are told each new configuration.
+    from; with `watch` its changes are followed. `followers` are told each new configuration.
 
-    Raises TransportError when an address cannot be listened on, ConfigError when strangers would get in that
-    nobody has asked for.
+    Raises TransportError when an address cannot be listened on, ConfigError when a listener would let in
+    strangers without being told to.
     """
     keep_freed_memory()
     gate = await make_gate(config)
@@ -52,27 +64,20 @@ async def serve(
     async with trio.open_nursery() as signals:
         signals.start_soon(watch_signals, stopping, signals.cancel_scope, name="signals")
         async with (
-            open_watching(config) as watching,
-            open_mux(config, tap=watching.tap, trace=watching.trace) as mux,
+            open_observers(config) as observers,
+            open_mux(config, tap=observers.tap, trace=observers.trace) as mux,
             trio.open_nursery() as clients,
         ):
             control = Control(mux, file)
-            mux.followers += [watching.follow, *followers]
-            if gate is not None:
-                mux.followers.append(partial(adopt, gate))
+            serving = prepare_serving(mux, gate, stopping, announce, (observers.follow, *followers))
             if file is not None:
                 await clients.start(keep_reloading, control, file if watch else None, stopping, reloading)
-            serving = Serving(
-                config.limits, mux.front, stopping, announce, gate, mux.certificates, mux.reception
-            )
-            for listener in config.listeners.http:
-                await clients.start(serve_http_listener, listener, serving)
-            for each in config.listeners.streams:
-                await clients.start(serve_stream_listener, each, serving)
+            for listener in (*config.listeners.http, *config.listeners.streams):
+                await clients.start(serve_listener, listener, serving)
             if config.listeners.stdio:
                 clients.start_soon(serve_stdio, serving, name="stdio client")
-            if watching.inspector is not None:
-                await clients.start(watching.inspector.serve, mux, control, stopping, announce)
+            if observers.inspector is not None:
+                await clients.start(observers.inspector.serve, mux, control, stopping, announce)
             settle_memory()
             await stopping.wait()
             mux.relay.close()
@@ -81,11 +86,21 @@ async def serve(
         signals.cancel_scope.cancel()
 
 
-def settle_memory() -> None:
-    """What exists once everything is set up stays: the collector need not look at it on every round.
+def prepare_serving(
+    mux: Mux, gate: Gate | None, stopping: trio.Event, announce: Announce, followers: Sequence[Follower]
+) -> Serving:
+    """What listeners serve of a mux. `followers` and the gate hear of each new configuration from now on."""
+    mux.followers += followers
+    if gate is not None:
+        mux.followers.append(partial(configure_gate, gate))
+    return Serving(mux.config.limits, mux.front, stopping, announce, gate, mux.certificates, mux.reception)
 
-    Nor need it come so often: what an exchange leaves behind is freed without it. What starting has left is
-    given back to the system.
+
+def settle_memory() -> None:
+    """Once everything is set up: have the garbage collector leave alone what exists, and come less often.
+
+    What exists now stays, and what an exchange leaves behind is freed without the collector. Memory that only
+    starting needed is given back to the system.
     """
     gc.collect()
     give_back_memory()
@@ -104,3 +119,60 @@ async def watch_signals(stopping: trio.Event, everything: trio.CancelScope) -> N
                 return
             log.info("stopping; once more to stop at once", signal=name)
             stopping.set()
+
+
+async def keep_reloading(
+    control: Control,
+    watched: ConfigFile | None,
+    stopping: trio.Event,
+    scope: trio.CancelScope,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Reload on SIGHUP and when `watched` changes, until `scope` is cancelled."""
+    with scope:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(reload_on_hangup, control, stopping, name="hangup")
+            if watched is not None:
+                nursery.start_soon(reload_on_change, control, watched, name="configuration file")
+            task_status.started()
+
+
+async def reload_on_change(control: Control, file: ConfigFile) -> None:
+    """Reload whenever the file has changed, until cancelled."""
+    while True:
+        await file.changed()
+        await control.reload_or_tell()
+
+
+async def reload_on_hangup(
+    control: Control, stopping: trio.Event, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Reload on each SIGHUP, until cancelled. When it means that our terminal was closed we stop."""
+    had_terminal, streams = has_terminal(), [number for number in STREAMS if os.isatty(number)]
+    with trio.open_signal_receiver(signal.SIGHUP) as received:
+        task_status.started()
+        async for _ in received:
+            if had_terminal and not has_terminal():
+                _detach(streams)
+                log.info("stopping, the terminal was closed")
+                stopping.set()
+                continue
+            log.info("reading the configuration again", signal="SIGHUP")
+            await control.reload_or_tell()
+
+
+def _detach(streams: list[int]) -> None:
+    """Writing to a terminal that is gone would fail: send what goes there nowhere."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in streams:
+        os.dup2(nowhere, number)
+    os.close(nowhere)
+
+
+def has_terminal() -> bool:
+    """Whether this process has a terminal."""
+    try:
+        os.close(os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

@@ -1,1 +1,1 @@
-"""Load benchmarking of MCP servers: what is driven, and what is told of it."""
+"""Load benchmarks of MCP servers: what is asked, how the load is driven, what is counted. See `report`."""

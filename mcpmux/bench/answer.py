@@ -1,11 +1,20 @@
-"""What came of one request, in words that are counted; whether a read brought what it always did. Pure."""
+"""What came of one request, as a word to count it under; whether a read brought what it did before. Pure.
+
+A `Chain` is the requests of one client, one after another. An answer that is as it should be can be counted,
+and the next request sent, where it was received, without waking the client's task in between: that is most of
+what a request costs the load generator.
+
+asked -- `advance`: a good answer, and an ask follows --> asked, or `pending` if not to be sent at once
+      -- `advance`: anything else                     --> None: the answer goes to the task that waits
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import NamedTuple
 
-from mcpmux.bench.operation import Ask
+from mcpmux.bench.operation import Ask, Kind
 from mcpmux.bench.results import OK
 from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError, RpcError
 from mcpmux.protocol.envelope import decode_list, text_of
@@ -23,7 +32,7 @@ DIGEST_BYTES = 16  # enough that two different answers never look alike
 
 
 class Answer(NamedTuple):
-    """One request's end. `lost`: why the server could not be spoken to, None when it answered.
+    """How one request ended. `lost`: why the server could not be reached, None when it answered.
 
     Bytes are those of `params` and of the result, as JSON; neither envelopes nor headers.
     """
@@ -56,7 +65,7 @@ def describe(error: McpmuxError) -> str:
 
 
 def judge(result: Fields) -> str:
-    """The outcome of a result by what it says of itself."""
+    """The outcome that a result states itself."""
     failed = result.get("isError")
     if failed is not None and bytes(failed) == b"true":
         return TOOL_ERROR
@@ -67,7 +76,7 @@ def judge(result: Fields) -> str:
 
 
 def words_of(result: Fields) -> str:
-    """What a tool says of its failure: the first text of its content, or nothing."""
+    """What a tool says of its failure: the first text in its content, or nothing."""
     try:
         texts = (text_of(block.get("text")) for block in decode_list(result["content"]))
         return next((text for text in texts if text is not None), "")
@@ -101,3 +110,42 @@ class Checker:
         if len(self._known) >= MOST_KNOWN:
             return OK if self._known.get(ask.subject, seen) == seen else WRONG
         return OK if self._known.setdefault(ask.subject, seen) == seen else WRONG
+
+
+Judge = Callable[[Ask, Fields], str]
+
+Follow = Callable[[int, int], Ask | None]
+"""Counts a good answer, given the bytes sent and received, and returns the next ask.
+
+Or returns None, and has not counted it.
+"""
+
+
+class Chain:
+    """`ask`: what is being asked. `pending`: `follow` has returned it and it is not sent yet."""
+
+    __slots__ = ("_follow", "_judge", "ask", "pending")
+
+    def __init__(self, ask: Ask, judge: Judge, follow: Follow | None = None) -> None:
+        self.ask = ask
+        self.pending = False
+        self._judge = judge
+        self._follow = follow
+
+    def __repr__(self) -> str:
+        return f"<Chain {self.ask.operation}{', pending' if self.pending else ''}>"
+
+    def judge(self, result: Fields) -> str:
+        """The outcome of the answer to `ask`."""
+        return self._judge(self.ask, result)
+
+    def advance(self, result: Fields, sent_bytes: int) -> Ask | None:
+        """Take the answer to `ask`; returns the ask that is to be sent at once."""
+        if self._follow is None or self._judge(self.ask, result) != OK:
+            return None
+        ask = self._follow(sent_bytes, size_of(result))
+        if ask is None:
+            return None
+        self.ask = ask
+        self.pending = ask.kind is not Kind.ONCE
+        return None if self.pending else ask

@@ -25,9 +25,9 @@ from operator import ge, gt, le, lt
 
 import msgspec
 
+from mcpmux.bench.formatting import count_text, rate_text, share_text, time_text
 from mcpmux.bench.histogram import Distribution
-from mcpmux.bench.results import Operation, Results
-from mcpmux.bench.wording import count_text, rate_text, share_text, time_text
+from mcpmux.bench.results import Results
 from mcpmux.errors import McpmuxError
 
 Compare = Callable[[float, float], bool]
@@ -127,7 +127,7 @@ def check_parts(assertions: Iterable[Assertion], operations: Iterable[str]) -> N
 
 
 def unknown_part(part: str, known: Iterable[str]) -> str:
-    """Says that there is no such operation, and what there is."""
+    """The text that there is no such operation, and what there is."""
     names = sorted(known)
     near = difflib.get_close_matches(part, names, 1)
     guess = f"; did you mean {near[0]!r}?" if near else ""
@@ -214,7 +214,7 @@ def _check_sense(assertion: Assertion, place: int) -> None:
         raise BadAssertion(assertion.text, place, "this always holds, so it says nothing about the server")
 
 
-# Whether results meet conditions, a sentence for each. Pure.
+# Whether results meet conditions, with a sentence for each.
 
 EXIT_HELD = 0
 EXIT_FAILED = 1
@@ -230,7 +230,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(assertion: Assertion, results: Results) -> Judgement:
-    """Whether results meet a condition. What was not measured does not meet it."""
+    """Whether results meet a condition. They do not if it was not measured."""
     if assertion.part is not None and assertion.part not in {*results.operations, *ONLY_TIMES}:
         why = unknown_part(assertion.part, [*results.operations, *ONLY_TIMES])
         return _unmeasured(assertion, results, why)
@@ -262,47 +262,47 @@ def _unmeasured(assertion: Assertion, results: Results, why: str) -> Judgement:
     return Judgement(assertion=assertion, held=False, value=None, sentence=sentence)
 
 
+def value_of(
+    assertion: Assertion, times: Distribution, count: int, failed: int, rate: float | None
+) -> float | None:
+    """What a condition is about, of `count` requests; None when it was not measured."""
+    if assertion.measure == "requests":
+        return count
+    if assertion.measure == "rate":
+        return rate
+    if assertion.measure == "errors":
+        if not count:
+            return None
+        return failed / count if assertion.kind == "share" else failed
+    if not times.count:
+        return None
+    if assertion.percent is not None:
+        return times.percentile(assertion.percent)
+    return {"mean": times.mean, "min": times.least, "max": times.most}[assertion.measure]
+
+
 def _measured(assertion: Assertion, results: Results) -> tuple[float | None, int]:
-    """(the value, out of how many)."""
+    """(the value, out of how many times)."""
     fan_out = results.fan_out
     if assertion.measure == "generator":
         return results.generator.cpu_share, 1
-    if assertion.measure == "lost":
-        return (fan_out.losses, fan_out.expected) if fan_out else (None, 0)
-    if assertion.measure == "duplicates":
-        return (fan_out.duplicates, fan_out.expected) if fan_out else (None, 0)
-    if assertion.part in results.operations:
-        operation = results.operations[assertion.part or ""]
-        return _of_operation(assertion, results, operation, operation.latency)
-    if assertion.part == CONNECT:
-        return _time(assertion, results.connections.times), results.connections.times.count
-    if assertion.part == DELIVERY:
-        return (_time(assertion, fan_out.delay), fan_out.delay.count) if fan_out else (None, 0)
-    whole = results.overall()
-    times = whole.service if assertion.part == SERVICE else whole.latency
-    return _of_operation(assertion, results, whole, times)
-
-
-def _of_operation(
-    assertion: Assertion, results: Results, operation: Operation, times: Distribution
-) -> tuple[float | None, int]:
-    if assertion.measure == "requests":
-        return operation.count, operation.count
-    if assertion.measure == "rate":
-        return (results.rate(operation) if results.seconds else None), operation.count
-    if assertion.measure == "errors":
-        whole = operation.error_share if assertion.kind == "share" else float(operation.failed)
-        return (whole if operation.count else None), operation.count
-    return _time(assertion, times), times.count
-
-
-def _time(assertion: Assertion, times: Distribution) -> float | None:
-    if not times.count:
-        return None
-    percent = assertion.percent
-    if percent is not None:
-        return times.percentile(percent)
-    return {"mean": times.mean, "min": times.least, "max": times.most}[assertion.measure]
+    if assertion.measure in ("lost", "duplicates"):
+        if fan_out is None:
+            return None, 0
+        return (fan_out.losses if assertion.measure == "lost" else fan_out.duplicates), fan_out.expected
+    operation = results.operations.get(assertion.part or "") or results.overall()
+    times = operation.latency
+    if assertion.part not in results.operations:
+        if assertion.part == SERVICE:
+            times = operation.service
+        elif assertion.part == CONNECT:
+            times = results.connections.times
+        elif assertion.part == DELIVERY:
+            if fan_out is None:
+                return None, 0
+            times = fan_out.delay
+    rate = results.rate(operation) if results.seconds else None
+    return value_of(assertion, times, operation.count, operation.failed, rate), times.count
 
 
 def _text(kind: str, value: float) -> str:

@@ -1,4 +1,4 @@
-"""Drives the load: who asks when, until the schedule, the count or the patience ends.
+"""Drives the load: which request is sent when, until the schedule or the count ends, or the server is gone.
 
 Two models. Closed: each of N clients asks, waits, thinks and asks again, so a slow server is asked less.
 Open: requests are due at times that the server has no say in; one that finds every place taken is sent later,
@@ -16,12 +16,8 @@ Source: G. Tene, "How NOT to Measure Latency", for coordinated omission.
 
 from __future__ import annotations
 
-import ctypes
 import math
-import os
-import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -29,17 +25,18 @@ from typing import Protocol
 import trio
 from attrs import frozen
 
-from mcpmux.bench.answer import TIMEOUT, UNFINISHED, Answer
+from mcpmux.bench.answer import TIMEOUT, UNFINISHED, Answer, Follow
 from mcpmux.bench.operation import Ask
 from mcpmux.bench.results import OK
 from mcpmux.bench.schedule import (
     Profile,
     Ramp,
+    SleepUntil,
     arrivals,
     even_positions,
     poisson_positions,
 )
-from mcpmux.bench.workload import Follow, Turns
+from mcpmux.bench.workload import Turns
 
 DEAD_SECONDS = 1.0  # of nothing but lost connections
 DEAD_COUNT = 5  # of them at least: one refused connection is not an end
@@ -78,12 +75,9 @@ class Server(Protocol):
         ...
 
 
-SleepUntil = Callable[[float], Awaitable[None]]
-
-
 @frozen(kw_only=True)
 class Load:
-    """How much is asked. Times in seconds; `seconds` are measured after `warm_up`.
+    """How much is asked, for how long. Times in seconds; `seconds` are measured after `warm_up`.
 
     `profile`: the arrivals of the open model, as long as `seconds`; None for the closed one. `workers`: most
     requests in flight; in the closed model, the clients. `count`: most turns after the warm-up.
@@ -101,7 +95,7 @@ class Load:
 
     @property
     def longest(self) -> float:
-        """Seconds that it takes at most."""
+        """Seconds that the run takes at most."""
         return self.warm_up + self.seconds + self.grace
 
 
@@ -136,7 +130,7 @@ class Worker:
 
 
 class Drive:
-    """One run against one target. `servers` are shared out among the workers in turn."""
+    """One run against one target. Workers use `servers` in turn."""
 
     def __init__(
         self,
@@ -171,11 +165,11 @@ class Drive:
 
     @property
     def in_flight(self) -> int:
-        """Requests that wait for their answers."""
+        """How many requests wait for their answers."""
         return sum(worker.sent is not None for worker in self._workers)
 
     def stop(self, reason: str) -> None:
-        """End it now; what was recorded stays."""
+        """End the run now; what was recorded stays."""
         if self.stopped is None:
             self.stopped = reason
         self._scope.cancel(reason=reason)
@@ -204,7 +198,7 @@ class Drive:
         )
 
     def _plan_arrivals(self, profile: Profile) -> Iterator[float]:
-        """When requests are due; the warm-up goes before, at the rate that the profile begins with."""
+        """When requests are due. The warm-up comes first, at the rate at which the profile begins."""
         if self._load.warm_up > 0:
             profile = (Ramp(profile[0].first, profile[0].first, self._load.warm_up), *profile)
         poisson = self._load.poisson
@@ -212,7 +206,7 @@ class Drive:
         return (self.started + moment for moment in arrivals(profile, positions))
 
     def _finish(self) -> int:
-        """The time is over: what still waits has waited in vain, and is recorded so."""
+        """The time is over: record as unfinished what still waits, and what was due and not sent."""
         now = trio.current_time()
         unfinished = 0
         for worker in self._workers:
@@ -230,7 +224,7 @@ class Drive:
         return unfinished
 
     async def _work(self, worker: Worker) -> None:
-        """Turn after turn; a request that takes too long is cut off and the next one begins."""
+        """Take turn after turn; a request that takes too long is cut off and the next one begins."""
         turns = self._closed_turns if self._load.profile is None else self._open_turns
         while True:
             with trio.CancelScope() as worker.scope:
@@ -271,7 +265,7 @@ class Drive:
         return True
 
     async def _take_turn(self, worker: Worker, intended: float, sent: float) -> float:
-        """One turn, which begins now, that is at `sent`; when it was over."""
+        """Take one turn, which begins now, at `sent`. Returns when it was over."""
         turn = self._mix.next()
         done = sent
         for step, ask in enumerate(turn.asks):
@@ -295,7 +289,7 @@ class Drive:
         return done
 
     def _follow(self, worker: Worker, sent_bytes: int, received_bytes: int) -> Ask | None:
-        """The next turn of a client that does not think, right after a good answer."""
+        """Begin the next turn of a client without think time right where a good answer was received."""
         now = trio.current_time()
         if now >= self._until or not self._may_begin(now):
             return None
@@ -332,76 +326,3 @@ class Drive:
             for worker in self._workers:
                 if worker.sent is not None and worker.sent <= overdue:
                     worker.scope.cancel(reason="no answer in time")
-
-
-# Waiting until a moment, more exactly than an event loop does whose waits are whole milliseconds.
-#
-# On Linux the wait ends with a timer of the kernel, through a file descriptor; elsewhere, and under a
-# virtual clock, it is trio's own.
-
-CLOCK_MONOTONIC = 1
-FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
-SHORT_SECONDS = 0.002  # longer waits leave the timer alone until they are that short
-EXPIRATIONS_BYTES = 8  # what is read from a timer that has ended
-
-
-class _Spec(ctypes.Structure):
-    """`struct itimerspec`: the interval, of which we make no use, and the time to wait."""
-
-    _fields_ = (
-        ("interval_seconds", ctypes.c_long),
-        ("interval_nanoseconds", ctypes.c_long),
-        ("seconds", ctypes.c_long),
-        ("nanoseconds", ctypes.c_long),
-    )
-
-
-class KernelTimer:
-    """A timer of the kernel. For one task at a time. Raises OSError where there is none."""
-
-    def __init__(self) -> None:
-        try:
-            library = ctypes.CDLL(None, use_errno=True)
-            self._set = library.timerfd_settime
-            self._descriptor = library.timerfd_create(CLOCK_MONOTONIC, FLAGS)
-        except AttributeError:
-            raise OSError("this system has no timerfd") from None
-        if self._descriptor < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create")
-
-    def __repr__(self) -> str:
-        return f"<KernelTimer {self._descriptor}>"
-
-    async def sleep_until(self, moment: float) -> None:
-        """Wait until a moment on the clock of trio."""
-        left = moment - trio.current_time()
-        if left > 2 * SHORT_SECONDS:
-            await trio.sleep(left - SHORT_SECONDS)
-            left = moment - trio.current_time()
-        if left <= 0:
-            await trio.lowlevel.checkpoint()
-            return
-        spec = _Spec(0, 0, 0, max(int(left * 1e9), 1))
-        self._set(self._descriptor, 0, ctypes.byref(spec), None)
-        await trio.lowlevel.wait_readable(self._descriptor)
-        os.read(self._descriptor, EXPIRATIONS_BYTES)
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        os.close(self._descriptor)
-
-
-@contextmanager
-def open_timer() -> Iterator[SleepUntil]:
-    """The most exact way to wait that this system has. To be opened where trio's clock is the real one."""
-    timer = None
-    if sys.platform == "linux":
-        try:
-            timer = KernelTimer()
-        except OSError:
-            timer = None
-    try:
-        yield timer.sleep_until if timer is not None else trio.sleep_until
-    finally:
-        if timer is not None:
-            timer.close()

@@ -2,13 +2,14 @@
 
 Promises: from LEAST to MOST seconds, a percentile is at most ERROR away from the exact one by nearest rank;
 the least, the most and the count are exact; merging two is recording their values together. What is shorter
-or longer counts as the nearest bound. Knows nothing of what was timed.
+or longer counts as the nearest bound.
 
 A bucket's number follows from the binary form of the value, `value = m * 2**e` with 0.5 <= m < 1:
 `(e + 19) * 1024 + floor(m * 2048) - 1024`. So 1024 buckets of the same width share each doubling, and a
-histogram has at most MOST_BUCKETS. Bucket n holds values from `bound(n)` on and below `bound(n + 1)`.
+histogram has at most MOST_BUCKETS.
 
-Why not the `hdrhistogram` package: recording took 3.6 times as long, and it wants setuptools at run time.
+Why not the `hdrhistogram` package: recording takes 2.1 µs instead of 0.55, an empty histogram takes 190 kB
+of memory (a run may have a thousand), and it needs setuptools at run time.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 <= self.least <= self.most <= MOST:
             raise ValueError("the least and the most of a histogram do not fit")
 
+    def buckets(self) -> Iterator[tuple[int, int]]:
+        """(number, count) of every bucket in use, ascending."""
+        return zip(self.numbers, self.counts, strict=True)
+
     @property
     def mean(self) -> float | None:
         """The exact mean in seconds; None without any value."""
@@ -65,36 +70,12 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
 
     def percentiles(self, percents: Sequence[float]) -> list[float | None]:
         """Several percentiles, in the order asked for."""
-        if not self.count:
-            return [None] * len(percents)
-        ranks = sorted({rank_of(percent, self.count) for percent in percents})
-        found = dict(zip(ranks, self._values_at(ranks), strict=True))
-        return [found[rank_of(percent, self.count)] for percent in percents]
-
-    def _values_at(self, ranks: Sequence[int]) -> Iterator[float]:
-        """The values of ascending ranks."""
-        passed = place = 0
-        for rank in ranks:
-            while passed + self.counts[place] < rank:
-                passed += self.counts[place]
-                place += 1
-            if rank == self.count:
-                yield self.most
-            else:
-                yield min(max(middle(self.numbers[place]), self.least), self.most)
-
-    def share_above(self, seconds: float) -> float:
-        """Which share (0 to 1) is in buckets above that of `seconds`."""
-        if not self.count:
-            return 0.0
-        limit = number_of(seconds)
-        pairs = zip(self.numbers, self.counts, strict=True)
-        return sum(count for number, count in pairs if number > limit) / self.count
+        return _percentiles(self, percents)
 
     def curve(self) -> Iterator[tuple[float, float]]:
         """(seconds, share of values not above) of every bucket in use, ascending; the last is the most."""
         passed = 0
-        for number, count in zip(self.numbers, self.counts, strict=True):
+        for number, count in self.buckets():
             passed += count
             yield min(bound(number + 1), self.most), passed / self.count
 
@@ -116,6 +97,10 @@ class Histogram:
     def __repr__(self) -> str:
         return f"<Histogram of {self.count} in {len(self.counts)} buckets>"
 
+    def buckets(self) -> Iterator[tuple[int, int]]:
+        """(number, count) of every bucket in use, ascending."""
+        return iter(sorted(self.counts.items()))
+
     def record(self, seconds: float) -> int:
         """Count one duration; the number of its bucket. Raises ValueError when it is no number."""
         if not LEAST <= seconds <= MOST:
@@ -133,35 +118,15 @@ class Histogram:
         return number
 
     def percentiles(self, percents: Sequence[float]) -> list[float | None]:
-        """Those of `freeze`, sooner; `percents` ascending."""
-        if not self.count:
-            return [None] * len(percents)
-        found: list[float | None] = []
-        counts = self.counts
-        numbers = iter(sorted(counts))
-        passed = number = 0
-        for percent in percents:
-            rank = rank_of(percent, self.count)
-            while passed < rank:
-                number = next(numbers)
-                passed += counts[number]
-            if rank == self.count:
-                found.append(self.most)
-            else:
-                found.append(min(max(middle(number), self.least), self.most))
-        return found
+        """Those of `freeze`, sooner."""
+        return _percentiles(self, percents)
 
     def merge(self, other: Histogram | Distribution) -> None:
         """Count all that another one has counted."""
         if not other.count:
             return
-        pairs: Iterable[tuple[int, int]]
-        if isinstance(other, Histogram):
-            pairs = other.counts.items()
-        else:
-            pairs = zip(other.numbers, other.counts, strict=True)
         counts = self.counts
-        for number, count in pairs:
+        for number, count in other.counts.items() if isinstance(other, Histogram) else other.buckets():
             counts[number] = counts.get(number, 0) + count
         self.count += other.count
         self.total += other.total
@@ -186,17 +151,30 @@ def freeze(counts: Mapping[int, int], total: float, least: float, most: float) -
     )
 
 
-def merged(distributions: Iterable[Distribution]) -> Distribution:
+def merged(histograms: Iterable[Histogram | Distribution]) -> Distribution:
     """All of them as one."""
     whole = Histogram()
-    for distribution in distributions:
-        whole.merge(distribution)
+    for histogram in histograms:
+        whole.merge(histogram)
     return whole.freeze()
 
 
-def rank_of(percent: float, count: int) -> int:
-    """The nearest rank of a percentile among `count` values, from 1."""
-    return min(max(math.ceil(percent * count / 100 - _FUZZ), 1), count)
+def _percentiles(histogram: Histogram | Distribution, percents: Sequence[float]) -> list[float | None]:
+    """By nearest rank, in one walk over the buckets; in the order of `percents`."""
+    count, least, most = histogram.count, histogram.least, histogram.most
+    if not count:
+        return [None] * len(percents)
+    ranks = [min(max(math.ceil(percent * count / 100 - _FUZZ), 1), count) for percent in percents]
+    found: dict[int, float | None] = {}
+    buckets = histogram.buckets()
+    passed = number = 0
+    for rank in sorted(ranks):
+        while passed < rank:
+            number, counted = next(buckets)
+            passed += counted
+        middle = (bound(number) + bound(number + 1)) / 2
+        found[rank] = most if rank == count else min(max(middle, least), most)
+    return [found[rank] for rank in ranks]
 
 
 def clamp(seconds: float) -> float:
@@ -216,8 +194,3 @@ def bound(number: int) -> float:
     """The least duration that belongs to a bucket, in seconds."""
     exponent, place = divmod(number, 1024)
     return math.ldexp((place + 1024) / 2048, exponent - 19)
-
-
-def middle(number: int) -> float:
-    """What is told of the durations in a bucket, in seconds."""
-    return (bound(number) + bound(number + 1)) / 2

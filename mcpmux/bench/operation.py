@@ -1,4 +1,4 @@
-"""What one request of the load is: from the words of a person to calls. Pure; chance comes in as an argument.
+"""What one request of the load is: from words to calls. Pure; chance comes in as an argument.
 
     read [GLOB]                       a resource of the server's own list, such as `read file:///*.md`
     list [resources|templates|tools|prompts]      all pages
@@ -58,13 +58,13 @@ class Kind(Enum):
     WALK = "walk"
     """Every page of a list."""
     SUBSCRIBE = "subscribe"
-    """To a URI, and back again."""
+    """To a URI, and unsubscribe again."""
 
 
 class Ask(NamedTuple):
     """One request to be made. `operation`: what it is called in the results.
 
-    `subject`: the URI that is read, under which its right answer is remembered.
+    `subject`: the URI that is read, under which its first answer is remembered.
     """
 
     operation: str
@@ -80,7 +80,7 @@ class Inventory(NamedTuple):
 
 
 Make = Callable[[int, Random], Ask]
-"""The ask with a number, from 1."""
+"""Makes the ask with a number, from 1."""
 
 
 class Operation(NamedTuple):
@@ -93,7 +93,7 @@ class Operation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is called in the results: the verb and what it is about."""
+        """Its name in the results: the verb and what it is about."""
         return f"{self.verb} {self.subject}".strip()
 
     @property
@@ -133,7 +133,7 @@ def parse_operation(text: str) -> Operation:
 
 
 def _guess(verb: str, subject: str, more: str) -> str:
-    """What may have been meant."""
+    """The likeliest correction, or nothing."""
     if verb == "list" and not more:
         near = difflib.get_close_matches(subject.lower(), LISTS, 1)
         return f"did you mean `list {near[0]}`? " if near else ""
@@ -151,7 +151,7 @@ def _arguments(text: str, more: str) -> Template:
 
 
 def bind(operation: Operation, inventory: Inventory, exponent: float) -> Make:
-    """How asks of an operation are made at a server that has `inventory`.
+    """A function that makes the asks of an operation at a server that has `inventory`.
 
     `exponent` of the popularity of its resources: 0 for all alike. Raises Unfit when there is nothing to ask.
     """
@@ -165,11 +165,10 @@ def bind(operation: Operation, inventory: Inventory, exponent: float) -> Make:
     template = operation.arguments
     assert template is not None
     drawing = _draw_from(inventory.uris, exponent, operation) if template.needs_uri else None
-    build = _BUILDERS[verb]
 
     def make(number: int, random: Random) -> Ask:
         moment = Moment(number, random, lambda: drawing.one(random.random) if drawing else "")
-        return build(name, operation.subject, members(template, moment))
+        return _build(operation, template.fill(moment))
 
     return make
 
@@ -188,7 +187,7 @@ def _bind_resources(operation: Operation, inventory: Inventory, exponent: float)
 
 
 def matches(glob: str, uri: str) -> bool:
-    """Whether a glob, in which `*` is any text, stands for the whole URI."""
+    """Whether a glob, in which `*` is any text, matches the whole URI."""
     return is_match(tuple(glob.split("*")), uri)
 
 
@@ -199,38 +198,26 @@ def _draw_from(items: Sequence[T], exponent: float, operation: Operation) -> Dra
     return Drawing(items, zipf(len(items), exponent))
 
 
-def _call_tool(name: str, subject: str, values: Fields) -> Ask:
-    return Ask(name, Kind.ONCE, Call(m.TOOLS_CALL, {"name": raw(subject), "arguments": raw(values)}, {}))
+def _build(operation: Operation, values: Fields) -> Ask:
+    """The ask of an operation that has arguments."""
+    verb, subject = operation.verb, operation.subject
+    if verb == "template":
+        uri = expand(subject, values)
+        return Ask(operation.name, Kind.ONCE, Call(m.RESOURCES_READ, {"uri": raw(uri)}, {}), uri)
+    if verb == "complete":
+        kind, _, prompt = subject.partition(":")
+        is_prompt = kind == "prompt"
+        ref = (
+            {"type": "ref/prompt", "name": prompt} if is_prompt else {"type": "ref/resource", "uri": subject}
+        )
+        return Ask(
+            operation.name, Kind.ONCE, Call(m.COMPLETE, {"ref": raw(ref), "argument": raw(values)}, {})
+        )
+    method = m.TOOLS_CALL if verb == "tool" else m.PROMPTS_GET
+    return Ask(operation.name, Kind.ONCE, Call(method, {"name": raw(subject), "arguments": raw(values)}, {}))
 
 
-def _get_prompt(name: str, subject: str, values: Fields) -> Ask:
-    return Ask(name, Kind.ONCE, Call(m.PROMPTS_GET, {"name": raw(subject), "arguments": raw(values)}, {}))
-
-
-def _complete(name: str, subject: str, values: Fields) -> Ask:
-    kind, _, prompt = subject.partition(":")
-    ref = (
-        {"type": "ref/prompt", "name": prompt}
-        if kind == "prompt"
-        else {"type": "ref/resource", "uri": subject}
-    )
-    return Ask(name, Kind.ONCE, Call(m.COMPLETE, {"ref": raw(ref), "argument": raw(values)}, {}))
-
-
-def _read_template(name: str, subject: str, values: Fields) -> Ask:
-    uri = expand(subject, values)
-    return Ask(name, Kind.ONCE, Call(m.RESOURCES_READ, {"uri": raw(uri)}, {}), uri)
-
-
-_BUILDERS: dict[str, Callable[[str, str, Fields], Ask]] = {
-    "tool": _call_tool,
-    "prompt": _get_prompt,
-    "complete": _complete,
-    "template": _read_template,
-}
-
-
-# Arguments that differ from request to request: JSON with placeholders in its texts. Pure.
+# Arguments that differ from request to request: JSON with placeholders in its texts.
 #
 #     {{n}}           the number of this request, from 1
 #     {{uri}}         a resource of the server, drawn as reads are
@@ -239,16 +226,16 @@ _BUILDERS: dict[str, Callable[[str, str, Fields], Ask]] = {
 #
 # Inside quotation marks they are part of a text; `{"a": {{1..100}}}` without them is a number.
 
-_PLACE = re.compile(r"\{\{([^{}]*)\}\}")
 _TEXT_OR_PLACE = re.compile(r'"(?:[^"\\]|\\.)*"|\{\{[^{}]*\}\}')
 _BARE = "\0"  # before a placeholder that stood without quotation marks; no JSON text of ours begins so
+_PLACE = re.compile(r'"\\u0000\{\{([^{}]*)\}\}"|\{\{([^{}]*)\}\}')  # a bare one, or one in a text
 _RANGE = re.compile(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})")
 
 KNOWN = "expected {{n}}, {{uri}}, {{LOW..HIGH}} or {{one|other}}"
 
 
 class Moment(NamedTuple):
-    """What placeholders are filled from: the request's number, chance, and who draws a URI."""
+    """What placeholders are filled from: the request's number, chance, and a function that draws a URI."""
 
     number: int
     random: Random
@@ -260,52 +247,39 @@ Fill = Callable[[Moment], Any]
 
 
 class Template:
-    """A JSON value with placeholders. `needs_uri`: whether `{{uri}}` is among them."""
+    """A JSON object with placeholders. `needs_uri`: whether `{{uri}}` is among them."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: dict[str, Any]) -> None:
+        """A bare placeholder is a text that begins with _BARE. Raises Unfit."""
         self.needs_uri = False
-        self._fill = self._compile(value)
-        self._constant = raw(value) if self._fill is None else None
+        first, *pieces = _PLACE.split(_json(value))
+        self._first = first
+        self._rest: list[tuple[Fill, str]] = []
+        for bare, inside, literal in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+            text = json.loads(f'"{inside if bare is None else bare}"')
+            self._rest.append((self._compile(text.strip(), quoted=bare is None), literal))
+        self._constant = None if self._rest else decode_fields(raw(value))
 
     def __repr__(self) -> str:
-        return f"<Template{'' if self._fill else ' constant'}>"
+        return f"<Template with {len(self._rest)} placeholders>"
 
-    def fill(self, moment: Moment) -> Raw:
-        """The value for one request."""
-        if self._fill is None:
-            assert self._constant is not None
+    def fill(self, moment: Moment) -> Fields:
+        """The members of the object for one request."""
+        if self._constant is not None:
             return self._constant
-        return raw(self._fill(moment))
+        pieces = [self._first]
+        for fill, literal in self._rest:
+            pieces += (fill(moment), literal)
+        return decode_fields("".join(pieces).encode())
 
-    def _compile(self, value: Any) -> Fill | None:
-        """How to make the value; None when it never changes. Raises Unfit."""
-        if isinstance(value, str):
-            return self._compile_text(value)
-        if isinstance(value, dict):
-            members = {key: self._compile(member) for key, member in value.items()}
-            if not any(members.values()):
-                return None
-            return lambda at: {key: fill(at) if fill else value[key] for key, fill in members.items()}
-        if isinstance(value, list):
-            items = [self._compile(item) for item in value]
-            if not any(items):
-                return None
-            return lambda at: [fill(at) if fill else same for fill, same in zip(items, value, strict=True)]
-        return None
-
-    def _compile_text(self, text: str) -> Fill | None:
-        if text.startswith(_BARE + "{{"):
-            return self._compile_place(text[3:-2])
-        pieces = _PLACE.split(text)
-        if len(pieces) == 1:
-            return None
-        fills = [self._compile_place(piece) if turn % 2 else None for turn, piece in enumerate(pieces)]
-        return lambda at: "".join(
-            str(fill(at)) if fill else piece for fill, piece in zip(fills, pieces, strict=True)
-        )
+    def _compile(self, inside: str, *, quoted: bool) -> Callable[[Moment], str]:
+        """How to make the JSON that stands for a placeholder. Raises Unfit."""
+        fill = self._compile_place(inside)
+        if quoted:
+            return lambda at: _json(str(fill(at)))[1:-1]
+        return lambda at: _json(fill(at))
 
     def _compile_place(self, inside: str) -> Fill:
-        inside = inside.strip()
         if inside == "n":
             return lambda at: at.number
         if inside == "uri":
@@ -323,6 +297,10 @@ class Template:
         raise Unfit(f"{{{{{inside}}}}} means nothing here; {KNOWN}")
 
 
+def _json(value: Any) -> str:
+    return bytes(raw(value)).decode()
+
+
 def parse_arguments(text: str) -> Template:
     """The template in a JSON object; an empty text is an empty object. Raises Unfit."""
     try:
@@ -335,7 +313,7 @@ def parse_arguments(text: str) -> Template:
 
 
 def _quote(found: re.Match[str]) -> str:
-    """A text as it is; a placeholder outside of any as a text that is known again."""
+    """A text as it is; a bare placeholder as a text that begins with _BARE."""
     return found[0] if found[0].startswith('"') else json.dumps(_BARE + found[0])
 
 
@@ -351,15 +329,8 @@ def _text(value: Raw | None) -> str:
     return plain if isinstance(plain, str) else bytes(value).decode()
 
 
-def members(template: Template, moment: Moment) -> Fields:
-    """The filled arguments, each value still raw."""
-    return decode_fields(template.fill(moment))
-
-
-# Which of many things is asked for how often: all alike, or a few much more than the rest. Pure.
-#
-# Source: Zipf's law; of n things the k-th is drawn with a weight of 1 / k ** exponent.
-
+# Which of many things is asked for how often: all alike, or a few much more than the rest. By Zipf's law, of
+# n things the k-th is drawn with a weight of 1 / k ** exponent.
 
 Draw = Callable[[], float]
 """Gives numbers from 0 up to, not including, 1."""

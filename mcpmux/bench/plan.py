@@ -1,8 +1,8 @@
-"""What a benchmark is to do, complete with defaults, and whether its parts go together. Pure.
+"""What a benchmark is to do, with all defaults; whether its parts go together; its file. Pure.
 
-Places for requests are told apart: a session is one conversation (a process, a socket, an HTTP session), a
-connection is one socket, and over HTTP every request in flight takes one. All other transports carry any
-number of requests over the one connection that a session is.
+A session is one conversation (a process, a socket, an HTTP session), a connection one socket. Over HTTP each
+request in flight takes a connection; all other transports carry any number of requests over the one
+connection that a session is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mcpmux.bench.schedule import Profile, parse_rate, total_seconds
 from mcpmux.bench.workload import CapturedLoad, Flow, parse_flow
 from mcpmux.config import Http, Stdio, Tcp, Unix, Upstream, WebSocket
 from mcpmux.config.report import Unfit, sort_of, suggest, unfit
-from mcpmux.config.scalars import Choice, Duration, Text, Whole
+from mcpmux.config.scalars import Choice, Duration, Flag, Text, Whole
 from mcpmux.config.source import Source, parse_source
 from mcpmux.errors import ConfigError
 from mcpmux.protocol.handshake import ServerFacts
@@ -46,7 +46,7 @@ TRANSPORTS = {Stdio: "stdio", Http: "http", WebSocket: "websocket", Tcp: "tcp", 
 
 @frozen(kw_only=True)
 class Plan:
-    """A benchmark of one target after another's words: what, how much, from how many places.
+    """A benchmark of one target: what is asked, how much, over how many sessions and connections.
 
     `clients` or `rate` says which model it is. `zipf`: the exponent of the popularity of resources.
     `check`: `length` or `hash` of what is read, or None. Times in seconds. `find_max`: look for the highest
@@ -132,7 +132,7 @@ class Plan:
 
     @property
     def longest(self) -> float:
-        """Seconds that it may take, from the first request on."""
+        """Seconds that it may take at most, from the first request on."""
         return SEARCH_SECONDS if self.find_max else self.load().longest
 
     def load(self, rate: Profile | None = None) -> Load:
@@ -151,7 +151,7 @@ class Plan:
         )
 
     def connections_each(self, upstream: Upstream) -> int:
-        """Connections that a session there may have. Raises Unfit when the numbers do not go together."""
+        """Connections that each session may have. Raises Unfit when the numbers do not go together."""
         if self.push is not None:
             return 2  # a listen, and a request
         if self.sessions > self.workers:
@@ -188,7 +188,7 @@ class Plan:
         }
 
     def describe(self) -> str:
-        """The load in a line, for people."""
+        """The load in one line, for people."""
         if self.find_max:
             words = " and ".join(condition.text for condition in self.find_max)
             model = f"the highest rate with {words}"
@@ -208,7 +208,7 @@ class Plan:
         return f"{asked}{model}, {places}"
 
     def operation_names(self) -> list[str]:
-        """What the operations are called in the results: of those that it may have."""
+        """The names of all operations that the results may have."""
         if self.captured is not None:
             return self.captured.names
         if self.push is not None:
@@ -219,7 +219,7 @@ class Plan:
 
 
 def default_flows(facts: ServerFacts, uris: tuple[str, ...]) -> tuple[Flow, ...]:
-    """What is asked of a server when nobody said what: reads, or else a list. Raises Unfit."""
+    """What is asked of a server by default: reads, or else a list. Raises Unfit."""
     if uris:
         return (parse_flow("read"),)
     for capability in DEFAULT_LISTS:
@@ -238,7 +238,7 @@ def choose_uris(flows: Sequence[Flow], uris: tuple[str, ...], count: int) -> tup
 
 
 def is_remote(upstream: Upstream) -> bool:
-    """Whether load on it would leave this machine, or may: a name other than `localhost` is not looked up."""
+    """Whether load on it may leave this machine: names other than `localhost` are not looked up."""
     target = upstream.target
     if isinstance(target, Stdio | Unix):
         return False
@@ -251,12 +251,15 @@ def is_remote(upstream: Upstream) -> bool:
         return True
 
 
-# A benchmark in a TOML file: the options of the command line, and flows of several steps. Pure.
+# A benchmark in a TOML file: the options of the command line, and flows of several steps.
 #
-# rate = "50..500/1m" timeout = "5s" find_max = ["p99<50ms"]
+#     rate = "50..500/1m"
+#     timeout = "5s"
 #
-# [[flows]]                                     one client takes these steps in turn weight = 3 pause =
-# "200ms"                               between them steps = ["list tools", 'tool echo {"text": "{{n}}"}']
+#     [[flows]]                # one client takes these steps in turn
+#     weight = 3
+#     pause = "200ms"          # between them
+#     steps = ["list tools", 'tool echo {"text": "{{n}}"}']
 
 MOST = 10_000_000  # of any count; the plan has closer limits
 
@@ -299,14 +302,6 @@ class _Pause:
 
 
 @frozen
-class _Flag:
-    def read(self, value: object) -> bool:
-        if not isinstance(value, bool):
-            raise Unfit("expected true or false")
-        return value
-
-
-@frozen
 class _Texts:
     def read(self, value: object) -> tuple[str, ...]:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -318,7 +313,7 @@ READERS: Mapping[str, Reader] = {
     "clients": Whole(1, MOST),
     "think": _Pause(),
     "rate": _Rate(),
-    "even": _Flag(),
+    "even": Flag(),
     "duration": Duration(),
     "count": Whole(1, MOST),
     "warm_up": _Pause(),
@@ -335,7 +330,7 @@ READERS: Mapping[str, Reader] = {
     "push": Text(),
     "resources": Whole(1, MOST),
 }
-"""What stands at the top of the file, in the words of the options."""
+"""The settings at the top of the file, named like the options."""
 
 _FLOW: Mapping[str, Reader] = {"weight": _Number(1e-9, 1e9), "pause": _Pause(), "steps": _Texts()}
 

@@ -1,4 +1,4 @@
-"""Changes resources and sees how long it takes until every subscriber is told.
+"""Changes resources and measures how long it takes until every subscriber is told.
 
 One change at a time: the next comes when all have heard of the last one, or `patience` is over. The call that
 changes a resource is counted like every other request.
@@ -35,7 +35,7 @@ class Change:
 
 
 class Push:
-    """One measurement of fan-out: `subscribers` are told, `changer` makes the changes."""
+    """One measurement of fan-out. `pause`: seconds between changes."""
 
     def __init__(
         self, uris: Sequence[str], subscribers: int, patience: float, pause: float, recorder: Recorder
@@ -53,12 +53,12 @@ class Push:
         return f"<Push {self.deliveries!r}>"
 
     def stop(self, reason: str) -> None:
-        """End it now; what was measured stays."""
+        """End the run now; what was measured stays."""
         self.stopped = self.stopped or reason
         self._scope.cancel(reason=reason)
 
     def hear(self, subscriber: int, notification: Notification) -> None:
-        """A subscriber is told something."""
+        """A subscriber has received a notification."""
         if notification.method != m.RESOURCE_UPDATED:
             return
         try:
@@ -72,7 +72,7 @@ class Push:
     async def run(
         self, subscribers: Sequence[Session], changer: Session, changes: Iterable[Change], seconds: float
     ) -> Ending:
-        """Subscribe everybody, then make `changes` in turn, within `seconds`.
+        """Subscribe all `subscribers`, then have `changer` make `changes` in turn, within `seconds`.
 
         Raises TransportError or RemoteProtocolError when the server does not take a subscription.
         """
@@ -150,7 +150,7 @@ class Push:
                 await self._news.wait()
 
 
-# Which subscriber has heard of which change, and when. Pure.
+# Which subscriber has heard of which change, and when.
 #
 # Rules
 # - A change of a resource is open until the next change of the same resource: what a subscriber hears
@@ -159,7 +159,7 @@ class Push:
 
 
 class Deliveries:
-    """Of `subscribers` who are told of `resources`; numbers from 0."""
+    """Of `resources` that each of `subscribers` listens to; subscribers are numbers from 0."""
 
     def __init__(self, subscribers: int, resources: int) -> None:
         self._subscribers = subscribers
@@ -186,7 +186,7 @@ class Deliveries:
         del self._changed[uri], self._heard[uri]
 
     def hear(self, subscriber: int, uri: str, now: float) -> None:
-        """A subscriber is told of a resource."""
+        """A subscriber has heard of a resource."""
         if uri not in self._changed:
             return
         if subscriber in self._heard[uri]:
@@ -201,7 +201,7 @@ class Deliveries:
         return len(self._heard.get(uri, ())) >= self._subscribers
 
     def results(self) -> FanOut:
-        """What came of it."""
+        """The counts and delays."""
         return FanOut(
             subscribers=self._subscribers,
             resources=self._resources,

@@ -1,4 +1,4 @@
-"""What a benchmark found, as frozen values that JSON can hold. Pure.
+"""What a benchmark found, as frozen values that JSON can hold; several runs as one. Pure.
 
 Times are seconds, sizes bytes, rates per second, shares 0 to 1. `latency` counts from the time at which a
 request was meant to be sent, so that a stalled server cannot hide; `service` from when it was sent.
@@ -8,25 +8,19 @@ comes fast makes nothing look faster, and a timeout does not vanish. See `result
 
 from __future__ import annotations
 
-import os
-import platform
-from collections.abc import Iterable
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
-from mcpmux import __version__
 from mcpmux.bench.histogram import Distribution, merged
-from mcpmux.errors import McpmuxError
 
 OK = "ok"
 WAITED = frozenset({"timeout", "unfinished"})  # outcomes that waited for an answer in vain
 BUSY_SHARE = 0.9  # of one core; from here on the generator may have been the limit
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
+class LoadDescription(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for. `text`: for people; `settings`: what has to be equal to compare two results."""
 
     text: str
@@ -34,14 +28,14 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured. `when`: the start as RFC 3339 in UTC. `name`: how it is called beside others."""
+    """What was measured. `when`: the start as RFC 3339 in UTC. `name`: its name among several targets."""
 
     name: str
     target: str
     transport: str
     revision: str
     when: str
-    load: Load
+    load: LoadDescription
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +85,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
         return [(count - errors) / width if width else 0.0 for count, errors, width in rows]
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
+class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of request. `count` includes the errors; `errors` by kind, such as `rpc -32602`."""
 
     count: int
@@ -114,7 +108,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Connections(msgspec.Struct, frozen=True, kw_only=True):
-    """How many were tried, what they failed of, and how long the good ones took to be ready.
+    """How many were opened, what those failed of that failed, and how long the others took to be ready.
 
     `lost`: how many sessions broke off while they were in use; each was to be opened again.
     """
@@ -126,7 +120,7 @@ class Connections(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generator(msgspec.Struct, frozen=True, kw_only=True):
-    """What the load generator itself needed. `cpu_share`: of one core. `warning`: when it was the limit."""
+    """What the load generator itself used. `cpu_share`: of one core. `warning`: when it was the limit."""
 
     cpu_share: float
     warning: str | None = None
@@ -138,7 +132,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     `offered`: requests per second asked for, or None; `clients`: how many, or None. `count`, `errors` and
     `latency`: of the requests meant to be sent in the step. `arrived`: answers without error that came
     while it lasted, whenever they were asked for: a server that falls behind shows it here. `held`: whether
-    the load was borne, None when nobody asked; `why`: what broke first.
+    the load held, None when nobody asked; `why`: what broke first.
     """
 
     name: str
@@ -190,7 +184,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     about: About
     seconds: float
     warm_up: float
-    operations: dict[str, Operation]
+    operations: dict[str, OperationResult]
     series: Series
     connections: Connections
     generator: Generator
@@ -200,22 +194,27 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     stopped: str | None = None
     examples: dict[str, str] = {}
 
-    def overall(self) -> Operation:
+    def overall(self) -> OperationResult:
         """All operations as one."""
-        parts = self.operations.values()
-        return Operation(
-            count=sum(part.count for part in parts),
-            errors=added(part.errors for part in parts),
-            sent_bytes=sum(part.sent_bytes for part in parts),
-            received_bytes=sum(part.received_bytes for part in parts),
-            latency=merged(part.latency for part in parts),
-            service=merged(part.service for part in parts),
-            series=self.series,
-        )
+        return combined(self.operations.values(), self.series)
 
-    def rate(self, part: Operation) -> float:
+    def rate(self, part: OperationResult) -> float:
         """Answers without error per second."""
         return (part.count - part.failed) / self.seconds if self.seconds else 0.0
+
+
+def combined(parts: Iterable[OperationResult], series: Series) -> OperationResult:
+    """Several operations, or one in several runs, as one. `series`: of all of them."""
+    parts = list(parts)
+    return OperationResult(
+        count=sum(part.count for part in parts),
+        errors=added(part.errors for part in parts),
+        sent_bytes=sum(part.sent_bytes for part in parts),
+        received_bytes=sum(part.received_bytes for part in parts),
+        latency=merged(part.latency for part in parts),
+        service=merged(part.service for part in parts),
+        series=series,
+    )
 
 
 def added(tables: Iterable[dict[str, int]]) -> dict[str, int]:
@@ -228,7 +227,7 @@ def added(tables: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def generator_of(cpu_seconds: float, seconds: float, waited_seconds: float = 0.0) -> Generator:
-    """What the generator needed. It runs on one core, for which it has waited `waited_seconds`."""
+    """What the generator used. It runs on one core, for which it has waited `waited_seconds`."""
     share = cpu_seconds / seconds if seconds > 0 else 0.0
     waited = waited_seconds / seconds if seconds > 0 else 0.0
     if share >= BUSY_SHARE:
@@ -246,106 +245,104 @@ def generator_of(cpu_seconds: float, seconds: float, waited_seconds: float = 0.0
     return Generator(cpu_share=share, warning=warning)
 
 
-# The file of a benchmark: JSON, versioned, read again by `--compare`. Pure: bytes in and out.
-#
-# One object:
-#
-#     format    "mcpmux bench"
-#     version   1; goes up when a reader of the old one would misunderstand the new one
-#     tool      what wrote it, such as "mcpmux 0.1.0"
-#     when      start of the first run, RFC 3339 in UTC
-#     machine   facts about where the load came from (see below)
-#     results   one object per target and run, in the order measured: `Results`
-#
-# The fields of `Results` and of all below it have the names, the units and the meaning of the classes in
-# `results`; a histogram is a `Distribution` as `histogram` says. `null` is what is not known. A reader
-# ignores fields that it does not know; fields with a default may be absent.
-
-FORMAT = "mcpmux bench"
-VERSION = 1
+# Several runs of one target as one result. Counts and times are added up, so percentiles are those of all
+# requests of all runs, and a rate is over the time of all. Rows in time follow one another; the last row of
+# each run is left out when it is cut short.
 
 
-class BadResults(McpmuxError):
-    """What should be the file of a benchmark is none that this version can read; the text says why."""
+def by_name(results: Iterable[Results]) -> dict[str, list[Results]]:
+    """The runs of each target, in the order measured."""
+    found: dict[str, list[Results]] = {}
+    for one in results:
+        found.setdefault(one.about.name, []).append(one)
+    return found
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that one call of `mcpmux bench` has measured."""
-
-    tool: str
-    when: str
-    machine: dict[str, str | int | float]
-    results: tuple[Results, ...]
-    format: Literal["mcpmux bench"] = "mcpmux bench"
-    version: Literal[1] = 1
+def pooled(results: Iterable[Results]) -> list[Results]:
+    """One result for each target."""
+    return [pool(runs) for runs in by_name(results).values()]
 
 
-class _Head(msgspec.Struct):
-    format: Any = None
-    version: Any = None
+def pool(runs: Sequence[Results]) -> Results:
+    """All runs of one target as one; a single run as it is."""
+    first = runs[0]
+    if len(runs) == 1:
+        return first
+    names = dict.fromkeys(name for run in runs for name in run.operations)
+    return Results(
+        about=first.about,
+        seconds=sum(run.seconds for run in runs),
+        warm_up=first.warm_up,
+        operations={
+            name: _pool_operation([run.operations[name] for run in runs if name in run.operations])
+            for name in names
+        },
+        series=_pool_series([run.series for run in runs]),
+        connections=_pool_connections([run.connections for run in runs]),
+        generator=_pool_generator([run.generator for run in runs]),
+        steps=_pool_steps([run.steps for run in runs]),
+        fan_out=_pool_fan_out([run.fan_out for run in runs if run.fan_out is not None]),
+        unfinished=sum(run.unfinished for run in runs),
+        examples={key: words for run in reversed(runs) for key, words in run.examples.items()},
+        stopped=next((run.stopped for run in runs if run.stopped), None),
+    )
 
 
-_decoder = msgspec.json.Decoder(Report)
+def _pool_operation(parts: Sequence[OperationResult]) -> OperationResult:
+    return combined(parts, _pool_series([part.series for part in parts]))
 
 
-def encode_report(report: Report) -> bytes:
-    """The report as JSON on one line."""
-    return msgspec.json.encode(report) + b"\n"
+def _pool_series(parts: Sequence[Series]) -> Series:
+    """Of runs of one plan, whose rows are of one length."""
+    whole = [part.whole() for part in parts]
+    return Series(
+        seconds=parts[0].seconds,
+        last_seconds=parts[0].seconds,
+        count=tuple(value for part in whole for value in part.count),
+        errors=tuple(value for part in whole for value in part.errors),
+        p50=tuple(value for part in whole for value in part.p50),
+        p99=tuple(value for part in whole for value in part.p99),
+        most=tuple(value for part in whole for value in part.most),
+    )
 
 
-def decode_report(data: bytes, source: str) -> Report:
-    """The report in a file. `source`: how to name it in errors. Raises BadResults."""
-    try:
-        head = msgspec.json.decode(data, type=_Head)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadResults(f"{source} is not JSON of a benchmark: {error}. {_ADVICE}") from error
-    if head.format != FORMAT:
-        raise BadResults(f"{source} is JSON, but not of a benchmark of mcpmux. {_ADVICE}")
-    _check_version(head.version, source)
-    try:
-        return _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadResults(f"{source} is damaged or was changed by hand: {error}") from error
+def _pool_connections(parts: Sequence[Connections]) -> Connections:
+    return Connections(
+        count=sum(part.count for part in parts),
+        errors=added(part.errors for part in parts),
+        times=merged(part.times for part in parts),
+        lost=sum(part.lost for part in parts),
+    )
 
 
-_ADVICE = "Write one with `mcpmux bench TARGET --json FILE`."
+def _pool_generator(parts: Sequence[Generator]) -> Generator:
+    """The busiest one: a warning of one run is one of all."""
+    return max(parts, key=lambda part: (part.warning is not None, part.cpu_share))
 
 
-def _check_version(version: Any, source: str) -> None:
-    if version == VERSION and not isinstance(version, bool | float):
-        return
-    if isinstance(version, int) and not isinstance(version, bool) and version > VERSION:
-        raise BadResults(
-            f"{source} has version {version} of the format, and this mcpmux reads version {VERSION}: "
-            "it was written by a newer mcpmux; read it with that one"
+def _pool_steps(parts: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:
+    """Step by step, as far as all runs came."""
+    return tuple(
+        msgspec.structs.replace(
+            steps[0],
+            seconds=sum(step.seconds for step in steps),
+            count=sum(step.count for step in steps),
+            arrived=sum(step.arrived for step in steps),
+            errors=added(step.errors for step in steps),
+            latency=merged(step.latency for step in steps),
         )
-    raise BadResults(f"{source} has version {version!r} of the format, which never was one: it is damaged")
+        for steps in zip(*parts, strict=False)
+    )
 
 
-# Facts about the machine that makes the load, so that a result can be judged later. No names of it.
-
-TOOL = f"mcpmux {__version__}"
-
-
-def machine_facts() -> dict[str, str | int | float]:
-    """What matters for speed: system, processor, how many of them may be used, Python."""
-    return {
-        "system": f"{platform.system()} {platform.release()}",
-        "processor": platform.machine(),
-        "processors": usable_processors(),
-        "python": f"{platform.python_implementation()} {platform.python_version()}",
-    }
-
-
-def usable_processors() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def waited_seconds() -> float:
-    """How long this process's first thread was ready to run and had no processor. 0 where nobody counts."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
-    return 0.0
+def _pool_fan_out(parts: Sequence[FanOut]) -> FanOut | None:
+    if not parts:
+        return None
+    return msgspec.structs.replace(
+        parts[0],
+        changes=sum(part.changes for part in parts),
+        expected=sum(part.expected for part in parts),
+        deliveries=sum(part.deliveries for part in parts),
+        duplicates=sum(part.duplicates for part in parts),
+        delay=merged(part.delay for part in parts),
+    )

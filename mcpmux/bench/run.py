@@ -1,23 +1,26 @@
-"""One benchmark of one target: sessions opened, its lists learned, the load driven, everything counted."""
+"""One benchmark of one target: open sessions, read its lists, drive the load, count everything."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import cycle
+from pathlib import Path
 from random import Random
 
 import trio
 
 from mcpmux.bench.answer import Checker
-from mcpmux.bench.drive import Drive, Ending, SleepUntil
+from mcpmux.bench.drive import Drive, Ending
 from mcpmux.bench.operation import Inventory, Operation, bind
 from mcpmux.bench.plan import SECONDS, TRANSPORTS, Plan, choose_uris, default_flows
 from mcpmux.bench.push import Change, Push
-from mcpmux.bench.results import About, Generator, Load, Results, generator_of, waited_seconds
+from mcpmux.bench.results import About, Generator, LoadDescription, Results, generator_of
+from mcpmux.bench.schedule import SleepUntil
 from mcpmux.bench.search import PROBE_SECONDS, Knee, Search
-from mcpmux.bench.session import Door, OpenChannel, Session, open_sessions
+from mcpmux.bench.session import OpenChannel, Session, Setup, open_sessions
 from mcpmux.bench.tally import MOST_STEPS, Tally
 from mcpmux.bench.workload import InTurn, Turns, bind_mix, parse_flow
 from mcpmux.config import Upstream
@@ -32,6 +35,13 @@ FIRST_RATE = 50.0  # of a search, if nobody said otherwise; nearly every server 
 CHANGES = 100  # of resources, if nobody said otherwise
 PAUSE_SECONDS = 0.05  # between changes: a duplicate that comes later would count as a delivery of the next
 LATE_SHARE = 0.01  # of the requests that may leave late before it is said
+
+
+def waited_seconds() -> float:
+    """How long this process's first thread was ready to run and had no processor. 0 where nobody counts."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 class Run:
@@ -55,7 +65,6 @@ class Run:
         self._sleep_until = sleep_until
         self._cpu = cpu
         self._waited = waited
-        self._connected: list[tuple[float, str]] = []
         self._stopped: str | None = None
         self._opening = trio.CancelScope()
         self.work: Work | None = None
@@ -67,12 +76,12 @@ class Run:
 
     @property
     def in_flight(self) -> int:
-        """Requests that wait for their answers."""
+        """How many requests wait for their answers."""
         drive = self.work.drive if isinstance(self.work, Search) else self.work
         return drive.in_flight if isinstance(drive, Drive) else 0
 
     def stop(self, reason: str) -> None:
-        """End it now and keep what was measured."""
+        """End the run now and keep what was measured."""
         self._stopped = self._stopped or reason
         if self.work is not None:
             self.work.stop(reason)
@@ -83,48 +92,36 @@ class Run:
         """The results; None when it was stopped before anything was measured.
 
         Raises TransportError, RemoteProtocolError, RpcError when it cannot be reached, ConfigError when it
-        has not what was asked for.
+        lacks what was asked for.
         """
         plan = self._plan
         checker = Checker(plan.check) if plan.check is not None else None
         count = plan.sessions + (plan.push is not None)  # one more makes the changes
+        warm_up = 0.0 if plan.find_max or plan.push is not None else plan.warm_up
+        tally = Tally(trio.current_time(), warm_up, plan.longest)
         with self._opening:
-            door = Door(
+            setup = Setup(
                 open_channel=self._open_channel,
                 upstream=self.upstream,
-                connected=self._note,
+                connected=tally.connected,
                 revision=plan.revision,
                 checker=checker,
                 hear=self._hear,
-                explain=self._explain,
-                lost=self._note_loss if plan.push is None else None,  # who listened has missed something
-                short=plan.connections is None or plan.connections >= plan.workers,
+                explain=tally.explain,
+                lost=tally.lost_connection if plan.push is None else None,  # a lost subscriber missed changes
+                pooled=plan.connections is None or plan.connections >= plan.workers,
             )
-            async with open_sessions(door, count) as sessions:
+            async with open_sessions(setup, count) as sessions:
                 uris, mix = await self._learn(sessions[0])
-                return await self._measure(sessions, uris, mix)
+                return await self._measure(sessions, uris, mix, tally)
         return None
-
-    def _note(self, seconds: float, outcome: str) -> None:
-        if self.tally is not None:
-            self.tally.connected(seconds, outcome)
-        else:
-            self._connected.append((seconds, outcome))
-
-    def _note_loss(self) -> None:
-        if self.tally is not None:
-            self.tally.lost_connection()
-
-    def _explain(self, operation: str, kind: str, words: Callable[[], str]) -> None:
-        if self.tally is not None:
-            self.tally.explain(operation, kind, words)
 
     def _hear(self, session: int, notification: Notification) -> None:
         if isinstance(self.work, Push):
             self.work.hear(session, notification)
 
     async def _learn(self, session: Session) -> tuple[tuple[str, ...], Turns]:
-        """What is to be asked of the server, from its own lists where that is needed."""
+        """What to ask of the server, from its own lists where that is needed."""
         plan = self._plan
         if plan.captured is not None:
             return (), InTurn(plan.captured)
@@ -144,14 +141,14 @@ class Run:
             problem = f"{self.upstream.name}: {mistake}"
         raise ConfigError([problem])
 
-    async def _measure(self, sessions: list[Session], uris: tuple[str, ...], mix: Turns) -> Results:
+    async def _measure(
+        self, sessions: list[Session], uris: tuple[str, ...], mix: Turns, tally: Tally
+    ) -> Results:
         plan = self._plan
-        warm_up = 0.0 if plan.find_max or plan.push is not None else plan.warm_up
         when = datetime.now(UTC)
         started = trio.current_time()
-        tally = self.tally = Tally(started, warm_up, plan.longest)
-        for seconds, outcome in self._connected:
-            tally.connected(seconds, outcome)
+        tally.start(started)
+        self.tally = tally
         began, waited = self._cpu(), self._waited()
         if plan.push is not None:
             ending = await self._push(plan.push, sessions, uris, tally)
@@ -174,7 +171,7 @@ class Run:
         )
 
     def _announce_steps(self, tally: Tally, begun: float) -> None:
-        """Each part of a rate that changes is shown by itself."""
+        """Make each part of a rate that changes a step of the results."""
         profile = self._plan.profile or ()
         constant = len(profile) == 1 and profile[0].first == profile[0].last
         if constant or len(profile) > MOST_STEPS:
@@ -187,7 +184,7 @@ class Run:
             tally.end_step(begun)
 
     async def _go(self, work: Work, running: Awaitable[Ending]) -> Ending:
-        """Run what `stop` can stop from now on."""
+        """Await work that `stop` can stop from now on."""
         self.work = work
         if self._stopped is not None:
             work.stop(self._stopped)
@@ -233,7 +230,7 @@ class Run:
             transport=transport,
             revision=revision,
             when=when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            load=Load(
+            load=LoadDescription(
                 text=self._plan.describe(),
                 settings={
                     **self._plan.settings(),

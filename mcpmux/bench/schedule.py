@@ -1,4 +1,4 @@
-"""When requests are due in the open load model: a rate over time, and the arrivals that it makes. Pure.
+"""When requests are due in the open load model: a rate over time, its arrivals, and exact waits for them.
 
 A rate is written as steps with commas between them, each `RATE` or `FROM..TO`, and `/DURATION` behind it. A
 step without a duration lasts as long as the next one that has one:
@@ -12,11 +12,17 @@ Times are seconds from the start of the schedule, rates are arrivals a second.
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
 import re
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from itertools import accumulate, count, repeat
 from typing import NamedTuple
+
+import trio
 
 from mcpmux.config.report import Unfit
 from mcpmux.config.scalars import Duration
@@ -104,7 +110,7 @@ def even_positions() -> Iterator[float]:
 
 
 def poisson_positions(draw: Callable[[], float]) -> Iterator[float]:
-    """Arrivals that know nothing of each other; `draw` gives exponential numbers of mean 1."""
+    """Arrivals independent of each other; `draw` gives exponential numbers of mean 1."""
     return accumulate(draw() for _ in repeat(None))
 
 
@@ -121,3 +127,77 @@ def arrivals(profile: Profile, positions: Iterator[float]) -> Iterator[float]:
         if ramp is None:
             return
         yield start + ramp.moment(position - before)
+
+
+SleepUntil = Callable[[float], Awaitable[None]]
+"""Waits until a moment on the clock of trio."""
+
+CLOCK_MONOTONIC = 1
+FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
+SHORT_SECONDS = 0.002  # longer waits leave the timer alone until they are that short
+EXPIRATIONS_BYTES = 8  # what is read from a timer that has ended
+
+
+class _Spec(ctypes.Structure):
+    """`struct itimerspec`: the interval, of which we make no use, and the time to wait."""
+
+    _fields_ = (
+        ("interval_seconds", ctypes.c_long),
+        ("interval_nanoseconds", ctypes.c_long),
+        ("seconds", ctypes.c_long),
+        ("nanoseconds", ctypes.c_long),
+    )
+
+
+class KernelTimer:
+    """A timer of the Linux kernel, for one task at a time: trio itself waits whole milliseconds.
+
+    Raises OSError where there is none.
+    """
+
+    def __init__(self) -> None:
+        try:
+            library = ctypes.CDLL(None, use_errno=True)
+            self._set = library.timerfd_settime
+            self._descriptor = library.timerfd_create(CLOCK_MONOTONIC, FLAGS)
+        except AttributeError:
+            raise OSError("this system has no timerfd") from None
+        if self._descriptor < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+
+    def __repr__(self) -> str:
+        return f"<KernelTimer {self._descriptor}>"
+
+    async def sleep_until(self, moment: float) -> None:
+        """Wait until a moment on the clock of trio."""
+        left = moment - trio.current_time()
+        if left > 2 * SHORT_SECONDS:
+            await trio.sleep(left - SHORT_SECONDS)
+            left = moment - trio.current_time()
+        if left <= 0:
+            await trio.lowlevel.checkpoint()
+            return
+        spec = _Spec(0, 0, 0, max(int(left * 1e9), 1))
+        self._set(self._descriptor, 0, ctypes.byref(spec), None)
+        await trio.lowlevel.wait_readable(self._descriptor)
+        os.read(self._descriptor, EXPIRATIONS_BYTES)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self._descriptor)
+
+
+@contextmanager
+def open_timer() -> Iterator[SleepUntil]:
+    """The most exact way to wait that this system has. Only for where trio's clock is the real one."""
+    timer = None
+    if sys.platform == "linux":
+        try:
+            timer = KernelTimer()
+        except OSError:
+            timer = None
+    try:
+        yield timer.sleep_until if timer is not None else trio.sleep_until
+    finally:
+        if timer is not None:
+            timer.close()

@@ -7,26 +7,26 @@ from random import Random
 
 import trio
 
-from mcpmux.bench.assertion import Assertion
-from mcpmux.bench.drive import Drive, Ending, Load, Recorder, Server, SleepUntil
+from mcpmux.bench.assertion import Assertion, value_of
+from mcpmux.bench.drive import Drive, Ending, Load, Server
+from mcpmux.bench.formatting import rate_text, share_text, time_text
 from mcpmux.bench.results import BUSY_SHARE, Step
-from mcpmux.bench.schedule import Ramp
+from mcpmux.bench.schedule import Ramp, SleepUntil
 from mcpmux.bench.tally import Tally
-from mcpmux.bench.wording import rate_text, share_text, time_text
 from mcpmux.bench.workload import Turns
 
-# The search for the highest rate that holds: which rate to try next, and what is known by now. Pure.
+# Which rate to try next, and what is known so far. Pure.
 #
 #     doubling    from the first rate on, until one does not hold
 #     bisection   between the highest rate that held and the lowest that did not, until they are close
 #
-# A rate is tried up to TRIES times and holds when most of its tries do. The result is as sure as `CLOSE`
-# says: the highest rate that held and the lowest that did not are both told.
+# A rate is tried up to TRIES times and holds when most of its tries do. The result is the highest rate that
+# held and the lowest that did not, which are at most CLOSE apart.
 
 TRIES = 3  # of each rate: one bad moment of the machine is outvoted
 CLOSE = 0.05  # of the rate: where bisection ends
 HIGHEST = 1_000_000.0  # a second; no further doubling
-LOWEST = 1.0  # a second; a server that does not bear this bears nothing
+LOWEST = 1.0  # a second; a server that cannot do this is not measured
 REACHED = 0.95  # of the requests that were offered have to be answered within the step
 ERRORS = 0.01  # of the requests may fail, if no condition says otherwise
 
@@ -47,7 +47,7 @@ class Knee:
         return f"<Knee between {self.held} and {self.failed}>"
 
     def note(self, why: str | None) -> None:
-        """The rate that is tried held (None), or what broke."""
+        """Take the outcome of a try: None when the rate held, or what broke."""
         rate = self.next
         assert rate is not None
         if why is None:
@@ -91,15 +91,15 @@ class Knee:
 
 
 def find_break(step: Step, conditions: tuple[Assertion, ...]) -> str | None:
-    """What did not hold in a step, None when all did: first the conditions, then errors, then throughput."""
+    """What broke in a step, None when it held: conditions are checked first, then errors, then throughput."""
+    failed = sum(step.errors.values())
     for condition in conditions:
-        value = measured(step, condition)
+        value = value_of(condition, step.latency, step.count, failed, step.rate)
         if value is None:
             return f"{condition.text}: nothing was measured"
         if not condition.holds(value):
             shown = time_text(value) if condition.kind == "seconds" else _plain(condition, value)
             return f"{condition.text}: it was {shown}{_worst_error(step)}"
-    failed = sum(step.errors.values())
     if not any(condition.measure == "errors" for condition in conditions) and failed > step.count * ERRORS:
         return f"{share_text(failed / step.count)} errors{_worst_error(step)}"
     if step.offered is not None and step.rate < step.offered * REACHED and failed == 0:
@@ -107,23 +107,6 @@ def find_break(step: Step, conditions: tuple[Assertion, ...]) -> str | None:
         if step.count < expected - 4 * expected**0.5:  # fewer than chance alone would bring
             return f"only {rate_text(step.rate)} were answered"
     return None
-
-
-def measured(step: Step, condition: Assertion) -> float | None:
-    """The value of a step that a condition is about."""
-    failed = sum(step.errors.values())
-    percent = condition.percent
-    if percent is not None:
-        return step.latency.percentile(percent)
-    if condition.measure == "errors":
-        return failed / step.count if condition.kind == "share" and step.count else float(failed)
-    if condition.measure == "rate":
-        return step.rate
-    if condition.measure == "requests":
-        return float(step.count)
-    if condition.measure == "mean":
-        return step.latency.mean
-    return step.latency.percentile({"min": 0.0, "max": 100.0}[condition.measure])
 
 
 def _plain(condition: Assertion, value: float) -> str:
@@ -141,30 +124,8 @@ PROBE_SECONDS = 5.0  # of one try, if nobody said otherwise
 REST_SECONDS = 0.2  # between two tries, for the server to be done with the last one
 
 
-class _FromThen:
-    """Records what was due from a moment on: the warm-up of a probe is none of its business."""
-
-    def __init__(self, tally: Recorder, begun: float) -> None:
-        self._tally = tally
-        self._begun = begun
-
-    def record(
-        self,
-        operation: str,
-        intended: float,
-        sent: float,
-        done: float,
-        outcome: str,
-        sent_bytes: int,
-        received_bytes: int,
-    ) -> None:
-        """See Recorder."""
-        if intended >= self._begun:
-            self._tally.record(operation, intended, sent, done, outcome, sent_bytes, received_bytes)
-
-
 class Search:
-    """One search. `knee` has what is known; `stop` ends it. `load(rate)` is a probe's load."""
+    """One search. `knee` has what is known so far."""
 
     def __init__(
         self,
@@ -174,6 +135,7 @@ class Search:
         seconds: float,
         cpu: Callable[[], float],
     ) -> None:
+        """`load` makes a probe's load from its rate; a probe measures `seconds`."""
         self._conditions = tuple(conditions)
         self._load = load
         self._seconds = seconds
@@ -186,7 +148,7 @@ class Search:
         return f"<Search {self.knee!r}>"
 
     def stop(self, reason: str) -> None:
-        """End it now; what is known stays."""
+        """End the search now; what is known stays."""
         self.stopped = self.stopped or reason
         if self.drive is not None:
             self.drive.stop(reason)
@@ -201,7 +163,8 @@ class Search:
             started = trio.current_time()
             begun = started + load.warm_up
             tally.begin_step(begun, f"{rate:g}/s", offered=rate)
-            self.drive = Drive(load, servers, mix, _FromThen(tally, begun), random, sleep_until)
+            tally.count_from(begun)
+            self.drive = Drive(load, servers, mix, tally, random, sleep_until)
             used = self._cpu()
             ending = await self.drive.run(started)
             busy = (self._cpu() - used) / max(trio.current_time() - started, 1e-9)

@@ -1,23 +1,27 @@
-"""One MCP session with a target: what performs the requests of the load, whatever comes of them.
+"""The MCP sessions with a target: they perform the requests of the load, and are opened again when lost.
 
-While it is being opened again after its connection was lost, requests wait for it. Refuses to know how it is
-opened (see below), and when and what is asked.
+While a session is being opened again its requests wait. Refuses to know when and what is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    aclosing,
+    asynccontextmanager,
+    suppress,
+)
 from functools import partial
 
 import trio
 from attrs import frozen
 
-from mcpmux.bench.answer import TOOL_ERROR, Answer, Checker, describe, judge, size_of, words_of
-from mcpmux.bench.http_lane import CLIENT_INFO, HttpLane, OpenLane, open_lanes
+from mcpmux.bench.answer import TOOL_ERROR, Answer, Chain, Checker, Follow, describe, judge, size_of, words_of
+from mcpmux.bench.http_pool import CLIENT_INFO, HttpPool, OpenPool, open_pools
 from mcpmux.bench.operation import Ask, Kind
 from mcpmux.bench.results import OK
-from mcpmux.bench.workload import Chain, Follow
 from mcpmux.config import Upstream
 from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
@@ -32,31 +36,32 @@ from mcpmux.runtime.tap import Watch
 from mcpmux.runtime.upstreams.connection import Connection, Eras, connect, unheard
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
+from mcpmux.transports.wall import leaves_of
 
 PAGE_LIMIT = 10_000  # of a list; a longer one never ends
 LOST = "connection lost"
 
 Explain = Callable[[str, str, Callable[[], str]], None]
-"""Told of each error: the operation, the kind, and what the server or the system says of it."""
+"""Called for each error: the operation, the kind, and a function for what the server or system says of it."""
 
 
 class Session:
-    """One conversation. `facts` is what the server said about itself, `last_words` why it was lost last.
+    """One conversation. `facts`: what the server said about itself; `last_words`: why it was lost last.
 
-    `expired` is set when the server says that it knows it no more.
+    `expired` is set when the server says that it does not know the session any more.
     """
 
     def __init__(
         self,
         connection: Connection,
         checker: Checker | None = None,
-        lane: HttpLane | None = None,
+        pool: HttpPool | None = None,
         explain: Explain | None = None,
     ) -> None:
-        """`lane`: a shorter way for single requests."""
+        """`pool`: its own connections for single requests."""
         self._explain = explain or _explain_nothing
         self._connection: Connection | None = connection
-        self._lane = lane
+        self._pool = pool
         self._judge = checker.judge if checker is not None else _judge_only
         self._decided = trio.Event()
         self._lost_for_good = False
@@ -69,13 +74,13 @@ class Session:
         return f"<Session {self._connection!r}>"
 
     def suspend(self) -> None:
-        """It is lost; until `resume` or `give_up` its requests wait."""
-        self._connection = self._lane = None
+        """It is lost: its requests wait until `resume` or `give_up`."""
+        self._connection = self._pool = None
         self._decided = trio.Event()
 
-    def resume(self, connection: Connection, lane: HttpLane | None) -> None:
+    def resume(self, connection: Connection, pool: HttpPool | None) -> None:
         """It was opened again."""
-        self._connection, self._lane = connection, lane
+        self._connection, self._pool = connection, pool
         self.expired = trio.Event()
         self._decided.set()
 
@@ -111,11 +116,10 @@ class Session:
         try:
             if chain.ask.kind is Kind.ONCE:
                 return await self._perform_once(chain, connection)
-            sent = size_of(chain.ask.call.params)
             if chain.ask.kind is Kind.WALK:
-                return await _walk(chain.ask.call, connection, sent)
+                return await _walk(chain.ask.call, connection)
             await self._subscribe(chain.ask.call, connection)
-            return Answer(OK, sent, 0)
+            return Answer(OK, size_of(chain.ask.call.params), 0)
         except (RpcError, RemoteProtocolError, TransportError) as error:
             if isinstance(error, SessionExpired) and self._connection is connection:
                 self.expired.set()
@@ -134,17 +138,17 @@ class Session:
         return Answer(outcome, size_of(chain.ask.call.params), size_of(result))
 
     async def _ask(self, chain: Chain, connection: Connection) -> Fields:
-        if self._lane is None:
+        if self._pool is None:
             return await connection.exchange(chain.ask.call, unheard)
         try:
-            return await self._lane.exchange(chain)
+            return await self._pool.exchange(chain)
         except RpcError as error:
             if error.code != HEADER_MISMATCH:
                 raise
         return await connection.exchange(chain.ask.call, unheard)  # it learns the headers of tools
 
     async def _subscribe(self, call: Call, connection: Connection) -> None:
-        """Until the server has agreed to tell of the resource; then it need not any more."""
+        """Subscribe to a resource, and unsubscribe as soon as the server has agreed."""
         if not self.modern:
             await connection.exchange(call, unheard)
             await connection.exchange(Call(m.RESOURCES_UNSUBSCRIBE, call.params, {}), unheard)
@@ -164,46 +168,52 @@ class Session:
     async def list_uris(self) -> tuple[str, ...]:
         """Every resource that the server lists. Raises McpmuxError."""
         uris: list[str] = []
-        params: Fields = {}
-        for _ in range(PAGE_LIMIT):
-            result = await self.exchange(Call(m.RESOURCES_LIST, params, {}))
-            with suppress(KeyError, ValueError):
-                found = (text_of(item.get("uri")) for item in decode_list(result["resources"]))
-                uris += [uri for uri in found if uri is not None]
-            if text_of(result.get("nextCursor")) is None:
-                return tuple(uris)
-            params = {"cursor": result["nextCursor"]}
-        raise RemoteProtocolError(f"{m.RESOURCES_LIST} never ends")
+        async with aclosing(_pages(Call(m.RESOURCES_LIST, {}, {}), self.exchange)) as pages:
+            async for _, result in pages:
+                with suppress(KeyError, ValueError):
+                    found = (text_of(item.get("uri")) for item in decode_list(result["resources"]))
+                    uris += [uri for uri in found if uri is not None]
+        return tuple(uris)
 
 
 def _explain_nothing(_operation: str, _kind: str, _words: Callable[[], str]) -> None:
-    """Nobody wants to know."""
+    """Nobody asked for explanations."""
 
 
 def _judge_only(_ask: Ask, result: Fields) -> str:
     return judge(result)
 
 
-async def _walk(call: Call, connection: Connection, sent: int) -> Answer:
-    """Every page of a list. `sent`: bytes that the first request has."""
-    received = 0
+async def _pages(
+    call: Call, exchange: Callable[[Call], Awaitable[Fields]]
+) -> AsyncGenerator[tuple[Call, Fields], None]:
+    """Every page of a list: the call for it, and its result. Raises McpmuxError."""
     cursors: set[str] = set()
     while True:
-        result = await connection.exchange(call, unheard)
-        received += size_of(result)
-        if m.LISTS[call.method].items not in result:
-            raise RemoteProtocolError(f"the answer to {call.method} has no list in it")
+        result = await exchange(call)
+        yield call, result
         cursor = text_of(result.get("nextCursor"))
         if cursor is None:
-            return Answer(OK, sent, received)
+            return
         if cursor in cursors or len(cursors) >= PAGE_LIMIT:
             raise RemoteProtocolError(f"{call.method} never ends")
         cursors.add(cursor)
         call = call.with_params({"cursor": result["nextCursor"]})
-        sent += size_of(call.params)
 
 
-# The sessions of a run, as many as the load wants, over any transport and revision.
+async def _walk(call: Call, connection: Connection) -> Answer:
+    """All pages of a list as one request."""
+    sent = received = 0
+    async with aclosing(_pages(call, lambda each: connection.exchange(each, unheard))) as pages:
+        async for asked, result in pages:
+            sent += size_of(asked.params)
+            received += size_of(result)
+            if m.LISTS[call.method].items not in result:
+                raise RemoteProtocolError(f"the answer to {call.method} has no list in it")
+    return Answer(OK, sent, received)
+
+
+# Opening the sessions of a run, over any transport and in any revision.
 #
 # Promises: each is opened as any client of mcpmux would, in the revision that was asked for; leaving ends
 # them all, each step bounded. One that is lost (its process, its socket, or the server forgot it) is opened
@@ -211,7 +221,7 @@ async def _walk(call: Call, connection: Connection, sent: int) -> Answer:
 # after it was opened, it is given up.
 
 NO_CAPABILITIES = raw({})
-OPENING_AT_ONCE = 16  # a server should not be brought down by the hellos alone
+OPENING_AT_ONCE = 16  # opening alone should not bring a server down
 REOPENINGS = 5  # in a row; a server that dies of every request is not started for ever
 STEADY_SECONDS = 5.0  # a session that held so long was no failed opening
 PAUSE_SECONDS = 0.1  # before the first opening again; doubled each time
@@ -219,16 +229,16 @@ PAUSE_SECONDS = 0.1  # before the first opening again; doubled each time
 OpenChannel = Callable[[Upstream, Hear, Watch | None], AbstractAsyncContextManager[Channel]]
 
 Connected = Callable[[float, str], None]
-"""Told of each opening: the seconds until it was ready or had failed, and `ok` or what it failed of."""
+"""Called for each opening: the seconds until it was ready or had failed, and `ok` or what it failed of."""
 
 
 @frozen(kw_only=True)
-class Door:
+class Setup:
     """How the sessions of a run are opened.
 
-    `lost` is told of each that was open and is not any more; without it none is opened again. `hear` is told
-    what a session (its number) hears that belongs to no request. `short`: single requests may go over
-    connections of their own where that is cheaper, see `http_lane`.
+    `lost` is called for each that was open and is lost; without it none is opened again. `hear` is called
+    with a session's number and each notification that belongs to no request. `pooled`: single requests may
+    go over connections of their own where that is cheaper, see `http_pool`.
     """
 
     open_channel: OpenChannel
@@ -239,11 +249,11 @@ class Door:
     hear: Callable[[int, Notification], None] | None = None
     lost: Callable[[], None] | None = None
     explain: Explain | None = None
-    short: bool = False
+    pooled: bool = False
 
 
 @asynccontextmanager
-async def open_sessions(door: Door, count: int) -> AsyncIterator[list[Session]]:
+async def open_sessions(setup: Setup, count: int) -> AsyncIterator[list[Session]]:
     """`count` sessions in the order of their numbers, opened OPENING_AT_ONCE at a time; leaving ends them.
 
     Raises TransportError, RpcError or RemoteProtocolError when one cannot be opened the first time.
@@ -252,14 +262,14 @@ async def open_sessions(door: Door, count: int) -> AsyncIterator[list[Session]]:
     failures: list[McpmuxError] = []
     limit = trio.CapacityLimiter(OPENING_AT_ONCE)
     async with (
-        open_lanes(door.upstream, OPENING_AT_ONCE) as open_lane,
+        open_pools(setup.upstream, OPENING_AT_ONCE) as open_pool,
         trio.open_nursery() as nursery,
     ):
-        keepers = [_Keeper(door, number, limit, open_lane) for number in range(count)]
+        supervisors = [_SessionSupervisor(setup, number, limit, open_pool) for number in range(count)]
 
         async def open_one(number: int) -> None:
             try:
-                sessions[number] = await nursery.start(keepers[number].run)
+                sessions[number] = await nursery.start(supervisors[number].run)
             except McpmuxError as error:
                 failures.append(error)
                 opening.cancel_scope.cancel()
@@ -273,17 +283,17 @@ async def open_sessions(door: Door, count: int) -> AsyncIterator[list[Session]]:
                 raise failures[0]
             yield [sessions[number] for number in range(count)]
         finally:
-            for keeper in keepers:
-                keeper.end()
+            for supervisor in supervisors:
+                supervisor.end()
 
 
-class _Keeper:
-    """Opens one session, and again when it is lost, until it is to end."""
+class _SessionSupervisor:
+    """Opens one session, and opens it again when it is lost, until `end`."""
 
-    def __init__(self, door: Door, number: int, limit: trio.CapacityLimiter, open_lane: OpenLane) -> None:
-        self._door = door
-        self._open_lane = open_lane
-        self._hear: Hear = partial(door.hear, number) if door.hear is not None else _ignore
+    def __init__(self, setup: Setup, number: int, limit: trio.CapacityLimiter, open_pool: OpenPool) -> None:
+        self._setup = setup
+        self._open_pool = open_pool
+        self._hear: Hear = partial(setup.hear, number) if setup.hear is not None else _ignore
         self._limit = limit
         self._over = trio.Event()
         self._scope = trio.CancelScope()
@@ -291,16 +301,16 @@ class _Keeper:
         self._open = False
 
     def __repr__(self) -> str:
-        return f"<_Keeper of {self._session!r}{'' if self._open else ', not open'}>"
+        return f"<_SessionSupervisor of {self._session!r}{'' if self._open else ', not open'}>"
 
     def end(self) -> None:
-        """End an open session as is proper; one that is being opened is left at once."""
+        """End an open session properly; one that is being opened is left at once."""
         self._over.set()
         if not self._open:
             self._scope.cancel(reason="the run is over")
 
     async def run(self, task_status: trio.TaskStatus[Session]) -> None:
-        """Until `end`. Raises McpmuxError when it cannot be opened the first time."""
+        """Supervise it until `end`. Raises McpmuxError when it cannot be opened the first time."""
         losses = 0
         with self._scope:
             while not self._over.is_set():
@@ -311,27 +321,27 @@ class _Keeper:
                 if failure is not None:
                     self._session.last_words = str(failure)
                 losses = 1 if held >= STEADY_SECONDS else losses + 1
-                if self._door.lost is None or losses > REOPENINGS:
+                if self._setup.lost is None or losses > REOPENINGS:
                     self._session.give_up()
                     return
                 await trio.sleep(PAUSE_SECONDS * 2 ** (losses - 1))
 
     async def _hold(self, task_status: trio.TaskStatus[Session]) -> tuple[float, McpmuxError | None]:
-        """One session until it is lost or over: how many seconds it held, and what it failed of."""
+        """Open it once and wait until it is lost or over: how many seconds it held, and what it failed of."""
         failure: McpmuxError | None = None
         began, ready = trio.current_time(), None
         try:
             async with AsyncExitStack() as stack:
                 channel, session = await self._enter(stack, task_status)
                 ready = trio.current_time()
-                self._door.connected(ready - began, OK)
+                self._setup.connected(ready - began, OK)
                 is_http = isinstance(channel, HttpChannel)  # whose sockets come and go
                 await self._hold_open(session, session.expired if is_http else channel.closed)
         except* McpmuxError as group:
-            failure = _first_leaf(group)
+            failure = next(error for error in leaves_of(group) if isinstance(error, McpmuxError))
         if ready is None:
             assert failure is not None
-            self._door.connected(trio.current_time() - began, describe(failure))
+            self._setup.connected(trio.current_time() - began, describe(failure))
             return 0.0, failure
         return trio.current_time() - ready, failure
 
@@ -339,19 +349,19 @@ class _Keeper:
         self, stack: AsyncExitStack, task_status: trio.TaskStatus[Session]
     ) -> tuple[Channel, Session]:
         """Open it. Raises McpmuxError."""
-        door = self._door
+        setup = self._setup
         async with self._limit:
-            channel = await stack.enter_async_context(door.open_channel(door.upstream, self._hear, None))
-            connection = await _connect(channel, door.upstream, door.revision)
-            lane = self._open_lane(door.upstream, connection) if door.short else None
-            if lane is not None:
-                stack.callback(lane.close)
-                await lane.prepare()
+            channel = await stack.enter_async_context(setup.open_channel(setup.upstream, self._hear, None))
+            connection = await _connect(channel, setup.upstream, setup.revision)
+            pool = self._open_pool(setup.upstream, connection) if setup.pooled else None
+            if pool is not None:
+                stack.callback(pool.close)
+                await pool.prepare()
         if self._session is None:
-            self._session = Session(connection, door.checker, lane, door.explain)
+            self._session = Session(connection, setup.checker, pool, setup.explain)
             task_status.started(self._session)
         else:
-            self._session.resume(connection, lane)
+            self._session.resume(connection, pool)
         return channel, self._session
 
     async def _hold_open(self, session: Session, lost: trio.Event) -> None:
@@ -362,8 +372,8 @@ class _Keeper:
             self._open = False
             if not self._over.is_set():
                 session.suspend()
-                if self._door.lost is not None:
-                    self._door.lost()
+                if self._setup.lost is not None:
+                    self._setup.lost()
 
 
 async def _connect(channel: Channel, upstream: Upstream, revision: str | None) -> Connection:
@@ -392,10 +402,5 @@ async def _first_of(*events: trio.Event) -> None:
             nursery.start_soon(wait, event)
 
 
-def _first_leaf(group: BaseExceptionGroup[McpmuxError]) -> McpmuxError:
-    error = group.exceptions[0]
-    return _first_leaf(error) if isinstance(error, BaseExceptionGroup) else error
-
-
 def _ignore(_notification: Notification) -> None:
-    """What the server says unasked is no part of this load."""
+    """Notifications that belong to no request are not part of this load."""

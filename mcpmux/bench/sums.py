@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
 from mcpmux.bench.histogram import Histogram
-from mcpmux.bench.results import OK, WAITED, Connections, Operation, Series, Step
+from mcpmux.bench.results import OK, WAITED, Connections, OperationResult, Series, Step
 
 MOST_KINDS = 50  # of errors; codes come from the server
 OTHERS = "others"
@@ -12,161 +15,139 @@ Columns = tuple[int, int, float | None, float | None, float | None]  # count, er
 EMPTY: Columns = (0, 0, None, None, None)
 
 
-class Row:
-    """What one operation had in one stretch of time.
+class Sums:
+    """Of some requests. Latencies and service times are one histogram until the first two that differ."""
 
-    `prompt`: latencies of what was sent when it was meant to be, which are its service times as well;
-    `late` and `service`: the latencies and the service times of the others. So a closed loop records once.
-    """
+    __slots__ = ("count", "errors", "latency", "service")
 
-    __slots__ = ("count", "errors", "late", "number", "prompt", "service")
-
-    def __init__(self, number: int = 0) -> None:
-        self.number = number
+    def __init__(self) -> None:
         self.count = 0
         self.errors = 0
-        self.prompt = Histogram()
-        self.late = Histogram()
-        self.service = Histogram()
+        self.latency = self.service = Histogram()
 
     def __repr__(self) -> str:
-        return f"<Row of {self.count}, {self.errors} errors>"
+        return f"<Sums of {self.count}, {self.errors} errors>"
 
-    def merge(self, other: Row) -> None:
+    def record(self, latency: float, service: float) -> None:
+        """Count the times of one request."""
+        if self.service is self.latency:
+            if latency == service:
+                self.latency.record(latency)
+                return
+            self._split()
+        self.latency.record(latency)
+        self.service.record(service)
+
+    def merge(self, other: Sums) -> None:
         """Count all that another one has counted."""
         self.count += other.count
         self.errors += other.errors
-        self.prompt.merge(other.prompt)
-        self.late.merge(other.late)
+        if other.service is not other.latency and self.service is self.latency:
+            self._split()
+        if self.service is not self.latency:
+            self.service.merge(other.service)
+        self.latency.merge(other.latency)
+
+    def _split(self) -> None:
+        self.service = Histogram()
+        self.service.merge(self.latency)
+
+    def columns(self) -> Columns:
+        """What a series keeps of them."""
+        p50, p99, most = self.latency.percentiles((50, 99, 100))
+        return self.count, self.errors, p50, p99, most
 
 
 class OperationSums:
-    """Of one operation. `row`: the last one in which it had anything, not yet in the histograms.
+    """Of one operation. `row`: of the row with `number`, the last in which it had anything.
 
-    That one may be over. Rows that held nothing may be missing in the list of those that are over: `rows`
-    fills them in.
+    That row may be closed already; `closed` has those before it, as far as it had anything.
     """
 
-    __slots__ = (
-        "_late",
-        "_prompt",
-        "_rows",
-        "_service",
-        "count",
-        "errors",
-        "received_bytes",
-        "row",
-        "sent_bytes",
-    )
+    __slots__ = ("_closed", "_whole", "errors", "number", "received_bytes", "row", "sent_bytes")
 
     def __init__(self, number: int) -> None:
-        """`number`: of the row that is open."""
-        self.count = 0
         self.errors: dict[str, int] = {}
         self.sent_bytes = 0
         self.received_bytes = 0
-        self.row = Row(number)
-        self._rows: list[Columns] = []
-        self._prompt = Histogram()
-        self._late = Histogram()
-        self._service = Histogram()
+        self.row = Sums()
+        self.number = number
+        self._closed: list[Columns] = []
+        self._whole = Sums()
 
     def __repr__(self) -> str:
-        return f"<OperationSums of {self.count}>"
+        return f"<OperationSums of {self.whole().count}>"
 
-    def close_row(self, number: int) -> Row | None:
-        """The open row is over, returned if it held anything; the one with this number is open now."""
-        row = self.row
-        if not row.count:
-            row.number = number
-            return None
-        self.rows(row.number).append(columns_of([row]))
-        self._prompt.merge(row.prompt)
-        self._late.merge(row.late)
-        self._service.merge(row.service)
-        self.row = Row(number)
-        return row
+    def close_row(self, number: int) -> Sums:
+        """Its last row, which is closed; the one with this number is open now."""
+        closed = self.row
+        if closed.count:
+            self.closed(self.number).append(closed.columns())
+            self._whole.merge(closed)
+            self.row = Sums()
+        self.number = number
+        return closed
 
-    def rows(self, count: int) -> list[Columns]:
-        """Those that are over, of which there are `count`."""
-        self._rows += [EMPTY] * (count - len(self._rows))
-        return self._rows
+    def closed(self, count: int) -> list[Columns]:
+        """The closed rows, of which there are `count`."""
+        self._closed += [EMPTY] * (count - len(self._closed))
+        return self._closed
 
-    def latency(self) -> Histogram:
-        """All latencies so far."""
-        return _sum(self._prompt, self._late, self.row.prompt, self.row.late)
+    def whole(self) -> Sums:
+        """All requests so far."""
+        return summed((self._whole, self.row))
 
-    def service(self) -> Histogram:
-        """All service times so far."""
-        return _sum(self._prompt, self._service, self.row.prompt, self.row.service)
-
-    def freeze(self, rows: int, seconds: float, last_seconds: float) -> Operation:
-        """What is kept of it. `rows`: how many are over."""
-        return Operation(
-            count=self.count,
+    def freeze(self, rows: int, seconds: float, last_seconds: float | None) -> OperationResult:
+        """What is kept of it. `rows`: how many are closed. `last_seconds`: of the open row, if it is kept."""
+        whole = self.whole()
+        latency = whole.latency.freeze()
+        return OperationResult(
+            count=whole.count,
             errors=dict(self.errors),
             sent_bytes=self.sent_bytes,
             received_bytes=self.received_bytes,
-            latency=self.latency().freeze(),
-            service=self.service().freeze(),
-            series=series_of([*self.rows(rows), columns_of([self.row])], seconds, last_seconds),
+            latency=latency,
+            service=latency if whole.service is whole.latency else whole.service.freeze(),
+            series=series_of(self.closed(rows), self.row, seconds, last_seconds),
         )
 
 
+@dataclass(slots=True)
 class StepSums:
     """Of one step. Open until `ended` is known."""
 
-    __slots__ = (
-        "arrived",
-        "began",
-        "clients",
-        "count",
-        "ended",
-        "errors",
-        "held",
-        "latency",
-        "name",
-        "offered",
-        "why",
-    )
-
-    def __init__(self, began: float, name: str, offered: float | None, clients: int | None) -> None:
-        self.began = began
-        self.ended: float | None = None
-        self.name = name
-        self.offered = offered
-        self.clients = clients
-        self.arrived = 0
-        self.count = 0
-        self.errors: dict[str, int] = {}
-        self.latency = Histogram()
-        self.held: bool | None = None
-        self.why: str | None = None
-
-    def __repr__(self) -> str:
-        return f"<StepSums {self.name!r} of {self.count}>"
+    began: float
+    name: str
+    offered: float | None
+    clients: int | None
+    ended: float | None = None
+    count: int = 0
+    arrived: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    latency: Histogram = field(default_factory=Histogram)
+    held: bool | None = None
+    why: str | None = None
 
     def add(self, latency: float, outcome: str) -> None:
-        """One request more."""
+        """Count a request that was meant to be sent in it."""
         self.count += 1
         if outcome != OK:
             add_kind(self.errors, outcome)
         if outcome == OK or outcome in WAITED:
             self.latency.record(latency)
 
-    def arrive(self, at: float) -> None:
-        """An answer without error, to whichever step's request; none counts after the end."""
-        if self.ended is None or at < self.ended:
+    def arrive(self, done: float) -> None:
+        """Count an answer without error that came while it lasts, to a request of whichever step."""
+        if self.ended is None or done < self.ended:
             self.arrived += 1
 
-    def freeze(self, now: float) -> Step:
-        """What is kept of it; an open step lasts until now."""
-        ended = now if self.ended is None else self.ended
+    def freeze(self, ended: float) -> Step:
+        """What is kept of it. `ended`: of the run."""
         return Step(
             name=self.name,
             offered=self.offered,
             clients=self.clients,
-            seconds=max(ended - self.began, 0.0),
+            seconds=max((self.ended if self.ended is not None else ended) - self.began, 0.0),
             count=self.count,
             arrived=self.arrived,
             errors=dict(self.errors),
@@ -176,22 +157,17 @@ class StepSums:
         )
 
 
+@dataclass(slots=True)
 class ConnectionSums:
     """Of all connections of a run."""
 
-    __slots__ = ("count", "errors", "lost", "times")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.lost = 0
-        self.errors: dict[str, int] = {}
-        self.times = Histogram()
-
-    def __repr__(self) -> str:
-        return f"<ConnectionSums of {self.count}>"
+    count: int = 0
+    lost: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    times: Histogram = field(default_factory=Histogram)
 
     def add(self, seconds: float, outcome: str) -> None:
-        """One connection more."""
+        """Count a connection."""
         self.count += 1
         if outcome == OK:
             self.times.record(seconds)
@@ -200,40 +176,32 @@ class ConnectionSums:
 
     def freeze(self) -> Connections:
         """What is kept of them."""
-        errors = dict(self.errors)
-        return Connections(count=self.count, errors=errors, times=self.times.freeze(), lost=self.lost)
+        errors, times = dict(self.errors), self.times.freeze()
+        return Connections(count=self.count, errors=errors, times=times, lost=self.lost)
 
 
 def add_kind(errors: dict[str, int], kind: str) -> None:
-    """One error more of a kind; when there are too many kinds already, of the others."""
+    """Count an error of a kind; when there are too many kinds already, under others."""
     if kind not in errors and len(errors) >= MOST_KINDS:
         kind = OTHERS
     errors[kind] = errors.get(kind, 0) + 1
 
 
-def columns_of(rows: list[Row]) -> Columns:
-    """What is kept of the rows of one time."""
-    parts = [part for row in rows for part in (row.prompt, row.late) if part.count]
-    latency = parts[0] if len(parts) == 1 else _sum(*parts)
-    p50, p99, most = latency.percentiles((50, 99, 100))
-    return (sum(row.count for row in rows), sum(row.errors for row in rows), p50, p99, most)
-
-
-def _sum(*histograms: Histogram) -> Histogram:
-    whole = Histogram()
-    for histogram in histograms:
-        whole.merge(histogram)
+def summed(parts: Iterable[Sums]) -> Sums:
+    """All of them together."""
+    whole = Sums()
+    for part in parts:
+        whole.merge(part)
     return whole
 
 
-def series_of(rows: list[Columns], seconds: float, last_seconds: float) -> Series:
-    """Rows as columns. The last row is left out when it is empty and lasts no time."""
-    if last_seconds <= 0 and rows[-1] == EMPTY:
-        rows, last_seconds = rows[:-1], seconds
+def series_of(closed: list[Columns], row: Sums, seconds: float, last_seconds: float | None) -> Series:
+    """Rows as columns. `row`: the open one, which is left out when `last_seconds` is None."""
+    rows = closed if last_seconds is None else [*closed, row.columns()]
     columns = list(zip(*rows, strict=True)) or [()] * 5
     return Series(
         seconds=seconds,
-        last_seconds=last_seconds,
+        last_seconds=seconds if last_seconds is None else last_seconds,
         count=columns[0],
         errors=columns[1],
         p50=columns[2],

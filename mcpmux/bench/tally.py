@@ -2,12 +2,12 @@
 
 Rules
 - What was meant to be sent before the end of the warm-up is not counted, whenever its answer arrives.
-- A row of the series takes what arrives in it; a row is closed by the first thing that arrives after it,
-  and what is told late counts in the row that is open.
-- A row is over when the next one begins, but an operation's part of it is summed up when that operation is
-  heard of again, or when one more row has gone by: so no request waits for the sums of all operations.
+- A row of the series counts what arrives while it is open. It is closed by the first thing that arrives
+  after its end; what is recorded late counts in the row that is open then.
+- An operation's part of a closed row is summed up when that operation is next recorded, or one row later:
+  so no request waits for the sums of all operations.
 - A request belongs to the step in which it was meant to be sent.
-- Memory is bounded: by the number of rows (fixed by `longest`), of operations, of kinds of errors, and of
+- Memory is bounded by the number of rows (fixed by `longest`), of operations, of kinds of errors and of
   buckets, not by the number of requests.
 """
 
@@ -16,28 +16,48 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from mcpmux.bench.histogram import Histogram
-from mcpmux.bench.live_view import Snapshot
+import msgspec
+
 from mcpmux.bench.results import OK, WAITED, About, FanOut, Generator, Results, Step
 from mcpmux.bench.sums import (
     OTHERS,
     Columns,
     ConnectionSums,
     OperationSums,
-    Row,
     StepSums,
+    Sums,
     add_kind,
-    columns_of,
     series_of,
+    summed,
 )
 from mcpmux.traffic.redaction.redactor import Redactor
 
 MOST_ROWS = 3600  # of a series; longer runs get longer rows
 MOST_OPERATIONS = 200  # more are counted together: a capture may hold any number of names
 MOST_EXAMPLES = 50  # of errors in words
+MOST_STEPS = 1000  # more than any ramp or search makes; each has a histogram
 EXAMPLE_CHARACTERS = 200
 REDACTOR = Redactor()  # results are handed around; what servers say may have secrets in it
-MOST_STEPS = 1000  # more than any ramp or search makes; each has a histogram
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a run is. `elapsed`: seconds since load began; `warming`: whether the warm-up is still on.
+
+    `seen`: requests that have ended, with the warm-up; `count` and `errors`: those that count.
+    Percentiles are seconds, over all that counts so far; None without any. `step`: the last one's name.
+    """
+
+    elapsed: float
+    warming: bool
+    seen: int
+    count: int
+    errors: int
+    in_flight: int
+    p50: float | None
+    p99: float | None
+    p999: float | None
+    most: float | None
+    step: str | None = None
 
 
 class Tally:
@@ -48,21 +68,23 @@ class Tally:
     """
 
     def __init__(self, started: float, warm_up: float = 0.0, longest: float = 3600.0) -> None:
-        self.started = started
-        self.begun = started + warm_up
         self.warm_up = warm_up
         self.row_seconds = float(max(1, math.ceil(longest / MOST_ROWS)))
         self.seen = 0  # with the warm-up
-        self._last = self.begun
-        self._row_began = self.begun
-        self._row_ends = self.begun + self.row_seconds
-        self._rows: list[Columns] = []  # of all operations, but for the last one that is over:
-        self._closing: Row | None = None  # what is summed up of that so far
+        self._rows: list[Columns] = []  # closed ones of all operations, but for the last:
+        self._closing: Sums | None = None  # what is summed up of that so far
         self._number = 0  # of the open row
         self._operations: dict[str, OperationSums] = {}
         self._connections = ConnectionSums()
         self._steps: list[StepSums] = []
         self._examples: dict[str, str] = {}
+        self.start(started)
+
+    def start(self, started: float) -> None:
+        """Load begins only now; nothing but connections was counted before."""
+        self.started = started
+        self.begun = self._counted_from = self._last = self._row_began = started + self.warm_up
+        self._row_ends = self.begun + self.row_seconds
 
     def __repr__(self) -> str:
         return f"<Tally of {self.seen} in {len(self._operations)} operations>"
@@ -82,34 +104,36 @@ class Tally:
         "timeout", "connection lost", "wrong answer".
         """
         self.seen += 1
-        if intended < self.begun:
+        if intended < self._counted_from:
             return
         if done >= self._row_ends:
             self._close_rows(done)
         if done > self._last:
             self._last = done
-        sums = self._operations.get(operation) or self._sums_of(operation)
-        sums.count += 1
+        sums = self._operations.get(operation) or self._add_operation(operation)
         sums.sent_bytes += sent_bytes
         sums.received_bytes += received_bytes
+        if sums.number != self._number:
+            self._close_row(sums)
         row = sums.row
-        if row.number != self._number:
-            row = self._close_row(sums)
         row.count += 1
         latency = done - intended
         if outcome != OK:
             row.errors += 1
             add_kind(sums.errors, outcome)
         if outcome == OK or outcome in WAITED:
-            if sent == intended:
-                row.prompt.record(latency)
+            if sent == intended and row.service is row.latency:  # as `Sums.record`, one call less
+                row.latency.record(latency)
             else:
-                row.late.record(latency)
-                row.service.record(done - sent)
+                row.record(latency, done - sent)
         if self._steps:
             self._step_at(intended).add(latency, outcome)
             if outcome == OK:
                 self._step_at(done).arrive(done)
+
+    def count_from(self, moment: float) -> None:
+        """Do not count what was meant to be sent before, from now on: it warms up what comes next."""
+        self._counted_from = moment
 
     def connected(self, seconds: float, outcome: str = OK) -> None:
         """Count a connection: how long it took to be ready, or what it failed of. Counts in the warm-up."""
@@ -153,21 +177,19 @@ class Tally:
 
     def snapshot(self, now: float, in_flight: int = 0) -> Snapshot:
         """What a live view shows. Costs more than counting: for a few times a second."""
-        whole = Histogram()
-        for sums in self._operations.values():
-            whole.merge(sums.latency())
-        p50, p99, p999 = whole.freeze().percentiles((50, 99, 99.9))
+        whole = summed(sums.whole() for sums in self._operations.values())
+        p50, p99, p999 = whole.latency.percentiles((50, 99, 99.9))
         return Snapshot(
             elapsed=now - self.started,
             warming=now < self.begun,
             seen=self.seen,
-            count=sum(sums.count for sums in self._operations.values()),
-            errors=sum(sum(sums.errors.values()) for sums in self._operations.values()),
+            count=whole.count,
+            errors=whole.errors,
             in_flight=in_flight,
             p50=p50,
             p99=p99,
             p999=p999,
-            most=whole.most if whole.count else None,
+            most=whole.latency.most if whole.latency.count else None,
             step=self._steps[-1].name if self._steps else None,
         )
 
@@ -188,9 +210,9 @@ class Tally:
         ended = max(ended, self._last)
         self._close_rows(ended)
         self._close_parts()
-        last_seconds = ended - self._row_began
-        closing = [columns_of([self._closing])] if self._closing is not None else []
-        rows = [*self._rows, *closing, columns_of([sums.row for sums in self._operations.values()])]
+        open_row = summed(sums.row for sums in self._operations.values())
+        last_seconds = ended - self._row_began if ended > self._row_began or open_row.count else None
+        closed = [*self._rows, *([self._closing.columns()] if self._closing is not None else [])]
         return Results(
             about=about,
             seconds=ended - self.begun,
@@ -199,7 +221,7 @@ class Tally:
                 name: sums.freeze(self._number, self.row_seconds, last_seconds)
                 for name, sums in sorted(self._operations.items())
             },
-            series=series_of(rows, self.row_seconds, last_seconds),
+            series=series_of(closed, open_row, self.row_seconds, last_seconds),
             connections=self._connections.freeze(),
             generator=generator,
             steps=tuple(step.freeze(ended) for step in self._steps),
@@ -209,8 +231,7 @@ class Tally:
             examples=dict(self._examples),
         )
 
-    def _sums_of(self, operation: str) -> OperationSums:
-        """Of an operation seen for the first time."""
+    def _add_operation(self, operation: str) -> OperationSums:
         if len(self._operations) >= MOST_OPERATIONS:
             operation = OTHERS
         return self._operations.setdefault(operation, OperationSums(self._number))
@@ -222,17 +243,16 @@ class Tally:
                 return step
         return self._steps[0]
 
-    def _close_row(self, sums: OperationSums) -> Row:
-        """An operation's last row is over; the open one."""
+    def _close_row(self, sums: OperationSums) -> None:
+        """An operation's last row is closed; another one is open now."""
         closed = sums.close_row(self._number)
-        if self._closing is not None and closed is not None:
+        if self._closing is not None:
             self._closing.merge(closed)
-        return sums.row
 
     def _close_parts(self) -> None:
-        """Sum up what is left of the last row that is over."""
+        """Sum up what is left of the last closed row."""
         for sums in self._operations.values():
-            if sums.row.number != self._number:
+            if sums.number != self._number:
                 self._close_row(sums)
 
     def _close_rows(self, now: float) -> None:
@@ -240,8 +260,8 @@ class Tally:
         while now >= self._row_ends and self._number < MOST_ROWS:
             if self._closing is not None:
                 self._close_parts()
-                self._rows.append(columns_of([self._closing]))
-            self._closing = Row(self._number)
+                self._rows.append(self._closing.columns())
+            self._closing = Sums()
             self._number += 1
             self._row_began = self._row_ends
             self._row_ends = self.begun + (self._number + 1) * self.row_seconds

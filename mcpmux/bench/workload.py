@@ -1,7 +1,7 @@
-"""The load's mix: flows of operations, each with its weight, drawn one after another. Pure.
+"""What the load asks: flows of operations drawn by weight, or the requests of a capture. Pure.
 
-A flow is a row of steps that one client takes in turn, with a pause for thought between them; most have a
-single step. The same seed makes the same row of asks.
+A flow is a sequence of steps that one client takes in turn, with a pause between them; most have a single
+step. The same seed makes the same sequence of asks.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import NamedTuple, Protocol
 
 from attrs import field, frozen
 
-from mcpmux.bench.answer import size_of
 from mcpmux.bench.operation import (
     Ask,
     Drawing,
@@ -27,7 +26,6 @@ from mcpmux.bench.operation import (
     parse_operation,
     parse_weighted,
 )
-from mcpmux.bench.results import OK
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import text_of
@@ -115,61 +113,14 @@ class Mix:
 
 
 def bind_mix(flows: Sequence[Flow], inventory: Inventory, exponent: float, random: Random) -> Mix:
-    """The mix at a server that has `inventory`. Raises Unfit when it has not what a flow asks for."""
+    """The mix at a server that has `inventory`. Raises Unfit when it lacks what a flow asks for."""
     bound = [
         BoundFlow(tuple(bind(step, inventory, exponent) for step in flow.steps), flow.pause) for flow in flows
     ]
     return Mix(bound, [flow.weight for flow in flows], random)
 
 
-# The requests of one client, one after another: what is asked now, and what follows. Pure.
-#
-# Why: an answer that is as it should be can be counted, and the next request sent, right where it was
-# received, without waking the client's task in between. That is most of what a request costs the generator.
-#
-# asked -- `advance`: a good answer, and an ask follows --> asked, or `pending` if not to be sent at once
-#       -- `advance`: anything else                          --> None: whoever waits for this answer gets it
-
-Judge = Callable[[Ask, Fields], str]
-
-Follow = Callable[[int, int], Ask | None]
-"""Counts a good answer, of which it is told the bytes sent and received, and gives the next ask.
-
-Or gives None, and has not counted it.
-"""
-
-
-class Chain:
-    """`ask`: what is being asked. `pending`: it was given by `follow` and is not sent yet."""
-
-    __slots__ = ("_follow", "_judge", "ask", "pending")
-
-    def __init__(self, ask: Ask, judge: Judge, follow: Follow | None = None) -> None:
-        self.ask = ask
-        self.pending = False
-        self._judge = judge
-        self._follow = follow
-
-    def __repr__(self) -> str:
-        return f"<Chain {self.ask.operation}{', pending' if self.pending else ''}>"
-
-    def judge(self, result: Fields) -> str:
-        """The outcome of the answer to `ask`."""
-        return self._judge(self.ask, result)
-
-    def advance(self, result: Fields, sent_bytes: int) -> Ask | None:
-        """The answer to `ask` is there: the ask that is to be sent at once."""
-        if self._follow is None or self._judge(self.ask, result) != OK:
-            return None
-        ask = self._follow(sent_bytes, size_of(result))
-        if ask is None:
-            return None
-        self.ask = ask
-        self.pending = ask.kind is not Kind.ONCE
-        return None if self.pending else ask
-
-
-# The requests of a capture as load: one after another in their captured order, again and again. Pure.
+# The requests of a capture as load: one after another in their captured order, again and again.
 #
 # What ties a request to the time of its capture is mapped or left out, and what is left out is counted.
 #
@@ -180,7 +131,7 @@ class Chain:
 # | subscribe | subscribe and unsubscribe; the captured unsubscribe is left out |
 # | `requestState`, `inputResponses`, a task | left out: they belong to one conversation of that time |
 # | ids, progress tokens, `_meta` | those of the new request |
-# | what opens a session, listens, `ping`, levels | left out: sessions of the load are opened by themselves |
+# | what opens a session, listens, `ping`, levels | left out: the load opens its own sessions |
 # | redacted, truncated, taken back, never answered | left out |
 
 MOST_REQUESTS = 1_000_000  # of one capture: four bytes each
@@ -213,11 +164,11 @@ class CapturedLoad:
 
     @property
     def names(self) -> list[str]:
-        """What its operations are called."""
+        """The names of its operations."""
         return sorted({ask.operation for ask in self.asks})
 
     def fingerprint(self) -> str:
-        """The same for the same requests in the same order."""
+        """Equal for the same requests in the same order."""
         digest = hashlib.blake2b(digest_size=8)
         for ask in self.asks:
             digest.update(repr(_key_of(ask.call.method, ask.call.params)).encode())

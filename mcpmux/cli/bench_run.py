@@ -18,13 +18,19 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from mcpmux.bench.assertion import Assertion, Judgement, exit_code, judge_all
-from mcpmux.bench.compare import Comparison, compare_reports, compare_targets, unmatched
-from mcpmux.bench.drive import SleepUntil, open_timer
-from mcpmux.bench.live_view import LiveView
 from mcpmux.bench.plan import Plan
-from mcpmux.bench.pool import by_name, pooled
-from mcpmux.bench.report_html import html_of
-from mcpmux.bench.report_rows import (
+from mcpmux.bench.report.compare import Comparison, compare_reports, compare_targets, unmatched
+from mcpmux.bench.report.html import html_of
+from mcpmux.bench.report.live_view import LiveView
+from mcpmux.bench.report.result_file import (
+    TOOL,
+    BadResults,
+    Report,
+    decode_report,
+    encode_report,
+    machine_facts,
+)
+from mcpmux.bench.report.tables import (
     Table,
     circumstances,
     comparison_table,
@@ -33,16 +39,9 @@ from mcpmux.bench.report_rows import (
     notes_on,
     tables_of,
 )
-from mcpmux.bench.results import (
-    TOOL,
-    BadResults,
-    Report,
-    Results,
-    decode_report,
-    encode_report,
-    machine_facts,
-)
+from mcpmux.bench.results import Results, by_name, pooled
 from mcpmux.bench.run import Run
+from mcpmux.bench.schedule import SleepUntil, open_timer
 from mcpmux.bench.session import OpenChannel
 from mcpmux.cli.console import ERR, OUT, tell
 from mcpmux.cli.process import INTERRUPTED, Mistake

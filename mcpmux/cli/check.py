@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mcpmux.app import open_mux
-from mcpmux.app.gates import check_doors
+from mcpmux.app.listeners import check_listeners
 from mcpmux.cli.console import KINDS, make_table, show_activity, show_json, show_table
 from mcpmux.cli.options import load_config, quiet_option, upstream_option
 from mcpmux.cli.process import run
@@ -111,7 +111,7 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
     else:
         show_table(fill_table(findings))
     auth = attrs.evolve(loaded.auth, allow_anyone=allow_anyone or loaded.auth.allow_anyone)
-    check_doors(attrs.evolve(loaded, auth=auth))
+    check_listeners(attrs.evolve(loaded, auth=auth))
     bad = [finding.name for finding in findings if not finding.is_good]
     if bad:
         raise click.ClickException(f"{len(bad)} of {len(findings)} upstreams not in order: {', '.join(bad)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,30 +11,31 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.app.config_file import ConfigFile, Look, Sightings, look_at
+from mcpmux.app.config_file import LOOK_SECONDS, ChangeDetector, ConfigFile, Look, look_at
 from mcpmux.config import Config, Stdio, Upstream
 from mcpmux.errors import ConfigError
 
 looks = st.none() | st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 2))
 KNOWN: Look = (1, 1, 1)
+LOADED = Config(upstreams=(Upstream(name="a", target=Stdio(command="x")),))
 
 
 @given(st.lists(looks))
 def test_a_file_is_read_only_when_it_is_there_is_another_one_and_two_looks_agree(seen: list[Look | None]):
-    sightings = Sightings(KNOWN)
+    detector = ChangeDetector(KNOWN)
     before: Look | None = KNOWN
     for look in seen:
-        assert sightings.see(look) == (look == before and look is not None and look != KNOWN)
+        assert detector.see(look) == (look == before and look is not None and look != KNOWN)
         before = look
 
 
 @given(st.lists(looks), looks)
 def test_what_stays_is_read_sooner_or_later(seen: list[Look | None], last: Look | None):
-    sightings = Sightings(KNOWN)
+    detector = ChangeDetector(KNOWN)
     for look in seen:
-        sightings.see(look)
-    sightings.see(last)
-    assert sightings.see(last) == (last is not None and last != KNOWN)
+        detector.see(look)
+    detector.see(last)
+    assert detector.see(last) == (last is not None and last != KNOWN)
 
 
 async def test_a_file_that_is_written_in_place_or_replaced_is_another_one_and_one_that_is_gone_is_none(
@@ -62,7 +64,7 @@ async def test_a_change_between_reading_and_watching_is_noticed(tmp_path: Path):
 
     def read() -> Config:
         path.write_text("changed while it was read")
-        return Config(upstreams=(Upstream(name="a", target=Stdio(command="x")),))
+        return LOADED
 
     file = ConfigFile(str(path), read)
     file.load()
@@ -79,3 +81,43 @@ def test_a_pipe_in_the_place_of_the_file_is_not_waited_for(tmp_path: Path):
 
     with pytest.raises(ConfigError, match="this is a pipe"):
         ConfigFile(str(path), read).load()
+
+
+def settings(folder: Path, text: str) -> None:
+    """A folder as Kubernetes mounts it: its files are links through one link, which is swapped."""
+    version = folder / f"..{text}"
+    version.mkdir()
+    (version / "config").write_text(text)
+    following = folder / "..data_tmp"
+    following.symlink_to(version.name)
+    following.replace(folder / "..data")
+
+
+@pytest.mark.parametrize("change", ["written in place", "renamed", "behind a link", "swapped", "there later"])
+async def test_every_way_to_change_a_file_is_noticed(tmp_path: Path, change: str):
+    path = tmp_path / "config"
+    if change == "swapped":
+        settings(tmp_path, "one")
+        path.symlink_to("..data/config")
+    elif change == "behind a link":
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / "real").write_text("one")
+        path.symlink_to("elsewhere/real")
+    elif change != "there later":
+        path.write_text("one")
+    file = ConfigFile(str(path), lambda: LOADED)
+    with suppress(ConfigError):
+        file.load()
+    if change == "swapped":
+        settings(tmp_path, "two, longer")
+    elif change == "renamed":
+        (tmp_path / "other").write_text("two, longer")
+        (tmp_path / "other").replace(path)
+    else:
+        path.write_text("two, longer")
+    with trio.fail_after(60):
+        await file.changed()
+    file.load()
+    with trio.move_on_after(4 * LOOK_SECONDS) as scope:  # it was one change
+        await file.changed()
+    assert scope.cancelled_caught

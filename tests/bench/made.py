@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 from mcpmux.bench.histogram import Histogram
-from mcpmux.bench.results import About, FanOut, Generator, Load, Report, Results, generator_of
+from mcpmux.bench.report.result_file import Report
+from mcpmux.bench.results import About, FanOut, Generator, LoadDescription, Results, generator_of
 from mcpmux.bench.tally import Tally
 
 WHEN = "2026-11-01T12:00:00Z"
@@ -19,7 +20,7 @@ def about(name: str = "docs", when: str = WHEN, load: str = "open, 100/s, 20 s")
         transport="Streamable HTTP",
         revision="2026-07-28",
         when=when,
-        load=Load(text=load, settings={"text": load}),
+        load=LoadDescription(text=load, settings={"text": load}),
     )
 
 

@@ -145,7 +145,7 @@ def test_a_longer_run_has_longer_rows_and_not_more(hours: int) -> None:
             at = number / 1000 * seconds
             tally.record(f"tool {name}", at, at, at + 0.01, "ok", 1, 1)
     assert len(tally._rows) <= MOST_ROWS
-    assert all(len(sums._rows) <= MOST_ROWS for sums in tally._operations.values())
+    assert all(len(sums._closed) <= MOST_ROWS for sums in tally._operations.values())
 
 
 def test_names_of_strangers_fill_no_memory() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcpmux.bench.answer import judge
+from mcpmux.bench.answer import Chain, judge
 from mcpmux.bench.operation import Ask, Kind
-from mcpmux.bench.workload import Chain
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 

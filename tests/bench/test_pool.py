@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mcpmux.bench.pool import by_name, pool, pooled
-from mcpmux.bench.report_rows import tables_of
-from mcpmux.bench.results import Generator
+from mcpmux.bench.report.tables import tables_of
+from mcpmux.bench.results import Generator, by_name, pool, pooled
 from tests.bench.made import made, pushes
 from tests.bench.reported import broken
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mcpmux.bench.results import generator_of
@@ -106,6 +106,9 @@ asked = st.tuples(
 
 @settings(deadline=None)
 @given(st.lists(asked, max_size=60), st.floats(0, 5))
+@example(
+    [(2.0, 1.0, "ok", "b"), (16.0, 4.9, "ok", "a")], 1.9
+)  # the last row lasts no time, but has an answer
 def test_every_request_is_in_one_operation_and_one_row(requests: list, warm_up: float):
     tally = Tally(0.0, warm_up=warm_up, longest=30)
     for at, took, outcome, operation in sorted(requests, key=lambda one: one[0] + one[1]):

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.bench.drive import SHORT_SECONDS, KernelTimer, open_timer
+from mcpmux.bench.schedule import SHORT_SECONDS, KernelTimer, open_timer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no timerfd")
 

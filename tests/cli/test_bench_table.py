@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 
 from mcpmux.bench.assertion import judge_all, parse_assertion
-from mcpmux.bench.compare import compare_reports
+from mcpmux.bench.report.compare import compare_reports
 from mcpmux.bench.results import Results
 from mcpmux.cli.bench_run import render_comparisons, render_judgements, render_results
 from tests.bench.made import about, made, report

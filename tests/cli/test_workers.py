@@ -141,7 +141,7 @@ class Served:
 
     def workers(self) -> list[int]:
         """The process ids of all workers."""
-        return [pid for pid in children_of(self.mux.pid) if b"workers.program" in command_of(pid)]
+        return [pid for pid in children_of(self.mux.pid) if b"workers.worker import" in command_of(pid)]
 
     def count(self, what: str) -> int:
         return len(list(self.folder.glob(f"{what}-*")))
@@ -407,7 +407,7 @@ def test_a_server_that_dies_is_back_for_all_workers(served: Served) -> None:
     assert served.mux.stop() == 0, served.mux.stderr
 
 
-def test_nothing_outlives_a_keeper_that_is_killed(tmp_path: Path) -> None:
+def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     private = tmp_path / "private"
     private.mkdir()
     place = {"TMPDIR": str(private)}

@@ -12,8 +12,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, connect_websocket_url
 
-from mcpmux.app.gates import make_gate
-from mcpmux.app.listeners import Serving, serve_http_listener, serve_stream_listener
+from mcpmux.app.listeners import Serving, make_gate, serve_http_listener, serve_stream_listener
 from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.gate import Gate
 from mcpmux.config import (

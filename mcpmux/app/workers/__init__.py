@@ -1,1 +1,1 @@
-"""One listening address, several processes: the keeper has the address, the workers have the clients."""
+"""Several processes behind one address: the supervisor has the address, the workers have the clients."""

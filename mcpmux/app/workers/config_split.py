@@ -1,17 +1,17 @@
-"""What of one configuration each of several processes gets. Pure.
+"""Splits one configuration into those of several processes. Pure.
 
 Rules
-  * A server that mcpmux starts, and that all clients share, runs once, beside the keeper: its home. To the
-    workers it is a server at a Unix socket that speaks the newest revision. `per_worker` and sessions of
-    clients' own are the workers' own.
-  * What is bounded in all (connections, sessions, exchanges with a running server, memory) is divided and
-    rounded up. What is bounded for one client stays as it is.
-  * Files are written by one process: each worker has an audit log in a folder of its own. Capture files are
-    each one run's anyway, and stand side by side.
+  * A server that mcpmux starts, and that all clients share, is a shared upstream: it runs once, under the
+    supervisor. Workers reach it at a Unix socket as a server of the newest revision. Upstreams that are
+    `per_worker` or have sessions of clients' own run in each worker.
+  * Limits on the whole (connections, sessions, exchanges with a running server, memory) are divided and
+    rounded up. Limits on one client stay as they are.
+  * A file is written by one process: each worker has its audit log in a folder of its own. Capture files
+    belong to one run each anyway and lie side by side.
   * What one worker seals another must open: the key is the same everywhere.
 
-Laws: the workers' shares of a number are that number together, or less than one a worker more; a worker has
-the upstreams of the whole in the same order with the same prefixes.
+Laws: the workers' parts of a number add up to it, or to less than one a worker more; a worker has the
+upstreams of the whole in the same order with the same prefixes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from pathlib import Path
 import attrs
 
 from mcpmux.config import Config, Listeners, Secret, Stdio, Unix, Upstream
-from mcpmux.config.model import Caching, Limits
 from mcpmux.traffic.audit.chain import CHAIN_FOLDER
 
 
-def is_homed(upstream: Upstream) -> bool:
+def is_shared(upstream: Upstream) -> bool:
     """Whether a server runs once for all workers."""
     return (
         upstream.enabled
@@ -37,7 +36,7 @@ def is_homed(upstream: Upstream) -> bool:
 
 
 def part(whole: int, workers: int) -> int:
-    """One worker's share of a bound."""
+    """One worker's part of a limit."""
     return -(-whole // workers)
 
 
@@ -51,18 +50,28 @@ def worker_config(
 ) -> Config:
     """The configuration of worker 1 to `workers`.
 
-    `sockets`: of the homes, by upstream. `key`: for cursors, when none is configured.
+    `sockets`: of shared upstreams, by name. `key`: for cursors, when none is configured.
     """
-    capture, audit = config.capture, config.audit
-    audit_folder = str(Path(audit.directory) / folder_of(worker)) if audit.directory is not None else None
+    limits, caching, capture, audit = config.limits, config.caching, config.capture, config.audit
     return attrs.evolve(
         config,
         upstreams=tuple(_seen_by_worker(each, workers, sockets) for each in config.upstreams),
         merging=attrs.evolve(config.merging, cursor_key=config.merging.cursor_key or key),
-        limits=_divide_limits(config.limits, workers),
-        caching=_divide_caching(config.caching, workers),
+        limits=attrs.evolve(
+            limits,
+            max_sessions=part(limits.max_sessions, workers),
+            max_connections=part(limits.max_connections, workers),
+        ),
+        caching=attrs.evolve(
+            caching,
+            max_bytes=max(1024, part(caching.max_bytes, workers)),
+            max_entries=part(caching.max_entries, workers),
+        ),
         capture=attrs.evolve(capture, queue_bytes=max(65536, part(capture.queue_bytes, workers))),
-        audit=attrs.evolve(audit, directory=audit_folder),
+        audit=attrs.evolve(
+            audit,
+            directory=str(Path(audit.directory) / folder_of(worker)) if audit.directory is not None else None,
+        ),
     )
 
 
@@ -77,26 +86,10 @@ def _seen_by_worker(upstream: Upstream, workers: int, sockets: Mapping[str, str]
     )
 
 
-def _divide_limits(limits: Limits, workers: int) -> Limits:
-    return attrs.evolve(
-        limits,
-        max_sessions=part(limits.max_sessions, workers),
-        max_connections=part(limits.max_connections, workers),
-    )
+def shared_config(config: Config, upstream: Upstream) -> Config:
+    """The configuration of the mux in front of one shared upstream, which passes it on untouched.
 
-
-def _divide_caching(caching: Caching, workers: int) -> Caching:
-    return attrs.evolve(
-        caching,
-        max_bytes=max(1024, part(caching.max_bytes, workers)),
-        max_entries=part(caching.max_entries, workers),
-    )
-
-
-def home_config(config: Config, upstream: Upstream) -> Config:
-    """The configuration of the home of one upstream, which passes it on untouched.
-
-    Who comes is known to the workers, and so is what they have kept: a home asks and keeps nothing.
+    Workers know who their clients are and what may be cached, so this mux asks nobody and caches nothing.
     """
     limits = attrs.evolve(config.limits, max_in_flight=upstream.max_in_flight + upstream.max_waiting)
     return Config(

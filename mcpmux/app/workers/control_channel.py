@@ -1,37 +1,49 @@
-"""What the keeper and one worker say to each other, over a pair of sockets that only these two have.
+"""What the supervisor and one worker tell each other, over a pair of sockets that only these two have.
 
-Each saying is a pickle with its length in front: the two are one program, started by one another, and nobody
-else can write there. Promises: sayings arrive whole, in order, or not at all.
+Each message is a pickle with its length in front: the two are one program, started by one another, and nobody
+else can write there. Promises: messages arrive whole, in order, or not at all.
+
+What a worker remembers of an upstream is out of date as soon as any worker counts a change in the memory that
+all of them share, see `mux/generations`: nobody waits for that. Clients of the other workers are told of a
+changed list, too, though the server may have told one session alone:
+
+    worker --`ListsChanged`--> supervisor --`ListsChanged`--> each other worker, which tells its clients
 """
 
 from __future__ import annotations
 
 import copyreg
 import io
+import mmap
+import os
 import pickle
+import socket
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import trio
 
-from mcpmux.app.workers.changes import ChangedList
-from mcpmux.app.workers.traffic_forwarder import Parcel
+from mcpmux.app.workers.traffic_forwarder import TrafficBatch
 from mcpmux.config import Config
 from mcpmux.errors import TransportClosed
+from mcpmux.mux.generations import ROW_BYTES, Generations
 
 _LENGTH = struct.Struct("!Q")
 RECEIVE_BYTES = 64 * 1024
-SAY_SECONDS = 10.0  # for the other side to take a saying; one that does not listen for so long hangs
+SEND_SECONDS = 10.0  # for the other side to take a message; one that does not read for so long hangs
+
+ChangedList = tuple[str, str]
+"""An upstream's name, and the method of the notification."""
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """The keeper's first: what the worker is after.
+class Start(msgspec.Struct, frozen=True):
+    """The supervisor's first message: what the worker serves.
 
-    `folder` has the homes' sockets; it is the keeper's. `drained`: upstreams that are given nothing to do.
+    `folder` has the sockets of shared upstreams; it is the supervisor's. `drained`: upstreams that get no
+    exchange.
     """
 
     config: Config
@@ -39,83 +51,71 @@ class Begin:
     drained: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Adopt:
+class Configure(msgspec.Struct, frozen=True):
     """The configuration has changed."""
 
     config: Config
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
-    """Something is to be done to one upstream: `drain`, `release`, `restart` or `renew`.
+class Act(msgspec.Struct, frozen=True):
+    """Do something to one upstream. `reconnect`: it can be connected now, whatever failed before."""
 
-    `renew`: it can be connected now, whatever an attempt has said before.
-    """
-
-    action: str
+    action: Literal["drain", "release", "restart", "reconnect"]
     upstream: str
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """A worker has heard that these have changed; the keeper tells the others, who tell their clients."""
+class ListsChanged(msgspec.Struct, frozen=True):
+    """A worker has heard that these have changed; the supervisor tells the others, who tell their clients."""
 
     lists: tuple[ChangedList, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Renew:
+class RenewCertificates(msgspec.Struct, frozen=True):
     """The files of certificates are to be read again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Finish what runs, take nothing new, end."""
+class Stop(msgspec.Struct, frozen=True):
+    """Finish what runs, accept nothing new, end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A question of an administrator; see `worker`."""
+class Ask(msgspec.Struct, frozen=True):
+    """A question of an administrator; see `worker.answers_of`."""
 
     number: int
     about: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The worker's first: it can be given connections."""
+class Ready(msgspec.Struct, frozen=True):
+    """The worker's first message: it can be given connections."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """The worker has been asked to end, and wishes to be told to `Stop`: it gets no connection after that."""
+class Leaving(msgspec.Struct, frozen=True):
+    """The worker has been asked to end and waits for `Stop`: it gets no connection after that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The worker cannot begin. `mistakes`: those in the configuration, if that is why."""
+class Failed(msgspec.Struct, frozen=True):
+    """The worker cannot start. `mistakes`: those in the configuration, if they are the reason."""
 
     reason: str
     mistakes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """To the question with that number."""
 
     number: int
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """What has passed at the worker."""
+class Traffic(msgspec.Struct, frozen=True):
+    """Messages that the worker has seen."""
 
-    parcel: Parcel
+    batch: TrafficBatch
 
 
-Saying = Begin | Adopt | Act | Changed | Renew | Stop | Ask | Ready | Leaving | Failed | Answer | Passed
+ToWorker = Start | Configure | Act | ListsChanged | RenewCertificates | Stop | Ask
+ToSupervisor = Ready | Leaving | Failed | Answer | Traffic | ListsChanged
+Message = ToWorker | ToSupervisor
 
 
 def read_only(mapping: dict[Any, Any]) -> Mapping[Any, Any]:
@@ -130,52 +130,52 @@ class _Pickler(pickle.Pickler):
     }
 
 
-def encode_saying(saying: Saying) -> bytes:
+def encode_message(message: Message) -> bytes:
     """As it travels, its length in front."""
     file = io.BytesIO()
     file.write(bytes(_LENGTH.size))
-    _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(saying)
+    _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(message)
     data = file.getbuffer()
     _LENGTH.pack_into(data, 0, len(data) - _LENGTH.size)
     return bytes(data)
 
 
-class Desk:
-    """One end."""
+class ControlChannel:
+    """One end. `sock` belongs to it."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
-        self._stream = stream
+    def __init__(self, sock: socket.socket) -> None:
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         self._sending = trio.Lock()
         self._received = bytearray()
 
     def __repr__(self) -> str:
-        return f"<Desk {self._stream!r}>"
+        return f"<ControlChannel {self._stream!r}>"
 
-    async def say(self, saying: Saying) -> None:
-        """Raises TransportClosed when the other side has gone, or takes nothing any more.
+    async def send(self, message: Message) -> None:
+        """Raises TransportClosed when the other side has gone, or reads no more.
 
-        What has begun is said to its end, as half of it would be worse than nothing.
+        A message that has begun is sent to its end, as half of it would be worse than nothing.
         """
-        data = encode_saying(saying)
+        data = encode_message(message)
         async with self._sending:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + SAY_SECONDS) as scope:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + SEND_SECONDS) as scope:
                 try:
                     await self._stream.send_all(data)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     raise TransportClosed("the other process has gone") from None
             if scope.cancelled_caught:
                 self.close()
-                raise TransportClosed("the other process does not listen")
+                raise TransportClosed("the other process does not read")
 
-    async def hear(self) -> Saying:
-        """The next saying of the other side. Raises TransportClosed when it has gone."""
+    async def receive(self) -> Message:
+        """The next message of the other side. Raises TransportClosed when it has gone."""
         await self._fill(_LENGTH.size)
         (length,) = _LENGTH.unpack_from(self._received)
         await self._fill(_LENGTH.size + length)
         data = bytes(self._received[_LENGTH.size : _LENGTH.size + length])
         del self._received[: _LENGTH.size + length]
-        saying: Saying = pickle.loads(data)  # of our own other process, see above
-        return saying
+        message: Message = pickle.loads(data)  # of our own other process, see above
+        return message
 
     async def _fill(self, size: int) -> None:
         while len(self._received) < size:
@@ -190,3 +190,39 @@ class Desk:
     def close(self) -> None:
         """The other side hears that we have gone. May be called again."""
         self._stream.socket.close()
+
+
+class PendingChanges:
+    """Lists that have changed, of which one process is still to be told. Bounded by the lists there are."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[ChangedList, None] = {}
+        self._arrival = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<PendingChanges {len(self._waiting)}>"
+
+    def add(self, lists: Iterable[ChangedList]) -> None:
+        """These have changed. Never waits."""
+        self._waiting.update(dict.fromkeys(lists))
+        self._arrival.set()
+
+    async def take(self) -> tuple[ChangedList, ...]:
+        """All that waits, once there is anything."""
+        await self._arrival.wait()
+        taken, self._waiting, self._arrival = tuple(self._waiting), {}, trio.Event()
+        return taken
+
+
+def open_counters(workers: int) -> int:
+    """The file descriptor of the counters of all workers, which are in memory only. Raises OSError."""
+    descriptor = os.memfd_create("mcpmux-generations")
+    os.ftruncate(descriptor, workers * ROW_BYTES)
+    return descriptor
+
+
+def map_counters(descriptor: int, number: int, workers: int) -> Generations:
+    """The generations of the worker with that number, from 1. The descriptor is closed."""
+    counters = mmap.mmap(descriptor, workers * ROW_BYTES)
+    os.close(descriptor)
+    return Generations(memoryview(counters), number - 1, workers)

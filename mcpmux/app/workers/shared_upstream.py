@@ -1,9 +1,9 @@
-"""Where a server lives that all workers share: one mux that passes it on untouched, at a Unix socket.
+"""A server that all workers share: one mux under the supervisor passes it on untouched at a Unix socket.
 
 Promises: workers are connected exactly as long as the server is, so that they know what it can do and hear
 when it is another one; a worker that comes while it is down hears why. Calls of one worker may be those of
 many clients, so nothing is taken for certain because two of them came the same way: a legacy server that asks
-in the middle of several calls is refused, as it would be by stateless clients.
+in the middle of several calls is refused, as stateless clients would refuse it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import trio
 from trio.abc import Stream
 
 from mcpmux.app.mux import Mux, open_mux
-from mcpmux.app.workers.config_split import home_config
+from mcpmux.app.workers.config_split import is_shared, shared_config
 from mcpmux.config import Config, Upstream
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Call, Notify
@@ -35,13 +35,13 @@ from mcpmux.transports.stream import open_unix_listener, serve_streams
 
 log = structlog.get_logger()
 
-LOOK_SECONDS = 0.1  # between two looks whether a server that was lost is back
+CHECK_SECONDS = 0.1  # between two checks whether a server that was lost is back
 CONNECTIONS = 4096  # of workers; each has one for all clients, and one more for its legacy clients
 SOCKET_MODE = 0o600
 
 
-class Home:
-    """One upstream's. `run` has to run; `path` is where workers connect."""
+class SharedUpstream:
+    """One of them. `run` has to run; `path` is where workers connect."""
 
     def __init__(
         self, config: Config, upstream: Upstream, path: Path, on_ready: Callable[[str], None]
@@ -50,12 +50,12 @@ class Home:
         self.name = upstream.name
         self.path = path
         self.scope = trio.CancelScope()
-        self._config = home_config(config, upstream)
+        self._config = shared_config(config, upstream)
         self._on_ready = on_ready
         self._mux: Mux | None = None
 
     def __repr__(self) -> str:
-        return f"<Home {self.name} at {self.path}>"
+        return f"<SharedUpstream {self.name} at {self.path}>"
 
     @property
     def server(self) -> Server | None:
@@ -70,12 +70,12 @@ class Home:
 
     def adopt(self, config: Config, upstream: Upstream) -> None:
         """The configuration has changed."""
-        self._config = home_config(config, upstream)
+        self._config = shared_config(config, upstream)
         if self._mux is not None:
             self._mux.apply(self._config)
 
     def restart(self) -> None:
-        """A new process takes over."""
+        """Replace its process."""
         if self._mux is not None:
             self._mux.restart(self.name)
 
@@ -87,7 +87,7 @@ class Home:
                 open_mux(self._config) as self._mux,
                 trio.open_nursery() as nursery,
             ):
-                nursery.start_soon(self._tell_when_ready, name=f"home {self.name}")
+                nursery.start_soon(self._tell_when_ready, name=f"shared upstream {self.name}")
                 await nursery.start(
                     serve_streams,
                     [listener],
@@ -106,7 +106,7 @@ class Home:
                 told = connection
                 self._on_ready(self.name)
                 await connection.closed.wait()
-            await trio.sleep(LOOK_SECONDS)
+            await trio.sleep(CHECK_SECONDS)
 
     async def _serve(self, stream: Stream, crowded: bool) -> None:
         """One connection of a worker."""
@@ -127,13 +127,13 @@ class Home:
                     nursery.cancel_scope.cancel(reason="the server was lost")
 
                 nursery.start_soon(end_with_server)
-            clients = StreamClients(_Hop(mux, server), bounds, trio.Event(), None)
+            clients = StreamClients(_Service(mux, server), bounds, trio.Event(), None)
             await clients.serve(stream, crowded)
             nursery.cancel_scope.cancel()
 
 
-class _Hop:
-    """A Service for workers: nobody's calls in particular, and an error while the server is down."""
+class _Service:
+    """What workers are served: calls of no client in particular, and errors while the server is down."""
 
     tap: Tap | None = None
 
@@ -141,18 +141,18 @@ class _Hop:
         self._front = mux.front
         self._server = server
 
-    def _check(self) -> None:
+    def _require_server(self) -> None:
         if self._server.connection is None:
             raise RpcError(UPSTREAM_UNAVAILABLE, self._server.trouble)
 
     async def answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
         """See Service."""
-        self._check()
+        self._require_server()
         return await self._front.answer(request_id, call.with_client(None), notify)
 
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[Session, Fields]:
         """See Service."""
-        self._check()
+        self._require_server()
         return await self._front.initialize(request, principal)
 
     def leave(self, client: object) -> None:
@@ -164,61 +164,54 @@ class _Hop:
         self._front.roots_changed()
 
 
-class Homes:
-    """All of them. `run` has to run."""
+class SharedUpstreams:
+    """All of them. They run in `nursery`."""
 
-    def __init__(self, folder: Path, on_ready: Callable[[str], None]) -> None:
-        """`folder`: for the sockets; nobody else may get into it."""
+    def __init__(self, folder: Path, on_ready: Callable[[str], None], nursery: trio.Nursery) -> None:
+        """`folder`: for the sockets; it is private."""
         self._folder = folder
         self._on_ready = on_ready
-        self._homes: dict[str, Home] = {}
+        self._nursery = nursery
+        self._upstreams: dict[str, SharedUpstream] = {}
         self._made = 0
-        self._nursery: trio.Nursery | None = None
 
     def __repr__(self) -> str:
-        return f"<Homes {list(self._homes)}>"
+        return f"<SharedUpstreams {list(self._upstreams)}>"
 
     @property
     def sockets(self) -> dict[str, str]:
         """Where each upstream can be reached, by name."""
-        return {name: str(home.path) for name, home in self._homes.items()}
+        return {name: str(shared.path) for name, shared in self._upstreams.items()}
 
     def states(self, redactor: Redactor) -> dict[str, UpstreamState]:
         """How each server is, by name."""
-        states = {name: home.state(redactor) for name, home in self._homes.items()}
+        states = {name: shared.state(redactor) for name, shared in self._upstreams.items()}
         return {name: state for name, state in states.items() if state is not None}
 
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the homes until cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            task_status.started()
-            await trio.sleep_forever()
+    async def open(self, config: Config) -> None:
+        """Start what the configuration has. Raises TransportError."""
+        for upstream in filter(is_shared, config.upstreams):
+            shared = self._add(config, upstream)
+            await self._nursery.start(shared.run, name=f"shared upstream {shared.name}")
 
-    async def open(self, config: Config, upstreams: list[Upstream]) -> None:
-        """Make a home for each of these. Raises TransportError."""
-        assert self._nursery is not None
-        for upstream in upstreams:
-            await self._nursery.start(self._add(config, upstream).run, name=f"home {upstream.name}")
-
-    def become(self, config: Config, upstreams: list[Upstream]) -> None:
-        """These have a home from now on; those that had one change in place."""
-        assert self._nursery is not None
-        wanted = {upstream.name: upstream for upstream in upstreams}
-        for name in [name for name in self._homes if name not in wanted]:
-            self._homes.pop(name).scope.cancel(reason="it has no home here any more")
+    def adopt(self, config: Config) -> None:
+        """The configuration has changed. Upstreams that it still has change in place."""
+        wanted = {upstream.name: upstream for upstream in config.upstreams if is_shared(upstream)}
+        for name in [name for name in self._upstreams if name not in wanted]:
+            self._upstreams.pop(name).scope.cancel(reason="it is not shared any more")
         for name, upstream in wanted.items():
-            if name in self._homes:
-                self._homes[name].adopt(config, upstream)
+            if name in self._upstreams:
+                self._upstreams[name].adopt(config, upstream)
             else:
-                self._nursery.start_soon(self._add(config, upstream).run, name=f"home {name}")
-
-    def _add(self, config: Config, upstream: Upstream) -> Home:
-        self._made += 1
-        path = self._folder / f"{self._made}.sock"
-        home = self._homes[upstream.name] = Home(config, upstream, path, self._on_ready)
-        return home
+                self._nursery.start_soon(self._add(config, upstream).run, name=f"shared upstream {name}")
 
     def restart(self, name: str) -> None:
-        """A new process takes over, if that server has a home here."""
-        if name in self._homes:
-            self._homes[name].restart()
+        """Replace the process of a server, if it is shared."""
+        if name in self._upstreams:
+            self._upstreams[name].restart()
+
+    def _add(self, config: Config, upstream: Upstream) -> SharedUpstream:
+        self._made += 1
+        path = self._folder / f"{self._made}.sock"
+        shared = self._upstreams[upstream.name] = SharedUpstream(config, upstream, path, self._on_ready)
+        return shared

@@ -1,39 +1,38 @@
-"""`serve` for several workers: the keeper has the addresses, the homes and the configuration.
+"""`serve` with several workers: the supervisor has the addresses, shared upstreams and the configuration.
 
-Nesting is the stop order: homes ⊃ workers ⊃ accepting. The first SIGINT or SIGTERM drains the workers, the
-second cancels. The configuration is read here and nowhere else; each worker is given its share of it.
+Nesting is the stop order: shared upstreams ⊃ workers ⊃ accepting. The first SIGINT or SIGTERM drains the
+workers, the second cancels. The configuration is read here and nowhere else; each worker is given its part.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import secrets
 import shutil
 import socket
 import tempfile
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import structlog
 import trio
 
 from mcpmux.app.config_file import ConfigFile
 from mcpmux.app.control import Control
-from mcpmux.app.gates import check_doors
-from mcpmux.app.listeners import Announce, open_http, open_streams, tls_of
+from mcpmux.app.listeners import Announce, check_listeners, open_address, tls_of
 from mcpmux.app.mux import CURSOR_KEY_BYTES, Follower
-from mcpmux.app.reloading import keep_reloading
-from mcpmux.app.serving import DRAIN_SECONDS, watch_signals
-from mcpmux.app.workers.config_split import is_homed, worker_config
-from mcpmux.app.workers.control_channel import Act, Adopt, Begin, Renew, Saying
-from mcpmux.app.workers.overview import Overview
-from mcpmux.app.workers.shared_upstream import Homes
-from mcpmux.app.workers.traffic_forwarder import Parcel
-from mcpmux.app.workers.worker_pool import Crew
-from mcpmux.config import Config, Secret, Upstream
+from mcpmux.app.serving import DRAIN_SECONDS, keep_reloading, watch_signals
+from mcpmux.app.workers import control_channel as cc
+from mcpmux.app.workers.admin_view import AdminView
+from mcpmux.app.workers.config_split import worker_config
+from mcpmux.app.workers.shared_upstream import SharedUpstreams
+from mcpmux.app.workers.traffic_forwarder import TrafficBatch
+from mcpmux.app.workers.worker_pool import WorkerPool
+from mcpmux.config import Config, Secret
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
 from mcpmux.transports.handing import Note, can_hand
@@ -41,11 +40,17 @@ from mcpmux.transports.tls.context import TlsContexts
 
 log = structlog.get_logger()
 
-FULL_SECONDS = 0.1  # after which is accepted again when there are too many open files
+FULL_SECONDS = 0.1  # until the next accept when there are too many open files
 OVERTIME_SECONDS = 5.0  # for workers to end after they have drained
 CAPACITY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 STDIO = "--workers: the client on standard input and output is served by one process; leave --workers out"
 SYSTEM = "--workers: this system cannot hand connections from one process to another; Linux can"
+
+MessageFor = Callable[[int], cc.ToWorker]
+"""Makes the message for the worker with that number."""
+
+Addresses = list[tuple[str, list[trio.SocketListener]]]
+"""Every listener's URL, and what listens there, in the order in which workers number listeners."""
 
 
 async def serve_workers(
@@ -59,41 +64,40 @@ async def serve_workers(
 ) -> None:
     """As `app.serve`, from `workers` processes. Raises what that raises, and what one of them raises."""
     check_workers(config)
-    await trio.to_thread.run_sync(check_doors, config)
+    await trio.to_thread.run_sync(check_listeners, config)
     await trio.to_thread.run_sync(make_audit_folder, config)
     stopping, reloading = trio.Event(), trio.CancelScope()
     async with trio.open_nursery() as signals:
         signals.start_soon(watch_signals, stopping, signals.cancel_scope, name="signals")
-        async with _open_folder() as folder, trio.open_nursery() as around:
-            whole = Whole(config, workers, folder, followers)
-            await whole.open_certificates()
-            await around.start(whole.homes.run)
-            await whole.homes.open(config, homed_in(config))
-            async with _open_addresses(config) as addresses, trio.open_nursery() as crew:
-                await crew.start(whole.crew.run)
-                control = Control(whole, file)
+        async with _open_folder() as folder, trio.open_nursery() as sharing:
+            supervisor = Supervisor(config, workers, folder, sharing, followers)
+            await supervisor.open_certificates()
+            await supervisor.shared.open(config)
+            async with _open_addresses(config) as addresses, trio.open_nursery() as pool:
+                await pool.start(supervisor.pool.run)
+                control = Control(supervisor, file)
                 async with trio.open_nursery() as serving:
-                    serving.start_soon(whole.tell_forever, name="sayings")
+                    serving.start_soon(supervisor.send_forever, name="messages")
                     if file is not None:
                         watched = file if watch else None
                         await serving.start(keep_reloading, control, watched, stopping, reloading)
                     for number, (_, sockets) in enumerate(addresses):
                         for each in sockets:
-                            serving.start_soon(_accept, each, partial(whole.crew.give, Note(number)))
+                            serving.start_soon(_accept, each, partial(supervisor.pool.give, Note(number)))
                     for url, _ in addresses:
                         announce(url)
-                    if whole.overview is not None:
+                    if supervisor.admin is not None:
                         await serving.start(
-                            whole.overview.serve, control, stopping, announce, whole.certificates
+                            supervisor.admin.serve, control, stopping, announce, supervisor.certificates
                         )
                     await stopping.wait()
                     serving.cancel_scope.cancel(reason="stopping")
                 for _, sockets in addresses:
                     for each in sockets:
                         each.socket.close()
-                crew.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS + OVERTIME_SECONDS
-                await whole.crew.stop()
-            around.cancel_scope.cancel(reason="stopped")
+                pool.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS + OVERTIME_SECONDS
+                await supervisor.pool.stop()
+            sharing.cancel_scope.cancel(reason="stopped")
         signals.cancel_scope.cancel()
 
 
@@ -106,94 +110,91 @@ def check_workers(config: Config) -> None:
 
 
 def make_audit_folder(config: Config) -> None:
-    """The folder of the workers' own: nobody else looks in. Workers tell when it cannot be made."""
+    """The folder around the workers' own; it is private. Workers say when it cannot be made."""
     if config.audit.directory is not None:
         with suppress(OSError):
             Path(config.audit.directory).mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def homed_in(config: Config) -> list[Upstream]:
-    """The upstreams that run once for all workers."""
-    return [upstream for upstream in config.upstreams if is_homed(upstream)]
+class Supervisor:
+    """All workers and shared upstreams, to be controlled like one mux. `send_forever` has to run."""
 
-
-class Whole:
-    """All workers and homes, to be steered like one mux; see `Steered`. `tell_forever` has to run."""
-
-    def __init__(self, config: Config, workers: int, folder: Path, followers: Sequence[Follower]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        workers: int,
+        folder: Path,
+        sharing: trio.Nursery,
+        followers: Sequence[Follower],
+    ) -> None:
+        """`sharing`: for shared upstreams, whose sockets are in `folder`."""
         self.config = config
-        self.crew = Crew(workers, self._begin, self._take)
-        self.homes = Homes(folder, self._renew)
+        self.pool = WorkerPool(workers, self._start_for, self._collect)
+        self.shared = SharedUpstreams(folder, lambda name: self._act("reconnect", name), sharing)
         has_admin = config.admin.port is not None
-        self.overview = Overview(config, self.crew, self.homes) if has_admin else None
+        self.admin = AdminView(config, self.pool, self.shared) if has_admin else None
         self.certificates = TlsContexts()
         self._followers = followers
         self._folder = folder
         self._key = Secret(secrets.token_hex(CURSOR_KEY_BYTES))
         self._drained: set[str] = set()
-        self._unsaid: deque[Callable[[int], Saying] | trio.Event] = deque()
-        self._something = trio.Event()
+        self._send, self._unsent = trio.open_memory_channel[MessageFor | trio.Event](math.inf)
 
     def __repr__(self) -> str:
-        return f"<Whole {self.crew!r} {self.homes!r}>"
+        return f"<Supervisor {self.pool!r} {self.shared!r}>"
 
-    def _share(self, worker: int) -> Config:
-        return worker_config(self.config, worker, self.crew.count, self.homes.sockets, self._key)
+    def _config_of(self, worker: int) -> Config:
+        return worker_config(self.config, worker, self.pool.count, self.shared.sockets, self._key)
 
-    def _take(self, worker: int, parcel: Parcel) -> None:
-        if self.overview is not None:
-            self.overview.gathering.take(worker, parcel)
+    def _collect(self, worker: int, batch: TrafficBatch) -> None:
+        if self.admin is not None:
+            self.admin.collector.take(worker, batch)
 
-    def _begin(self, worker: int) -> Begin:
-        if self.overview is not None:
-            self.overview.gathering.begin(worker)
-        return Begin(self._share(worker), str(self._folder), tuple(sorted(self._drained)))
+    def _start_for(self, worker: int) -> cc.Start:
+        if self.admin is not None:
+            self.admin.collector.begin(worker)
+        return cc.Start(self._config_of(worker), str(self._folder), tuple(sorted(self._drained)))
 
-    def _say(self, saying_for: Callable[[int], Saying] | trio.Event) -> None:
-        self._unsaid.append(saying_for)
-        self._something.set()
+    def _act(self, action: Literal["drain", "release", "restart", "reconnect"], name: str) -> None:
+        self._send.send_nowait(lambda _: cc.Act(action, name))
 
-    async def tell_forever(self) -> None:
-        """Tell the workers what has to be told, in order, and who waits for that."""
-        while True:
-            while self._unsaid:
-                unsaid = self._unsaid.popleft()
-                if isinstance(unsaid, trio.Event):
-                    unsaid.set()
-                else:
-                    await self.crew.tell(unsaid)
-            self._something = trio.Event()
-            await self._something.wait()
+    async def send_forever(self) -> None:
+        """Send the workers their messages, in order, and set the events between them."""
+        async for unsent in self._unsent:
+            if isinstance(unsent, trio.Event):
+                unsent.set()
+            else:
+                await self.pool.tell(unsent)
 
     def apply(self, config: Config) -> Plan:
-        """See Mux."""
+        """See Controlled."""
         plan = plan_change(self.config, config)
         self.config = config
         if plan:
             self._drained -= {*plan.removed, *plan.restarted}
-            self.homes.become(config, homed_in(config))
-            self._say(lambda worker: Adopt(self._share(worker)))
-            if self.overview is not None:
-                self.overview.follow(config)
+            self.shared.adopt(config)
+            self._send.send_nowait(lambda worker: cc.Configure(self._config_of(worker)))
+            if self.admin is not None:
+                self.admin.follow(config)
             for follower in self._followers:
                 follower(config)
         return plan
 
     def restart(self, name: str) -> None:
-        """See Mux."""
+        """See Controlled."""
         self._drained.discard(name)
-        self.homes.restart(name)
-        self._say(lambda _: Act("restart", name))
+        self.shared.restart(name)
+        self._act("restart", name)
 
     def drain(self, name: str) -> None:
-        """See Mux."""
+        """See Controlled."""
         self._drained.add(name)
-        self._say(lambda _: Act("drain", name))
+        self._act("drain", name)
 
     def release(self, name: str) -> None:
-        """See Mux."""
+        """See Controlled."""
         self._drained.discard(name)
-        self._say(lambda _: Act("release", name))
+        self._act("release", name)
 
     async def open_certificates(self) -> None:
         """Read what the workers show, to know when it changes. Raises ConfigError."""
@@ -201,25 +202,24 @@ class Whole:
             await tls_of(listener, self.certificates)
 
     async def renew(self) -> tuple[str, ...]:
-        """See Mux."""
+        """See Controlled."""
         changed = await self.certificates.renew()
-        self._say(lambda _: Renew())  # one of them may have failed where the others did not
+        self._send.send_nowait(
+            lambda _: cc.RenewCertificates()
+        )  # one of them may have failed where the others did not
         return changed
 
     async def settled(self) -> None:
-        """See Steered. A worker that does not answer is told in the log."""
-        said = trio.Event()
-        self._say(said)
-        await said.wait()
-        await self.crew.heard()
-
-    def _renew(self, name: str) -> None:
-        self._say(lambda _: Act("renew", name))
+        """See Controlled. A worker that does not answer is logged."""
+        sent = trio.Event()
+        self._send.send_nowait(sent)
+        await sent.wait()
+        await self.pool.caught_up()
 
 
 @asynccontextmanager
 async def _open_folder() -> AsyncIterator[Path]:
-    """A folder that nobody else can get into; it is removed at the end."""
+    """A private folder, removed at the end."""
     folder = Path(await trio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="mcpmux-")))
     try:
         yield folder
@@ -229,17 +229,12 @@ async def _open_folder() -> AsyncIterator[Path]:
 
 
 @asynccontextmanager
-async def _open_addresses(config: Config) -> AsyncIterator[list[tuple[str, list[trio.SocketListener]]]]:
-    """Every listener's URL, and what listens there, in the workers' order. Raises TransportError."""
+async def _open_addresses(config: Config) -> AsyncIterator[Addresses]:
+    """Bind every listener. Raises TransportError."""
     async with AsyncExitStack() as stack:
-        addresses: list[tuple[str, list[trio.SocketListener]]] = []
-        for listener in config.listeners.http:
-            url, sockets = await open_http(listener)
-            for each in sockets:
-                stack.callback(each.socket.close)
-            addresses.append((url, sockets))
-        for stream_listener in config.listeners.streams:
-            url, sockets = await stack.enter_async_context(open_streams(stream_listener))
+        addresses: Addresses = []
+        for listener in (*config.listeners.http, *config.listeners.streams):
+            url, sockets = await stack.enter_async_context(open_address(listener))
             for each in sockets:
                 stack.callback(each.socket.close)
             addresses.append((url, sockets))
@@ -247,13 +242,13 @@ async def _open_addresses(config: Config) -> AsyncIterator[list[tuple[str, list[
 
 
 async def _accept(listener: trio.SocketListener, give: Callable[[socket.socket], Awaitable[None]]) -> None:
-    """Have workers serve whoever comes, until cancelled."""
+    """Have workers serve all clients that connect here, until cancelled."""
     while True:
         try:
             accepted, _ = await listener.socket.accept()
         except OSError as error:
             if error.errno in CAPACITY:
-                log.error("connections have to wait: too many files are open")
+                log.error("connections wait: too many open files")
                 await trio.sleep(FULL_SECONDS)
             continue
         with socket.socket(fileno=accepted.detach()) as connection:

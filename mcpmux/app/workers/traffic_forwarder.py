@@ -1,8 +1,8 @@
-"""What passes at a worker, brought to the keeper, whose inspector shows the traffic of all workers as one.
+"""Forwards what a worker sees to the supervisor, whose inspector shows the traffic of all workers as one.
 
-Promises: messages arrive in the order in which they passed at their worker, some at a time; what waits is
-bounded in bytes, and what does not fit is left out and counted in the log. Workers' times, exchanges and
-clients are changed to what they are at the keeper; `peer` says the worker, as in `2/c7`.
+Promises: messages arrive in the order in which their worker saw them, in batches; what waits is bounded in
+bytes, and what does not fit is left out and counted in the log. Workers' times, exchanges and clients are
+translated to those of the supervisor; `peer` names the worker, as in `2/c7`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from mcpmux.traffic.observer import Exchange, Observation
 
 log = structlog.get_logger()
 
-PAUSE_SECONDS = 0.1  # between two deliveries; as often as the inspector looks
-WAITING_BYTES = 16 * 2**20  # of what was not brought yet
+BATCH_SECONDS = 0.1  # between two batches; as often as the inspector looks
+WAITING_BYTES = 16 * 2**20  # of what was not forwarded yet
 MESSAGE_BYTES = 400  # what a message takes besides its text
-LONG_BYTES = 4 * 2**20  # a longer message is told without its text
-LEGS = 16_384  # conversations that are known at the keeper; the longest silent is forgotten first
+LONG_BYTES = 4 * 2**20  # a longer message is forwarded without its text
+LEGS = 16_384  # conversations that the supervisor remembers; the longest silent is forgotten first
 
 
 class LegFacts(NamedTuple):
-    """A `Leg` as it is told."""
+    """A `Leg` as it is forwarded."""
 
     side: Side
     peer: str
@@ -41,7 +41,7 @@ class LegFacts(NamedTuple):
     name: str | None
 
 
-class Told(NamedTuple):
+class SeenMessage(NamedTuple):
     """A message; `seen` has all of an `Observation` but its leg, in order. `size`: of its whole text."""
 
     leg: LegFacts
@@ -55,24 +55,24 @@ class CutOff(NamedTuple):
     exchange: int
 
 
-class Parcel(NamedTuple):
-    """One delivery. Times are in seconds since 1970. `missing`: messages that were left out before it."""
+class TrafficBatch(NamedTuple):
+    """Times are in seconds since 1970. `missing`: messages that were left out before it."""
 
-    told: list[Told | CutOff]
+    messages: list[SeenMessage | CutOff]
     missing: int
 
 
-class Courier:
-    """A worker's: a MessageObserver, and an ExchangeObserver that only takes note. `run` has to run."""
+class TrafficForwarder:
+    """In a worker: a MessageObserver, and an ExchangeObserver that keeps nothing back. `run` has to run."""
 
     def __init__(self) -> None:
         self._wall = time.time() - trio.current_time()
-        self._waiting: list[Told | CutOff] = []
+        self._waiting: list[SeenMessage | CutOff] = []
         self._bytes = 0
         self._missing = 0
 
     def __repr__(self) -> str:
-        return f"<Courier {len(self._waiting)} messages wait, {self._missing} are missing>"
+        return f"<TrafficForwarder {len(self._waiting)} messages wait, {self._missing} are missing>"
 
     def take(self, seen: Observation) -> None:
         """See MessageObserver."""
@@ -85,7 +85,7 @@ class Courier:
         leg, rest = seen.leg, (seen.method, seen.id, seen.target, seen.code, seen.failed, seen.ms)
         facts = LegFacts(leg.side, leg.peer, leg.transport, leg.upstream, leg.revision, leg.session, leg.name)
         beginning = (seen.direction, data, self._wall + seen.at, seen.kind, seen.exchange)
-        self._waiting.append(Told(facts, size, (*beginning, *rest, seen.status)))
+        self._waiting.append(SeenMessage(facts, size, (*beginning, *rest, seen.status)))
 
     async def admit(self, exchange: Exchange) -> None:
         """See ExchangeObserver."""
@@ -95,41 +95,43 @@ class Courier:
         if isinstance(outcome, trio.Cancelled):
             self._waiting.append(CutOff(exchange.number))
 
-    async def run(self, deliver: Callable[[Parcel], Awaitable[None]]) -> None:
-        """Bring what has passed, until cancelled."""
+    async def run(self, send: Callable[[TrafficBatch], Awaitable[None]]) -> None:
+        """Forward what was seen, until cancelled."""
         while True:
-            await trio.sleep(PAUSE_SECONDS)
+            await trio.sleep(BATCH_SECONDS)
             if self._waiting:
-                parcel = Parcel(self._waiting, self._missing)
+                batch = TrafficBatch(self._waiting, self._missing)
                 if self._missing:
-                    log.warning("the inspector misses messages, there are too many", number=self._missing)
+                    log.warning(
+                        "messages left out of the inspector, there are too many", number=self._missing
+                    )
                 self._waiting, self._bytes, self._missing = [], 0, 0
-                await deliver(parcel)
+                await send(batch)
 
 
-class Gathering:
-    """The keeper's: puts what workers bring into one ring."""
+class TrafficCollector:
+    """In the supervisor: puts what workers forward into one ring."""
 
     def __init__(self, ring: LiveRing, workers: int) -> None:
         self._ring = ring
         self._workers = workers
         self._wall = time.time() - trio.current_time()
-        self._lives: dict[int, int] = {}  # how often a worker was started
+        self._starts: dict[int, int] = {}  # how often a worker was started
         self._base: dict[int, int] = {}
         self._highest = 0
         self._legs: OrderedDict[tuple[int, int, str, str], Leg] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<Gathering {self._ring!r}, {len(self._legs)} legs>"
+        return f"<TrafficCollector {self._ring!r}, {len(self._legs)} legs>"
 
     def begin(self, worker: int) -> None:
-        """A new process has that number from now on: its exchanges and clients are others."""
-        self._lives[worker] = self._lives.get(worker, 0) + 1
+        """A new process has that number from now on: its exchanges and clients are new ones."""
+        self._starts[worker] = self._starts.get(worker, 0) + 1
         self._base[worker] = self._highest // self._workers + 1
 
-    def take(self, worker: int, parcel: Parcel) -> None:
-        """What a worker has brought."""
-        for each in parcel.told:
+    def take(self, worker: int, batch: TrafficBatch) -> None:
+        """What a worker has forwarded."""
+        for each in batch.messages:
             if isinstance(each, CutOff):
                 self._ring.cut_off(self._exchange(worker, each.exchange))
                 continue
@@ -149,7 +151,7 @@ class Gathering:
         return number
 
     def _leg(self, worker: int, facts: LegFacts) -> Leg:
-        key = (worker, self._lives.get(worker, 0), facts.side, facts.peer)
+        key = (worker, self._starts.get(worker, 0), facts.side, facts.peer)
         leg = self._legs.get(key)
         if leg is None:
             leg = self._legs[key] = Leg(facts.side, f"{worker}/{facts.peer}", facts.transport, facts.upstream)

@@ -1,45 +1,35 @@
-"""One worker: a mux like any other, whose connections come from the keeper and whose orders, too.
+"""The program of one worker: a mux like any other, with connections and orders from the supervisor.
 
-Nesting is the stop order, as in `app.serving`. When the keeper has gone, however that came, everything is
-cancelled at once.
+Nesting is the stop order, as in `app.serving`. When the supervisor has gone, for whatever reason, everything
+is cancelled at once.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import structlog
 import trio
 
-from mcpmux.app.gates import adopt, make_gate
-from mcpmux.app.listeners import Serving, Share, serve_http_listener, serve_stream_listener
-from mcpmux.app.mux import Mux, open_mux
-from mcpmux.app.serving import DRAIN_SECONDS, settle_memory
-from mcpmux.app.watching import Inspector, Watching, open_watching
-from mcpmux.app.workers.changes import Changes
-from mcpmux.app.workers.control_channel import (
-    Act,
-    Adopt,
-    Answer,
-    Ask,
-    Begin,
-    Changed,
-    Desk,
-    Failed,
-    Leaving,
-    Passed,
-    Ready,
-    Renew,
-    Saying,
-    Stop,
+from mcpmux.app.listeners import (
+    HandedConnections,
+    Serving,
+    make_gate,
+    serve_listener,
 )
-from mcpmux.app.workers.traffic_forwarder import Courier, Parcel
+from mcpmux.app.mux import Mux, open_mux
+from mcpmux.app.observers import Inspector, open_observers
+from mcpmux.app.serving import DRAIN_SECONDS, prepare_serving, settle_memory
+from mcpmux.app.workers import control_channel as cc
+from mcpmux.app.workers.traffic_forwarder import TrafficBatch, TrafficForwarder
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.logs import configure_logs
@@ -47,111 +37,143 @@ from mcpmux.mux.generations import Generations
 from mcpmux.mux.worker_mark import mark_of
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.handing import Handed, HandedListener, Handing, Hatch, Note
+from mcpmux.transports.wall import leaves_of
 
 log = structlog.get_logger()
 
 QUESTIONS = 64  # of administrators that are worked on at a time
 
+Resumed = tuple[trio.SocketStream, Note]
+"""A connection that was served by another worker already."""
 
-async def run_worker(number: int, generations: Generations, desk: Desk, hatch: Hatch) -> None:
-    """Serve until the keeper says to stop, or has gone. `generations` are shared by all workers."""
-    structlog.contextvars.bind_contextvars(worker=number)
+Answers = Mapping[str, Callable[[], Awaitable[Any]]]
+"""By what is asked; anything else, such as `heartbeat`, is answered with None."""
+
+
+def main() -> None:
+    """Arguments: own number, number of workers, file descriptors of control channel, hatch and counters."""
+    number, workers, control, hatch, counters = (int(argument) for argument in sys.argv[1:6])
+    for fd in (control, hatch, counters):  # nothing that we start has any business with them
+        os.set_inheritable(fd, False)
+    failed = False
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
     try:
-        begin = await desk.hear()
+        generations = cc.map_counters(counters, number, workers)
+        trio.run(run_worker, number, generations, socket.socket(fileno=control), socket.socket(fileno=hatch))
+    except* Exception as crash:  # the wall around the process
+        log.error("worker failed", worker=number, errors=[repr(error) for error in crash.exceptions])
+        log.debug("worker failed here", exc_info=crash)
+        failed = True
+    if failed:
+        sys.exit(1)
+
+
+async def run_worker(
+    number: int, generations: Generations, control: socket.socket, hatch: socket.socket
+) -> None:
+    """Serve until the supervisor says to stop, or has gone. `generations` are shared by all workers."""
+    structlog.contextvars.bind_contextvars(worker=number)
+    channel = cc.ControlChannel(control)
+    try:
+        start = await channel.receive()
     except TransportClosed:
         return
-    assert isinstance(begin, Begin)
-    set_up_logs(begin.config)
+    assert isinstance(start, cc.Start)
+    set_up_logs(start.config)
+    worker = Worker(number, generations, channel, Hatch(hatch), start)
     try:
-        await _Work(number, generations, desk, hatch, begin).run()
+        await worker.run()
     except* McpmuxError as group:
-        errors = _leaves(group)
+        errors = leaves_of(group)
         mistakes = [text for error in errors if isinstance(error, ConfigError) for text in error.problems]
         with trio.move_on_after(DRAIN_SECONDS):
-            await _say(desk, Failed("; ".join(map(str, errors)), tuple(mistakes)))
+            await worker.tell(cc.Failed("; ".join(map(str, errors)), tuple(mistakes)))
 
 
-class _Work:
-    def __init__(self, number: int, generations: Generations, desk: Desk, hatch: Hatch, begin: Begin) -> None:
-        self._begin = begin
+class Worker:
+    """This process. `run` is all of its work."""
+
+    def __init__(
+        self,
+        number: int,
+        generations: Generations,
+        control: cc.ControlChannel,
+        hatch: Hatch,
+        start: cc.Start,
+    ) -> None:
         self._number = number
         self._generations = generations
-        self._desk = desk
+        self._control = control
         self._hatch = hatch
+        self._start = start
         self._stopping = trio.Event()
-        self._waiting = trio.CancelScope()  # for the next connection
+        self._receiving = trio.CancelScope()  # the next connection
+        self._asking = trio.CapacityLimiter(QUESTIONS)
+
+    def __repr__(self) -> str:
+        return f"<Worker {self._number}{' stopping' if self._stopping.is_set() else ''}>"
 
     async def run(self) -> None:
-        config = self._begin.config
+        """Serve until told to stop; then what runs has DRAIN_SECONDS. Raises McpmuxError, in groups."""
+        config = self._start.config
         gate = await make_gate(config)
         async with trio.open_nursery() as everything:
-            everything.start_soon(self._heed_signals, name="signals")
-            courier = Courier()
+            everything.start_soon(self._handle_signals, name="signals")
+            forwarder = TrafficForwarder()
             if config.admin.port is not None:
-                everything.start_soon(courier.run, self._bring, name="courier")
+                everything.start_soon(forwarder.run, self._send_traffic, name="traffic")
             async with (
-                open_watching(config, courier) as watching,
-                self._open_mux(config, watching) as mux,
+                open_observers(config, forwarder) as observers,
+                open_mux(
+                    config,
+                    tap=observers.tap,
+                    trace=observers.trace,
+                    mark=mark_of(self._number),
+                    generations=self._generations,
+                ) as mux,
                 trio.open_nursery() as clients,
             ):
-                mux.followers += [watching.follow, set_up_logs]
-                if gate is not None:
-                    mux.followers.append(partial(adopt, gate))
-                for name in self._begin.drained:
-                    mux.drain(name)
-                answers = Answers(mux, watching.inspector)
-                everything.start_soon(self._obey, mux, answers, everything, name="desk")
-                everything.start_soon(self._spread, mux, name="changes")
-                serving = Serving(
-                    config.limits,
-                    mux.front,
-                    self._stopping,
-                    _announced,
-                    gate,
-                    mux.certificates,
-                    mux.reception,
+                serving = prepare_serving(
+                    mux, gate, self._stopping, _ignore_url, (observers.follow, set_up_logs)
                 )
+                for name in self._start.drained:
+                    mux.drain(name)
+                answers = answers_of(mux, observers.inspector)
+                everything.start_soon(self._obey, mux, answers, everything, name="control")
+                everything.start_soon(self._tell_list_changes, mux, name="list changes")
                 await self._open_listeners(config, serving, clients)
-                await _say(self._desk, Ready())
+                await self.tell(cc.Ready())
                 settle_memory()
                 await self._stopping.wait()
                 mux.relay.close()
                 clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
             everything.cancel_scope.cancel(reason="stopped")
 
-    def _open_mux(self, config: Config, watching: Watching) -> AbstractAsyncContextManager[Mux]:
-        mark, generations = mark_of(self._number), self._generations
-        return open_mux(config, tap=watching.tap, trace=watching.trace, mark=mark, generations=generations)
+    # Connections
 
     async def _open_listeners(self, config: Config, serving: Serving, clients: trio.Nursery) -> None:
         accepting: list[HandedListener] = []
-        resuming: list[trio.MemorySendChannel[tuple[trio.SocketStream, Note]]] = []
+        resuming: list[trio.MemorySendChannel[Resumed]] = []
         listeners = config.listeners
         for number, listener in enumerate((*listeners.http, *listeners.streams)):
-            resumed, arrivals = trio.open_memory_channel[tuple[trio.SocketStream, Note]](0)
-            door = HandedListener()
-            accepting.append(door)
+            resumed, arrivals = trio.open_memory_channel[Resumed](0)
+            accepting.append(HandedListener())
             resuming.append(resumed)
-            share = Share(
-                door, Handing(number, arrivals, self._hatch.send), self._number, self._generations.processes
-            )
-            if number < len(listeners.http):
-                await clients.start(serve_http_listener, listener, serving, share)
-            else:
-                await clients.start(serve_stream_listener, listener, serving, share)
-        clients.start_soon(self._receive, accepting, resuming, name="hatch")
+            handing = Handing(number, arrivals, self._hatch.send)
+            handed = HandedConnections(accepting[-1], handing, self._number, self._generations.processes)
+            await clients.start(serve_listener, listener, serving, handed)
+        clients.start_soon(self._distribute, accepting, resuming, name="hatch")
 
-    async def _receive(
-        self,
-        accepting: Sequence[HandedListener],
-        resuming: Sequence[trio.MemorySendChannel[tuple[trio.SocketStream, Note]]],
+    async def _distribute(
+        self, accepting: list[HandedListener], resuming: list[trio.MemorySendChannel[Resumed]]
     ) -> None:
-        """Give each connection that comes to its listener; once we stop, back to the keeper.
+        """Give each connection that comes to its listener; once we stop, back to the supervisor.
 
-        Returns when we stop and nothing is left: the keeper gives us nothing after it has said to stop.
+        Returns when we stop and nothing is left: the supervisor gives us nothing after it has said to stop.
         """
         with suppress(TransportClosed):
-            while (handed := await self._next()) is not None:
+            while (handed := await self._next_connection()) is not None:
                 note, sock = handed
                 stream = _stream_of(sock)
                 if stream is None:
@@ -164,77 +186,114 @@ class _Work:
                     with stream.socket:
                         await self._hatch.send(note, stream.socket.fileno())
 
-    async def _next(self) -> Handed | None:
-        """The next connection. Raises TransportClosed."""
+    async def _next_connection(self) -> Handed | None:
+        """Raises TransportClosed."""
         if not self._stopping.is_set():
-            with trio.CancelScope() as self._waiting:
+            with trio.CancelScope() as self._receiving:
                 return await self._hatch.receive()
         return self._hatch.receive_nowait()
 
-    def _stop(self) -> None:
-        self._stopping.set()
-        self._waiting.cancel(reason="stopping")
+    # Messages
 
-    async def _bring(self, parcel: Parcel) -> None:
-        await _say(self._desk, Passed(parcel))
+    async def tell(self, message: cc.ToSupervisor) -> None:
+        """Send the supervisor a message; that it has gone is noticed elsewhere."""
+        try:
+            await self._control.send(message)
+        except TransportClosed:
+            log.debug("the supervisor has gone")
 
-    async def _spread(self, mux: Mux) -> None:
+    async def _send_traffic(self, batch: TrafficBatch) -> None:
+        await self.tell(cc.Traffic(batch))
+
+    async def _tell_list_changes(self, mux: Mux) -> None:
         """What we hear of changed lists the other workers hear from us."""
-        changes = Changes()
+        changes = cc.PendingChanges()
         mux.relay.on_list_change = lambda upstream, method: changes.add([(upstream, method)])
         while True:
-            await _say(self._desk, Changed(await changes.take()))
+            await self.tell(cc.ListsChanged(await changes.take()))
 
-    async def _heed_signals(self) -> None:
-        """SIGTERM to a worker alone drains it, as soon as the keeper knows; that starts another one."""
+    async def _handle_signals(self) -> None:
+        """SIGTERM to a worker alone drains it, as soon as the supervisor knows; that starts another one."""
         with trio.open_signal_receiver(signal.SIGTERM) as received:
             async for _ in received:
-                await _say(self._desk, Leaving())
+                await self.tell(cc.Leaving())
 
     async def _obey(self, mux: Mux, answers: Answers, everything: trio.Nursery) -> None:
-        """Do what the keeper says, until it has gone."""
-        asking = trio.CapacityLimiter(QUESTIONS)
+        """Do what the supervisor says, until it has gone."""
         try:
             while True:
-                saying = await self._desk.hear()
-                if isinstance(saying, Ask):
-                    everything.start_soon(self._answer, answers, saying, asking)
-                elif isinstance(saying, Renew):
-                    await _renew(mux)
+                message = await self._control.receive()
+                if isinstance(message, cc.Ask):
+                    everything.start_soon(self._answer, message, answers)
+                elif isinstance(message, cc.RenewCertificates):
+                    await _renew_certificates(mux)
                 else:
-                    self._do(mux, saying)
+                    self._do(mux, message)
         except TransportClosed:
-            log.warning("stopping at once: the keeper has gone")
+            log.warning("stopping at once: the supervisor has gone")
             with trio.move_on_after(DRAIN_SECONDS):
-                await trio.to_thread.run_sync(partial(shutil.rmtree, self._begin.folder, ignore_errors=True))
-            everything.cancel_scope.cancel(reason="the keeper has gone")
+                await trio.to_thread.run_sync(partial(shutil.rmtree, self._start.folder, ignore_errors=True))
+            everything.cancel_scope.cancel(reason="the supervisor has gone")
 
-    def _do(self, mux: Mux, saying: Saying) -> None:
-        if isinstance(saying, Stop):
-            self._stop()
-        elif isinstance(saying, Adopt):
-            mux.apply(saying.config)
-        elif isinstance(saying, Changed):
-            for upstream, method in saying.lists:
+    def _do(self, mux: Mux, message: cc.Message) -> None:
+        if isinstance(message, cc.Stop):
+            self._stopping.set()
+            self._receiving.cancel(reason="stopping")
+        elif isinstance(message, cc.Configure):
+            mux.apply(message.config)
+        elif isinstance(message, cc.ListsChanged):
+            for upstream, method in message.lists:
                 mux.relay.tell_list_change(method, upstream)
-        elif isinstance(saying, Act) and saying.upstream in mux.upstreams:
-            act(mux, saying.action, saying.upstream)
+        elif isinstance(message, cc.Act) and message.upstream in mux.upstreams:
+            act(mux, message)
 
-    async def _answer(self, answers: Answers, question: Ask, asking: trio.CapacityLimiter) -> None:
-        async with asking:
-            await _say(self._desk, Answer(question.number, await answers.answer(question.about)))
+    async def _answer(self, question: cc.Ask, answers: Answers) -> None:
+        async with self._asking:
+            answer = answers.get(question.about)
+            await self.tell(cc.Answer(question.number, await answer() if answer is not None else None))
 
 
-def act(mux: Mux, action: str, name: str) -> None:
-    """Do what an administrator wants, or `renew`; see `desk.Act`."""
-    if action == "drain":
+def act(mux: Mux, order: cc.Act) -> None:
+    """Do what an administrator wants of an upstream, or `reconnect` it."""
+    name = order.upstream
+    if order.action == "drain":
         mux.drain(name)
-    elif action == "release":
+    elif order.action == "release":
         mux.release(name)
-    elif action == "restart":
+    elif order.action == "restart":
         mux.restart(name)
-    elif action == "renew" and mux.upstreams[name].state in ("down", "crash-loop"):
+    elif mux.upstreams[name].state in ("down", "crash-loop"):
         mux.upstreams.add(name, mux.sessions.make_shared(name))
+
+
+def answers_of(mux: Mux, inspector: Inspector | None) -> Answers:
+    """What a worker answers to administrators; the supervisor puts together what all of them answer.
+
+    `states`: the state of each upstream's shared session, by name. `upstreams`: a list of `UpstreamState`.
+    `metrics`: text for Prometheus.
+    """
+    if inspector is None:
+        return {}
+    view, gauges = inspector.view(mux), inspector.gauges(mux)
+
+    async def show_upstreams() -> Any:
+        return view.show()
+
+    async def render_metrics() -> str:
+        from mcpmux.traffic.telemetry.prometheus import render_in_thread  # not at the top: see there
+
+        return (await render_in_thread(inspector.metrics, gauges)).decode()
+
+    return {"states": view.read_states, "upstreams": show_upstreams, "metrics": render_metrics}
+
+
+async def _renew_certificates(mux: Mux) -> None:
+    """Read certificates again, which the supervisor has just done without trouble."""
+    try:
+        await mux.renew()
+    except ConfigError as error:
+        for problem in error.problems:
+            log.error("certificate not read again, the old one stays", problem=problem)
 
 
 def _stream_of(sock: socket.socket) -> trio.SocketStream | None:
@@ -247,9 +306,7 @@ def _stream_of(sock: socket.socket) -> trio.SocketStream | None:
         return None
 
 
-async def _resume(
-    resuming: trio.MemorySendChannel[tuple[trio.SocketStream, Note]], stream: trio.SocketStream, note: Note
-) -> bool:
+async def _resume(resuming: trio.MemorySendChannel[Resumed], stream: trio.SocketStream, note: Note) -> bool:
     """See HandedListener.put."""
     try:
         await resuming.send((stream, note))
@@ -258,69 +315,10 @@ async def _resume(
     return True
 
 
-async def _say(desk: Desk, saying: Saying) -> None:
-    try:
-        await desk.say(saying)
-    except TransportClosed:
-        log.debug("the keeper has gone")
-
-
-async def _renew(mux: Mux) -> None:
-    """Read certificates again, which the keeper has just done without trouble."""
-    try:
-        await mux.renew()
-    except ConfigError as error:
-        for problem in error.problems:
-            log.error("certificate not read again, the one before stays", problem=problem)
-
-
-def _announced(_url: str) -> None:
-    """The keeper has announced its listeners itself."""
-
-
-def _leaves(group: BaseExceptionGroup[Any]) -> list[Exception]:
-    found: list[Exception] = []
-    for error in group.exceptions:
-        found.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
-    return found
+def _ignore_url(_url: str) -> None:
+    """The supervisor has announced its listeners itself."""
 
 
 def set_up_logs(config: Config) -> None:
     """Log as a configuration says."""
     configure_logs(config.logging.level, config.logging.format, Redactor(config.redaction))
-
-
-# What a worker answers to administrators' questions, which the keeper puts together.
-#
-# | about | answer |
-# | --- | --- |
-# | `states` | the state of each upstream's shared session, by name |
-# | `upstreams` | a list of `UpstreamState` |
-# | `metrics` | text for Prometheus |
-# | `pulse` | None, as it answers at all |
-
-
-class Answers:
-    """Of one worker. `inspector`: what it has counted of the traffic, None without an admin listener."""
-
-    def __init__(self, mux: Mux, inspector: Inspector | None) -> None:
-        self._inspector = inspector
-        self._view = inspector.view(mux) if inspector is not None else None
-        self._gauges = inspector.gauges(mux) if inspector is not None else ()
-
-    def __repr__(self) -> str:
-        return f"<Answers of {self._view!r}>"
-
-    async def answer(self, about: str) -> Any:
-        """The answer; None to what is unknown."""
-        if self._view is None or self._inspector is None:
-            return None
-        if about == "states":
-            return await self._view.read_states()
-        if about == "upstreams":
-            return self._view.show()
-        if about != "metrics":
-            return None
-        from mcpmux.traffic.telemetry.prometheus import render_in_thread  # not at the top: see there
-
-        return (await render_in_thread(self._inspector.metrics, self._gauges)).decode()

@@ -1,4 +1,4 @@
-"""A changed list that one worker has heard of, on its way to the others; real desks, virtual time."""
+"""A changed list that one worker has heard of, on its way to the others; real sockets, virtual time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import trio
 import trio.testing
 from trio.testing import wait_all_tasks_blocked
 
-from mcpmux.app.workers.control_channel import Begin, Changed, Desk, Ready
-from mcpmux.app.workers.worker_pool import Crew, Worker
+from mcpmux.app.workers.control_channel import ControlChannel, ListsChanged, Ready, Start
+from mcpmux.app.workers.worker_pool import WorkerPool
+from mcpmux.app.workers.worker_process import WorkerProcess
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.handing import Hatch, hatch_pair
-from tests.app.workers.test_pulse import desk_of
 
 LISTS = (("docs", "notifications/tools/list_changed"),)
 
 
-def no_beginning(_number: int) -> Begin:
+def no_start(_number: int) -> Start:
     raise AssertionError("no worker is started here")
 
 
@@ -27,9 +27,9 @@ class Party:
     """Three workers, and what each is told."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
-        self.crew = Crew(3, no_beginning, lambda _number, _parcel: None)
+        self.pool = WorkerPool(3, no_start, lambda _number, _parcel: None)
         self._nursery = nursery
-        self.desks: dict[int, Desk] = {}
+        self.controls: dict[int, ControlChannel] = {}
         self.told: dict[int, list[object]] = {1: [], 2: [], 3: []}
         self._hatches: list[socket.socket] = []
 
@@ -38,29 +38,31 @@ class Party:
             ours, theirs = socket.socketpair()
             hatch, other = hatch_pair()
             self._hatches.append(other)
-            worker = Worker(number, desk_of(ours), Hatch(hatch), lambda _n, _p: None, self.crew._spread)
-            self.crew._workers[number] = worker
-            self.desks[number] = desk_of(theirs)
+            worker = WorkerProcess(
+                number, ControlChannel(ours), Hatch(hatch), lambda _n, _p: None, self.pool._tell_others
+            )
+            self.pool._workers[number] = worker
+            self.controls[number] = ControlChannel(theirs)
             self._nursery.start_soon(worker.listen)
-            self._nursery.start_soon(self.crew._tell_changes, worker)
+            self._nursery.start_soon(self.pool._tell_list_changes, worker)
             self._nursery.start_soon(self._play, number)
             await worker.ready.wait()
 
     async def _play(self, number: int) -> None:
-        desk = self.desks[number]
-        await desk.say(Ready())
+        control = self.controls[number]
+        await control.send(Ready())
         while True:
             try:
-                saying = await desk.hear()
+                message = await control.receive()
             except TransportClosed:
                 return
-            self.told[number].append(saying)
+            self.told[number].append(message)
 
     def close(self) -> None:
-        for number, worker in self.crew._workers.items():
-            worker.desk.close()
+        for number, worker in self.pool._workers.items():
+            worker.control.close()
             worker.hatch.close()
-            self.desks[number].close()
+            self.controls[number].close()
         for hatch in self._hatches:
             hatch.close()
 
@@ -79,15 +81,15 @@ async def party() -> AsyncIterator[Party]:
 
 async def test_what_one_has_heard_the_others_are_told(autojump_clock: trio.testing.MockClock):
     async with party() as here:
-        await here.desks[1].say(Changed(LISTS))
+        await here.controls[1].send(ListsChanged(LISTS))
         await wait_all_tasks_blocked()
-        assert here.told == {1: [], 2: [Changed(LISTS)], 3: [Changed(LISTS)]}
+        assert here.told == {1: [], 2: [ListsChanged(LISTS)], 3: [ListsChanged(LISTS)]}
 
 
 async def test_one_that_has_gone_holds_up_nobody(autojump_clock: trio.testing.MockClock):
     async with party() as here:
-        here.desks[3].close()
+        here.controls[3].close()
         await wait_all_tasks_blocked()
-        await here.desks[1].say(Changed(LISTS))
+        await here.controls[1].send(ListsChanged(LISTS))
         await wait_all_tasks_blocked()
-        assert here.told == {1: [], 2: [Changed(LISTS)], 3: []}
+        assert here.told == {1: [], 2: [ListsChanged(LISTS)], 3: []}

@@ -9,19 +9,19 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.app.workers.config_split import folder_of, home_config, is_homed, part, worker_config
-from mcpmux.app.workers.control_channel import Adopt, encode_saying
+from mcpmux.app.workers.config_split import folder_of, is_shared, part, shared_config, worker_config
+from mcpmux.app.workers.control_channel import Configure, encode_message
 from mcpmux.config import Audit, Config, Http, Limits, Secret, Stdio, Unix, Upstream
 
 KEY = Secret("a key that nobody guesses")
 WORKERS = st.integers(1, 64)
-HOMED = Upstream(name="homed", prefix="h", target=Stdio(command="cat", env={"A": Secret("b")}))
+SHARED = Upstream(name="shared", prefix="h", target=Stdio(command="cat", env={"A": Secret("b")}))
 OWN = Upstream(name="own", target=Stdio(command="cat"), per_worker=True)
 PRIVATE = Upstream(name="private", target=Stdio(command="cat"), session="per-client")
 RUNNING = Upstream(name="running", target=Http(url="http://a.example/mcp"))
 OFF = Upstream(name="off", target=Stdio(command="cat"), enabled=False)
-UPSTREAMS = (HOMED, OWN, PRIVATE, RUNNING, OFF)
-SOCKETS = {"homed": "/run/1.sock"}
+UPSTREAMS = (SHARED, OWN, PRIVATE, RUNNING, OFF)
+SOCKETS = {"shared": "/run/1.sock"}
 
 
 def config(**settings: Any) -> Config:
@@ -32,8 +32,8 @@ def share(worker: int = 1, workers: int = 2, **settings: Any) -> Config:
     return worker_config(config(**settings), worker, workers, SOCKETS, KEY)
 
 
-def test_only_a_shared_server_that_mcpmux_starts_has_a_home():
-    assert [each.name for each in UPSTREAMS if is_homed(each)] == ["homed"]
+def test_only_a_shared_server_that_mcpmux_starts_is_a_shared_upstream():
+    assert [each.name for each in UPSTREAMS if is_shared(each)] == ["shared"]
 
 
 @given(st.integers(1, 10**9), WORKERS)
@@ -60,15 +60,15 @@ def test_what_is_bounded_in_all_is_divided(workers: int):
     assert shares[0].limits.max_in_flight == limits.max_in_flight
 
 
-def test_a_homed_server_is_at_its_socket_and_not_asked_for_its_health():
-    homed = share().upstreams[0]
-    assert homed.target == Unix("/run/1.sock")
-    assert (homed.era, homed.health_interval) == ("newest", 0.0)
-    assert homed.max_in_flight == HOMED.max_in_flight
+def test_a_shared_upstream_is_at_its_socket_and_not_asked_for_its_health():
+    shared = share().upstreams[0]
+    assert shared.target == Unix("/run/1.sock")
+    assert (shared.era, shared.health_interval) == ("newest", 0.0)
+    assert shared.max_in_flight == SHARED.max_in_flight
 
 
-def test_a_server_that_is_to_speak_as_its_client_does_so_through_its_home():
-    mirroring = attrs.evolve(HOMED, era="mirror")
+def test_a_server_that_is_to_speak_as_its_client_does_so_as_a_shared_upstream():
+    mirroring = attrs.evolve(SHARED, era="mirror")
     whole = Config(upstreams=(mirroring,))
     assert worker_config(whole, 1, 2, SOCKETS, KEY).upstreams[0].era == "mirror"
 
@@ -93,17 +93,17 @@ def test_the_same_configuration_makes_the_same_share(worker: int):
     assert share(worker, 64) == share(worker, 64)
 
 
-def test_a_home_passes_its_server_on_untouched_and_asks_nobody_who_they_are():
-    home = home_config(config(), HOMED)
-    (upstream,) = home.upstreams
-    assert (upstream.prefix, upstream.target, upstream.caching) == ("", HOMED.target, False)
-    assert not home.access
-    assert not home.auth.asks_tokens
-    assert not home.listeners.http
+def test_a_shared_upstream_passes_its_server_on_untouched_and_asks_nobody_who_they_are():
+    whole = shared_config(config(), SHARED)
+    (upstream,) = whole.upstreams
+    assert (upstream.prefix, upstream.target, upstream.caching) == ("", SHARED.target, False)
+    assert not whole.access
+    assert not whole.auth.asks_tokens
+    assert not whole.listeners.http
 
 
-def test_a_configuration_arrives_as_it_was_said():
+def test_a_configuration_arrives_as_it_was_sent():
     whole = config(audit=Audit(directory="/log", key=Secret("0123456789abcdef")))
-    data = encode_saying(Adopt(whole))
+    data = encode_message(Configure(whole))
     assert pickle.loads(data[8:]).config == whole
     assert pickle.loads(data[8:]).config.upstreams[0].target.env["A"].reveal() == "b"

@@ -8,11 +8,11 @@ from html import escape
 
 import msgspec
 
+from mcpmux.bench.formatting import rate_text, share_text, time_text
 from mcpmux.bench.histogram import Distribution
 from mcpmux.bench.results import Results, Series, Step
-from mcpmux.bench.wording import rate_text, share_text, time_text
 
-# Where a value lies on an axis, and which values get a mark. Pure.
+# Where a value lies on an axis, and which values get a tick.
 
 Ticks = list[tuple[float, str]]
 
@@ -65,7 +65,7 @@ def span(values: Sequence[float]) -> tuple[float, float]:
     return (low, high) if high > low * 1.2 else (low / 1.2, high * 1.2)
 
 
-# Plots as SVG inside of a page: axes, lines, dots and bars. Pure. Colours are classes of the page's style.
+# Plots as SVG inside of a page: axes, lines, dots and bars. Colours are classes of the page's style.
 #
 # Promises: every text is escaped; a line has at most a point or two per pixel, however many values it has.
 
@@ -213,7 +213,7 @@ OF_PUSHES = "How long after a change the fastest 90 %, 99 %, … of the deliveri
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """A plot with what explains it. `legend`: (class, text) of each line."""
+    """A plot with its explanations. `legend`: (class, text) of each line."""
 
     title: str
     caption: str
@@ -227,7 +227,7 @@ def colour(place: int) -> str:
 
 
 def distribution_figure(title: str, caption: str, lines: Sequence[tuple[str, Distribution]]) -> Figure | None:
-    """Durations by percentile on an axis that gives each further nine the same room; None without any."""
+    """Durations by percentile, on an axis with the same room for each further nine; None without any."""
     lines = [(name, latency) for name, latency in lines if latency.count]
     if not lines:
         return None

@@ -1,7 +1,7 @@
-"""Whoever watches the traffic, as the configuration says: capture, audit log, inspector, metrics, traces.
+"""Observers of the traffic, as the configuration says: capture, audit log, inspector, metrics, traces.
 
-Promises: with nobody to watch there is no tap. Metrics and traces hear of an exchange first, so that what the
-audit log refuses is counted, too. What only one of them needs is imported when there is that one.
+Promises: without an observer there is no tap. Metrics and traces hear of an exchange first, so that what the
+audit log refuses is counted, too. What one of them needs is imported when there is that one.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ RUN_BYTES = 4  # of randomness in the name of a run: enough to tell the runs of 
 
 
 @dataclass(frozen=True, slots=True)
-class Watching:
-    """What is watched with. `tap` and `trace` are for `open_mux`."""
+class Observers:
+    """All of them. `tap` and `trace` are for `open_mux`."""
 
     tap: Tap | None = None
     trace: Trace | None = None
@@ -58,13 +58,13 @@ class Watching:
             self.spans.know(servers_of(upstreams))
 
 
-class Elsewhere(MessageObserver, ExchangeObserver, Protocol):
-    """Takes what passes to where it is shown."""
+class Forwarder(MessageObserver, ExchangeObserver, Protocol):
+    """Takes the traffic to the process that shows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspector:
-    """What the admin listener shows. `ring` is None when it is shown elsewhere."""
+    """What the admin listener shows. `ring` is None when another process shows it."""
 
     config: Admin
     ring: LiveRing | None
@@ -127,8 +127,8 @@ def new_run() -> Run:
 
 
 @asynccontextmanager
-async def open_watching(config: Config, elsewhere: Elsewhere | None = None) -> AsyncIterator[Watching]:
-    """Everybody who watches; belongs around `open_mux`. `elsewhere`: takes the inspector's part.
+async def open_observers(config: Config, forwarder: Forwarder | None = None) -> AsyncIterator[Observers]:
+    """All observers; belongs around `open_mux`. `forwarder`: takes the place of the inspector's ring.
 
     Raises CaptureUnusable and AuditUnusable when what must be kept cannot be kept.
     """
@@ -148,17 +148,17 @@ async def open_watching(config: Config, elsewhere: Elsewhere | None = None) -> A
             from mcpmux.traffic.telemetry.metrics import Metrics
 
             ring = None
-            if elsewhere is None:
-                elsewhere = ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
+            if forwarder is None:
+                forwarder = ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
             metrics = Metrics()
             inspector = Inspector(config.admin, ring, metrics, redactor, run, capture, audit)
-            message_observers = [metrics, *message_observers, elsewhere]
-            exchange_observers = [metrics, *exchange_observers, elsewhere]
+            message_observers = [metrics, *message_observers, forwarder]
+            exchange_observers = [metrics, *exchange_observers, forwarder]
         if capture is not None and capture.holds_back:
             exchange_observers.append(capture)
         if audit is not None:
             exchange_observers.append(audit)
-        clock = trio.lowlevel.current_clock().current_time  # two calls less than trio's own, for each message
+        clock = trio.lowlevel.current_clock().current_time  # saves two calls for each message
         tap = None
         if message_observers or exchange_observers or capture is not None:
             from mcpmux.traffic.recorder import Recorder
@@ -166,7 +166,7 @@ async def open_watching(config: Config, elsewhere: Elsewhere | None = None) -> A
             tap = Recorder(message_observers, exchange_observers, clock, capture)
         trace = spans.trace if spans is not None else None
         levels = capture.levels if capture is not None else None
-        yield Watching(tap, trace, inspector, redactor, levels, spans)
+        yield Observers(tap, trace, inspector, redactor, levels, spans)
 
 
 def _open_capture(

@@ -1,6 +1,6 @@
-"""Shows how a run goes on, on a terminal; anywhere else it is quiet.
+"""Shows the progress of a run on a terminal; anywhere else it is quiet.
 
-Driven from outside, a few times a second, with snapshots of a tally: it has no task, no clock and no timer.
+Whoever runs it calls `update` a few times a second: it has no task, no clock and no timer.
 """
 
 from __future__ import annotations
@@ -10,37 +10,21 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-import msgspec
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mcpmux.bench.wording import count_text, percent_name, rate_text, share_text, sparkline, time_text
+from mcpmux.bench.formatting import (
+    count_text,
+    percent_name,
+    rate_text,
+    share_text,
+    sparkline,
+    time_text,
+)
+from mcpmux.bench.tally import Snapshot
 from mcpmux.printable import printable
-
-# How far a run is, for a live view. Pure.
-
-
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """At one moment. `elapsed`: seconds since load began; `warming`: whether the warm-up is still on.
-
-    `seen`: requests that have ended, with the warm-up; `count` and `errors`: those that count.
-    Percentiles are seconds, over all that counts so far; None without any. `step`: the last one's name.
-    """
-
-    elapsed: float
-    warming: bool
-    seen: int
-    count: int
-    errors: int
-    in_flight: int
-    p50: float | None
-    p99: float | None
-    p999: float | None
-    most: float | None
-    step: str | None = None
-
 
 SPARKS = 60  # snapshots that the sparkline shows
 BAR_WIDTH = 30  # columns
@@ -100,7 +84,7 @@ class LiveView:
             self._live.stop()
 
     def update(self, snapshots: Mapping[str, Snapshot], remark: str = "") -> None:
-        """Show how far each target is, by name. Does nothing where nobody looks on, or nothing is there."""
+        """Show how far each target is, by name. Does nothing without a terminal, or without snapshots."""
         if self._live is None or not snapshots:
             return
         self._rows = {name: self._rows.get(name) or _Row() for name in snapshots}

@@ -16,15 +16,16 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
+from statistics import fmean
 from typing import Literal
 
 import msgspec
 
-from mcpmux.bench.pool import by_name
-from mcpmux.bench.results import Operation, Report, Results, Series
-from mcpmux.bench.wording import rate_text, share_text, time_text
+from mcpmux.bench.formatting import rate_text, share_text, time_text
+from mcpmux.bench.report.result_file import Report
+from mcpmux.bench.results import OperationResult, Results, Series, by_name
 
-# Intervals and effect sizes of differences, by resampling. Pure: the random source is handed in.
+# Intervals and effect sizes of differences, by resampling.
 #
 # A sample is a list of blocks, a block a list of (weight, value): what is estimated is the weighted mean of
 # all values. Whole blocks are drawn, because neighbours in time are alike and single seconds would look
@@ -46,33 +47,38 @@ class Interval(msgspec.Struct, frozen=True):
 
 def weighted_mean(blocks: Sequence[Block]) -> float:
     """Of all values; 0 when nothing has weight."""
-    return _mean(*_total([_sum(block) for block in blocks]))
+    return _mean([_sum(block) for block in blocks])
 
 
 def relative_change(old: Sequence[Block], new: Sequence[Block], random: Random) -> Interval | None:
     """By what share the mean of the new sample differs from that of the old one; None when that is 0."""
-    before, after = [_sum(block) for block in old], [_sum(block) for block in new]
-    start = _mean(*_total(before))
-    if start <= 0:
+    if weighted_mean(old) <= 0:
         return None
-    drawn = []
-    for _ in range(ROUNDS):
-        one = _mean(*_total(random.choices(before, k=len(before))))
-        other = _mean(*_total(random.choices(after, k=len(after))))
-        if one > 0:
-            drawn.append(other / one - 1)
-    return _interval(_mean(*_total(after)) / start - 1, drawn, min(len(old), len(new)))
+    return _resampled(old, new, random, lambda before, after: after / before - 1 if before > 0 else None)
 
 
 def difference(old: Sequence[Block], new: Sequence[Block], random: Random) -> Interval:
     """By how much the mean of the new sample differs from that of the old one."""
+    return _resampled(old, new, random, lambda before, after: after - before)
+
+
+def _resampled(
+    old: Sequence[Block],
+    new: Sequence[Block],
+    random: Random,
+    relate: Callable[[float, float], float | None],
+) -> Interval:
+    """The interval of a number that the two means make; `relate` gives None where they make none."""
     before, after = [_sum(block) for block in old], [_sum(block) for block in new]
     drawn = [
-        _mean(*_total(random.choices(after, k=len(after))))
-        - _mean(*_total(random.choices(before, k=len(before))))
+        relate(
+            _mean(random.choices(before, k=len(before))),
+            _mean(random.choices(after, k=len(after))),
+        )
         for _ in range(ROUNDS)
     ]
-    return _interval(_mean(*_total(after)) - _mean(*_total(before)), drawn, min(len(old), len(new)))
+    estimate = relate(_mean(before), _mean(after)) or 0.0
+    return _interval(estimate, [each for each in drawn if each is not None], min(len(old), len(new)))
 
 
 def paired_change(old: Sequence[float], new: Sequence[float], random: Random) -> Interval | None:
@@ -80,8 +86,8 @@ def paired_change(old: Sequence[float], new: Sequence[float], random: Random) ->
     if any(value <= 0 for value in old):
         return None
     changes = [after / before - 1 for before, after in zip(old, new, strict=True)]
-    drawn = [math.fsum(random.choices(changes, k=len(changes))) / len(changes) for _ in range(ROUNDS)]
-    return _interval(math.fsum(changes) / len(changes), drawn, len(changes))
+    drawn = [fmean(random.choices(changes, k=len(changes))) for _ in range(ROUNDS)]
+    return _interval(fmean(changes), drawn, len(changes))
 
 
 def cliffs_delta(old: Sequence[float], new: Sequence[float]) -> float:
@@ -98,12 +104,9 @@ def _sum(block: Block) -> tuple[float, float]:
     return sum(weight for weight, _ in block), sum(weight * value for weight, value in block)
 
 
-def _total(sums: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    return sum(weight for weight, _ in sums), sum(product for _, product in sums)
-
-
-def _mean(weight: float, product: float) -> float:
-    return product / weight if weight else 0.0
+def _mean(sums: Sequence[tuple[float, float]]) -> float:
+    weight = sum(weight for weight, _ in sums)
+    return sum(product for _, product in sums) / weight if weight else 0.0
 
 
 def _interval(estimate: float, drawn: list[float], blocks: int) -> Interval:
@@ -127,8 +130,8 @@ ERROR_MARGIN = 0.0005  # of all requests
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one measure. `old`, `new`: means over what was compared (runs, or seconds
-    within runs), in its own unit (seconds, per second, a share).
+    """Of one measure. `old`, `new`: means over what was compared (runs, or seconds within runs), in its own
+    unit (seconds, per second, a share).
 
     `interval`: of the change, as a share of the old value, or of all requests for `errors`; None when
     too little is known. `effect`: Cliff's delta, -1 to 1: how often the new values are above the old ones.
@@ -141,7 +144,6 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     interval: Interval | None
     effect: float
     verdict: Verdict
-    sentence: str
 
     def text(self, value: float) -> str:
         """A value of this measure, for people."""
@@ -150,7 +152,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def interval_text(self) -> str:
         """How sure the change is, for people."""
-        return interval_text(self.measure, self.interval)
+        if self.interval is None:
+            return "too little to tell"
+        low, high = self.interval.low * 100, self.interval.high * 100
+        if self.measure == "errors":
+            return f"{low:+.2f} to {high:+.2f} points"
+        return f"{low:+.1f} to {high:+.1f} %"
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,11 +174,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """How to read one number off a run, and off the seconds of a run as (weight, value)."""
+    """How to read one number off a run, and (weight, value) off the seconds of a run."""
 
     name: str
     more_is_better: bool
-    of_run: Callable[[Results, Operation], float | None]
+    of_run: Callable[[Results, OperationResult], float | None]
     of_rows: Callable[[Series], Iterable[tuple[float, float] | None]]
     text: Callable[[float], str]
 
@@ -184,7 +191,7 @@ def _column(name: str) -> Callable[[Series], Iterable[tuple[float, float] | None
     return rows
 
 
-def _percentile(percent: float) -> Callable[[Results, Operation], float | None]:
+def _percentile(percent: float) -> Callable[[Results, OperationResult], float | None]:
     return lambda _, part: part.latency.percentile(percent)
 
 
@@ -286,7 +293,7 @@ def _change(
     befores, afters = _values(measure, part, old), _values(measure, part, new)
     if not befores or not afters:
         return None
-    before, after = math.fsum(befores) / len(befores), math.fsum(afters) / len(afters)
+    before, after = fmean(befores), fmean(afters)
     blocks: list[list[Block]] = [[[(1.0, value)] for value in values] for values in (befores, afters)]
     if not by_runs:
         blocks = [_blocks(measure, part, runs) for runs in (old, new)]
@@ -300,7 +307,6 @@ def _change(
             interval = paired_change(befores, afters, random)
         else:
             interval = relative_change(blocks[0], blocks[1], random)
-    verdict = _verdict(measure, interval)
     return Change(
         part=part,
         measure=measure.name,
@@ -308,8 +314,7 @@ def _change(
         new=after,
         interval=interval,
         effect=cliffs_delta(befores, afters),
-        verdict=verdict,
-        sentence=_sentence(measure, part, before, after, interval, verdict),
+        verdict=_verdict(measure, interval),
     )
 
 
@@ -336,28 +341,6 @@ def _verdict(measure: Measure, interval: Interval | None) -> Verdict:
     if interval is None or (-margin <= interval.high and interval.low <= margin):
         return "no difference shown"
     return "better" if (interval.low > 0) == measure.more_is_better else "worse"
-
-
-def _sentence(
-    measure: Measure,
-    part: str | None,
-    old: float,
-    new: float,
-    interval: Interval | None,
-    verdict: Verdict,
-) -> str:
-    what = measure.name if part is None else f"{part}.{measure.name}"
-    sure = interval_text(measure.name, interval)
-    return f"{what}: {verdict}: {measure.text(old)} → {measure.text(new)} ({sure})"
-
-
-def interval_text(measure: str, interval: Interval | None) -> str:
-    """An interval for people."""
-    if interval is None:
-        return "too little to tell"
-    if measure == "errors":
-        return f"{interval.low * 100:+.2f} to {interval.high * 100:+.2f} points"
-    return f"{interval.low * 100:+.1f} to {interval.high * 100:+.1f} %"
 
 
 def _basis(

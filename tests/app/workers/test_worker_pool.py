@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpmux.app.workers import worker_pool as member
+from mcpmux.app.workers import worker_process
 from mcpmux.app.workers.supervisor import serve_workers
 from mcpmux.app.workers.worker_pool import FIRST_ATTEMPTS
 from mcpmux.config import Config, HttpListener, Listeners, Unix, Upstream
@@ -28,7 +28,8 @@ if len(lives.read_text()) <= {deaths}:
 
 async def serve(folder: Path, monkeypatch: pytest.MonkeyPatch, deaths: int) -> list[str]:
     """The URLs that are announced when so many workers die first; what has to be served is nothing."""
-    monkeypatch.setattr(member, "BOOT", KILLED.format(folder=str(folder), deaths=deaths) + member.BOOT)
+    boot = KILLED.format(folder=str(folder), deaths=deaths) + worker_process.BOOT
+    monkeypatch.setattr(worker_process, "BOOT", boot)
     nobody = Upstream(name="nobody", target=Unix(str(folder / "nobody")))
     config = Config(upstreams=(nobody,), listeners=Listeners(http=(HttpListener(port=0),)))
     announced: list[str] = []

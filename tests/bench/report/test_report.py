@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from mcpmux.bench.assertion import judge_all, parse_assertion
-from mcpmux.bench.compare import compare_reports
-from mcpmux.bench.report_html import html_of
-from mcpmux.bench.report_rows import COLUMNS, csv_of, notes_on
+from mcpmux.bench.report.compare import compare_reports
+from mcpmux.bench.report.html import html_of
+from mcpmux.bench.report.tables import COLUMNS, csv_of, notes_on
 from mcpmux.bench.results import Results
 from tests.bench.made import made, pushes, report
 from tests.bench.reported import EMPTY, STEPPED, WHOLE, broken, evil

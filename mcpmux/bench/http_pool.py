@@ -1,8 +1,9 @@
-"""A shorter way for single requests over plain HTTP, so that the generator is not what is measured.
+"""The load generator's own HTTP connections for single requests, so that it is not what is measured.
 
-Promises: what is sent is what the session's own channel would send, on keep-alive connections of its own; a
-request is encoded once for each subject and sent again with another id. Refuses to follow redirects, to go on
-with broken event streams and to tell a legacy server of requests that were cut off (their connection closes).
+Promises: what is sent is what the session's channel would send, on keep-alive connections of the pool; a
+request is encoded once for each subject and sent again with another id. Refuses to follow redirects, to
+resume broken event streams and to tell a legacy server of requests that were cut off (their connection
+closes).
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mcpmux import __version__
-from mcpmux.bench.answer import size_of
-from mcpmux.bench.http_line import HttpLine, Lines
+from mcpmux.bench.answer import Chain, size_of
+from mcpmux.bench.http_connection import Connector, HttpConnection
 from mcpmux.bench.operation import Ask
-from mcpmux.bench.workload import Chain
 from mcpmux.config import Http, Limits, Upstream
 from mcpmux.errors import RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol import method as m
@@ -46,8 +46,8 @@ DEFAULTS = Limits()
 CLIENT_INFO = raw({"name": "mcpmux-bench", "version": __version__})
 
 
-OpenLane = Callable[[Upstream, Connection], "HttpLane | None"]
-"""A lane beside an open connection, or None where there is no shorter way."""
+OpenPool = Callable[[Upstream, Connection], "HttpPool | None"]
+"""A pool beside an open session, or None where its channel has to be used."""
 
 
 class _Error(msgspec.Struct):
@@ -74,77 +74,78 @@ _Encoded = tuple[bytes, bytes, int]
 """A request before and behind its id, and the bytes of its `params`."""
 
 
-class _Flight:
+class _Request:
     """What a chain has sent last: its id, its bytes."""
 
-    __slots__ = ("_chain", "_lane", "_size", "data", "number")
+    __slots__ = ("_chain", "_pool", "_size", "data", "number")
 
-    def __init__(self, lane: HttpLane, chain: Chain) -> None:
-        self._lane = lane
+    def __init__(self, pool: HttpPool, chain: Chain) -> None:
+        self._pool = pool
         self._chain = chain
-        self._take_off(chain.ask)
+        self._encode(chain.ask)
 
     @property
     def idempotent(self) -> bool:
         """Whether it may be sent twice."""
         return self._chain.ask.call.method in m.IDEMPOTENT
 
-    def _take_off(self, ask: Ask) -> bytes:
-        lane = self._lane
-        before, behind, self._size = lane.encode(ask)
-        self.number = number = lane.next_number()
+    def _encode(self, ask: Ask) -> bytes:
+        before, behind, self._size = self._pool.encode(ask)
+        self.number = number = self._pool.next_number()
         self.data = data = b"%b%d%b" % (before, number, behind)
         return data
 
-    def land(self, body: bytes) -> bytes | None:
-        """The next request to be sent at once after an answer; None when that ends the flight."""
+    def follow(self, body: bytes) -> bytes | None:
+        """The request to be sent at once after this response; None when the response goes to who waits."""
         good = _good_in(body, self.number)
         if good is None:
             return None
         ask = self._chain.advance(good.result, self._size)
-        return self._take_off(ask) if ask is not None else None
+        return self._encode(ask) if ask is not None else None
 
 
-class HttpLane:
+class HttpPool:
     """The connections of one session. `close` it."""
 
-    def __init__(self, lines: Lines, channel: HttpChannel, client_info: Raw | None, limits: Limits) -> None:
+    def __init__(
+        self, connector: Connector, channel: HttpChannel, client_info: Raw | None, limits: Limits
+    ) -> None:
         """`client_info`: of a modern client, None in a legacy session."""
-        self._lines = lines
+        self._connector = connector
         self._channel = channel
         self._client_info = client_info
         self._limits = limits
-        self._idle: list[HttpLine] = []
+        self._idle: list[HttpConnection] = []
         self._number = FIRST_ID
         self._encoded: dict[tuple[str, str], _Encoded] = {}
 
     def __repr__(self) -> str:
-        return f"<HttpLane {self._lines.origin.authority} {len(self._idle)} idle>"
+        return f"<HttpPool {self._connector.origin.authority} {len(self._idle)} idle>"
 
     def close(self) -> None:
-        """Close what is idle; the rest closes as its requests end."""
+        """Close idle connections; the others close as their requests end."""
         while self._idle:
             self._idle.pop().close()
 
     async def prepare(self) -> None:
         """Open the first connection. Raises ConnectFailed."""
-        self._idle.append(await self._lines.open())
+        self._idle.append(await self._connector.open())
 
     async def exchange(self, chain: Chain) -> Fields:
         """One request, or several of a chain: the answer to its last ask, unless another is pending.
 
         Raises RpcError, TransportError, RemoteProtocolError.
         """
-        flight = _Flight(self, chain)
-        line, body = await self._send(flight)
-        if not line.closed:
-            self._idle.append(line)
+        request = _Request(self, chain)
+        connection, body = await self._send(request)
+        if not connection.closed:
+            self._idle.append(connection)
         if body is None:
-            return self._read(line.parser, flight.number)
-        good = _good_in(body, flight.number)
+            return self._read(connection.parser, request.number)
+        good = _good_in(body, request.number)
         if good is not None or chain.pending:
             return good.result if good is not None else {}
-        return self._result_in(_answer_in(body), flight.number)
+        return self._result_in(_answer_in(body), request.number)
 
     def next_number(self) -> int:
         """The id of the next request."""
@@ -162,7 +163,7 @@ class HttpLane:
             call = call.with_meta(modern_meta(call, self._client_info))
         body = encode_request(FIRST_ID, call.method, with_meta(call.params, call.meta) or None)
         target, headers = self._channel.head_of(call)
-        own = (("Host", self._lines.origin.authority), ("Accept-Encoding", "identity"))
+        own = (("Host", self._connector.origin.authority), ("Accept-Encoding", "identity"))
         head = encode_request_head("POST", target, (*own, *headers))
         place = body.index(b'"id":%d' % FIRST_ID) + len(b'"id":')
         digits = len(str(FIRST_ID))
@@ -172,21 +173,21 @@ class HttpLane:
             self._encoded[key] = pieces
         return pieces
 
-    async def _send(self, flight: _Flight) -> tuple[HttpLine, bytes | None]:
-        """Send a request on a connection, and the response there, see `HttpLine.exchange`."""
+    async def _send(self, request: _Request) -> tuple[HttpConnection, bytes | None]:
+        """Send a request on a connection, and the response there, see `HttpConnection.exchange`."""
         while True:
-            line = self._take_idle() or await self._lines.open()
+            connection = self._take_idle() or await self._connector.open()
             try:
-                return line, await line.exchange(flight.data, flight.land)
+                return connection, await connection.exchange(request.data, request.follow)
             except TransportClosed:  # it was closed while it was idle
-                if line.begun or not line.used or not flight.idempotent:
+                if connection.begun or not connection.used or not request.idempotent:
                     raise
 
-    def _take_idle(self) -> HttpLine | None:
+    def _take_idle(self) -> HttpConnection | None:
         while self._idle:
-            line = self._idle.pop()
-            if not line.closed:
-                return line
+            connection = self._idle.pop()
+            if not connection.closed:
+                return connection
         return None
 
     def _read(self, parser: ResponseParser, number: int) -> Fields:
@@ -236,32 +237,32 @@ def _answer_in(body: bytes) -> _Answer | None:
         return None
 
 
-def open_lane(lines: Lines, upstream: Upstream, connection: Connection) -> HttpLane | None:
-    """A lane beside an open connection, where that is plain HTTP with nothing in between; else None."""
+def open_pool(connector: Connector, upstream: Upstream, connection: Connection) -> HttpPool | None:
+    """A pool beside an open session, where that is plain HTTP without a proxy; else None."""
     target, channel = upstream.target, connection.channel
     if not isinstance(target, Http) or not isinstance(channel, HttpChannel):
         return None
     client_info = CLIENT_INFO if is_modern(connection.facts.revision) else None
-    return HttpLane(lines, channel, client_info, DEFAULTS)
+    return HttpPool(connector, channel, client_info, DEFAULTS)
 
 
-def no_lane(_upstream: Upstream, _connection: Connection) -> None:
-    """There is no shorter way."""
+def no_pool(_upstream: Upstream, _connection: Connection) -> None:
+    """The channel of the session has to be used."""
 
 
 @asynccontextmanager
-async def open_lanes(upstream: Upstream, at_once: int) -> AsyncIterator[OpenLane]:
-    """What opens lanes as long as this is open; they are all received for together.
+async def open_pools(upstream: Upstream, at_once: int) -> AsyncIterator[OpenPool]:
+    """Gives what opens a pool for each session; all of them share one reception.
 
-    `at_once`: how many of their connections may be in the opening.
+    `at_once`: how many of their connections may be opening.
     """
     target = upstream.target
     if not isinstance(target, Http) or not available:
-        yield no_lane
+        yield no_pool
         return
     origin = HttpOrigin.from_url(target.url)
     if origin.secure or choose_proxy(origin, target.proxy) is not None:
-        yield no_lane
+        yield no_pool
         return
     async with open_reception() as reception:
-        yield partial(open_lane, Lines(origin, reception, DEFAULTS, at_once))
+        yield partial(open_pool, Connector(origin, reception, DEFAULTS, at_once))

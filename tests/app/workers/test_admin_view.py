@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.app.workers.overview import merge_states, merge_upstreams, worst
+from mcpmux.app.workers.admin_view import merge_states, merge_upstreams, worst
 from mcpmux.traffic.admin.upstreams import SessionState, UpstreamState
 
 
@@ -72,8 +72,8 @@ def test_trouble_of_one_worker_says_whose_it_is():
     assert merge_upstreams(both, {})[0].trouble == "refused"
 
 
-def test_a_homed_server_is_as_its_home_says():
-    home = UpstreamState(
+def test_a_shared_upstream_is_as_it_says_itself():
+    shared = UpstreamState(
         name="docs",
         prefix="",
         target="npx …",
@@ -85,16 +85,16 @@ def test_a_homed_server_is_as_its_home_says():
         1: [state(state="down", sessions=[session(listeners=3)], in_flight=1)],
         2: [state(state="down", sessions=[session(listeners=5)], in_flight=1)],
     }
-    (merged,) = merge_upstreams(said, {"docs": home})
+    (merged,) = merge_upstreams(said, {"docs": shared})
     assert (merged.state, merged.restarts, merged.prefix, merged.target) == ("crash-loop", 7, "d", "npx …")
     (shown,) = merged.sessions
     assert (shown.key, shown.subscriptions[0]["listeners"]) == ("docs", 8)
 
 
-def test_a_homed_server_that_workers_drain_is_drained():
-    home = UpstreamState(name="docs", prefix="", target="npx …", state="ready")
+def test_a_shared_upstream_that_workers_drain_is_drained():
+    shared = UpstreamState(name="docs", prefix="", target="npx …", state="ready")
     said = {1: [state(state="drained")], 2: [state(state="draining")]}
-    assert merge_upstreams(said, {"docs": home})[0].state == "draining"
+    assert merge_upstreams(said, {"docs": shared})[0].state == "draining"
 
 
 def test_upstreams_keep_the_workers_order():

@@ -34,7 +34,7 @@ def rate_text(rate: float | None) -> str:
 
 
 def share_text(share: float | None) -> str:
-    """A share as percent. What is not nothing does not look like nothing, nor what is not all like all."""
+    """A share as percent. Only 0 is shown as 0 %, and only 1 as 100 %."""
     if share is None:
         return NOTHING
     if 0 < share < 1e-5:

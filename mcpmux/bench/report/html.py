@@ -1,7 +1,7 @@
-"""Results as one page that needs nothing else: style and plots are inside, nothing is loaded, no script runs.
+"""Results as one HTML page with style and plots inside: nothing is loaded, no script runs.
 
-Everything in it that came from elsewhere is escaped; a policy in the page forbids all requests. Light and
-dark follow the reader's setting. It can be printed.
+All text from elsewhere is escaped; a policy in the page forbids all requests. Light and dark follow the
+reader's setting. It can be printed.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from html import escape
 from importlib.resources import files
 
 from mcpmux.bench.assertion import Judgement
-from mcpmux.bench.compare import Comparison
-from mcpmux.bench.pool import by_name, pool, pooled
-from mcpmux.bench.report_plots import (
+from mcpmux.bench.formatting import count_text, rate_text, share_text, time_text
+from mcpmux.bench.report.compare import Comparison
+from mcpmux.bench.report.plots import (
     OF_LATENCY,
     OF_PUSHES,
     Figure,
@@ -21,7 +21,8 @@ from mcpmux.bench.report_plots import (
     knee_figure,
     time_figures,
 )
-from mcpmux.bench.report_rows import (
+from mcpmux.bench.report.result_file import Report
+from mcpmux.bench.report.tables import (
     Table,
     circumstances,
     comparison_table,
@@ -29,8 +30,7 @@ from mcpmux.bench.report_rows import (
     notes_on,
     tables_of,
 )
-from mcpmux.bench.results import Report, Results
-from mcpmux.bench.wording import count_text, rate_text, share_text, time_text
+from mcpmux.bench.results import Results, by_name, pool, pooled
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -58,7 +58,7 @@ def html_of(
         "<footer>Latency counts from the time at which a request was meant to be sent, so that a stalled "
         "target cannot hide. Timeouts count as at least that long; other errors are not in it.</footer>",
     ]
-    style = files("mcpmux.bench").joinpath("report.css").read_text("utf-8")
+    style = files("mcpmux.bench.report").joinpath("report.css").read_text("utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">'
@@ -92,7 +92,7 @@ def _tiles(one: Results) -> str:
 
 
 def _plots(targets: Mapping[str, Sequence[Results]]) -> Iterable[str]:
-    """Targets together where they can be compared, then one by one, the runs of each as one."""
+    """All targets in one plot if there are several, then each by itself, its runs as one."""
     results = [pool(runs) for runs in targets.values()]
     if len(results) > 1:
         lines = [(one.about.name, one.overall().latency) for one in results]

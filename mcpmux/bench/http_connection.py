@@ -1,13 +1,13 @@
-"""One keep-alive connection of the short way: a request out, its response in.
+"""One keep-alive connection of the load generator: a request out, its response in.
 
-Promises: one send, one receive and one wake-up for an exchange that fits into them. A response whose head,
-byte for byte, was understood before is not parsed again: only its length is compared. All others go through
-the parser of the transports. Whatever goes wrong closes the connection.
+Promises: one send, one receive and one wake-up for an exchange that fits into them. A response whose head was
+parsed before, byte for byte, is not parsed again: only its length is compared. All others go through the
+parser of the transports. Whatever goes wrong closes the connection.
 
 idle -- `exchange` --> busy -- a known response, and `then` has another request --> busy
                             -- response complete, keep-alive --> idle
                             -- anything else                 --> closed
-idle -- the server closes it, or says anything --> closed
+idle -- the server closes it, or sends anything --> closed
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Then = Callable[[bytes], bytes | None]
 """The request that follows a body, or None. It must not raise."""
 
 
-class Heads:
-    """Heads of responses that were understood: 200, JSON, kept alive, with the length of the body."""
+class KnownHeads:
+    """Heads of responses that were parsed before (200, JSON, keep-alive) and the lengths of their bodies."""
 
     def __init__(self) -> None:
         self._lengths: dict[bytes, int] = {}
@@ -42,7 +42,7 @@ class Heads:
         self._last_size = 0
 
     def __repr__(self) -> str:
-        return f"<Heads {len(self._lengths)} known>"
+        return f"<KnownHeads {len(self._lengths)} known>"
 
     def body_in(self, response: bytes) -> bytes | None:
         """The body of a response that is known and complete."""
@@ -72,10 +72,10 @@ class Heads:
         self._lengths[data[:end]] = len(data) - end
 
 
-class Lines:
-    """Opens connections to one place, of which a run may have many: its name is looked up once.
+class Connector:
+    """Opens connections to one origin, of which a run may have many: its name is looked up once.
 
-    `at_once`: how many may be in the opening; a server's queue for new connections is short.
+    `at_once`: how many may be opening; a server's queue for new connections is short.
     """
 
     def __init__(self, origin: HttpOrigin, reception: Reception, limits: Limits, at_once: int) -> None:
@@ -83,13 +83,13 @@ class Lines:
         self._reception = reception
         self._limits = limits
         self._opening = trio.CapacityLimiter(at_once)
-        self._heads = Heads()
+        self._heads = KnownHeads()
         self._found: tuple[socket.AddressFamily, tuple[object, ...]] | None = None
 
     def __repr__(self) -> str:
-        return f"<Lines to {self.origin.authority}>"
+        return f"<Connector to {self.origin.authority}>"
 
-    async def open(self) -> HttpLine:
+    async def open(self) -> HttpConnection:
         """One more. Raises ConnectFailed."""
         try:
             async with self._opening:
@@ -98,7 +98,7 @@ class Lines:
             raise ConnectFailed(f"cannot connect to {self.origin.authority}: {error}") from None
         opened.setblocking(False)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return HttpLine(opened, self._reception, self._heads, self._limits)
+        return HttpConnection(opened, self._reception, self._heads, self._limits)
 
     async def _look_up(self) -> socket.socket:
         """Whichever address of the name answers first."""
@@ -117,10 +117,10 @@ class Lines:
         return socket.socket(fileno=connecting.detach())
 
 
-class HttpLine:
-    """`begun`: the answer to the last request has begun to come. `parser`: has it, unless it was known.
+class HttpConnection:
+    """`begun`: the response to the last request has begun to arrive. `parser` has it, unless it was known.
 
-    `used`: it has brought an answer before the last request.
+    `used`: it has brought a response before.
     """
 
     __slots__ = (
@@ -141,7 +141,9 @@ class HttpLine:
         "used",
     )
 
-    def __init__(self, opened: socket.socket, reception: Reception, heads: Heads, limits: Limits) -> None:
+    def __init__(
+        self, opened: socket.socket, reception: Reception, heads: KnownHeads, limits: Limits
+    ) -> None:
         """`opened`: non-blocking. `heads`: may be shared with others."""
         self.socket = opened
         self.parser = ResponseParser(limits.max_head_bytes)
@@ -159,7 +161,7 @@ class HttpLine:
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "busy" if self._busy else "idle"
-        return f"<HttpLine {state}>"
+        return f"<HttpConnection {state}>"
 
     def close(self) -> None:
         """Give the socket back."""
@@ -169,10 +171,10 @@ class HttpLine:
             self.socket.close()
 
     async def exchange(self, data: bytes, then: Then) -> bytes | None:
-        """Send a request and wait for its response: the body of a known one; others are in `parser`.
+        """Send a request and wait for its response: the body if its head is known; others are in `parser`.
 
-        `then` is told the body of a known one and gives the request to send next on the same connection; when
-        it gives none, that response is the one waited for.
+        `then` is given the body of a known one and returns the request to send next on the same connection;
+        when it returns none, that response is the one waited for.
         Raises TransportError, RemoteProtocolError. Cancelling it closes the connection.
         """
         self._then = then
@@ -212,12 +214,12 @@ class HttpLine:
             raise _broken(error) from None
 
     def _leave(self, _raise: object) -> trio.lowlevel.Abort:
-        """Whoever waits is cancelled; nothing may follow any more."""
+        """The task that waits is cancelled; nothing may follow any more."""
         self._task, self._done = None, True
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _receive(self) -> None:
-        """Receive once. Told by the reception, so it must not raise."""
+        """Receive once. Called by the reception, so it must not raise."""
         try:
             data = self.socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -226,7 +228,7 @@ class HttpLine:
             self._end(_broken(error))
             return
         if not self._busy or self._done:
-            self.close()  # nobody asked: it is the end, or nothing that can be understood
+            self.close()  # nobody asked: the end, or something without meaning
             return
         if not self.begun:
             if data:
@@ -242,10 +244,10 @@ class HttpLine:
             self._end(error)
 
     def _go_on(self, body: bytes) -> None:
-        """A known response is there: send what follows, or wake whoever waits."""
+        """A known response has arrived: send what follows, or end the exchange."""
         try:
             data = self._then(body)
-        except Exception as mistake:  # of ours: whoever waits is to fail of it
+        except Exception as mistake:  # of ours: it is raised where the exchange is waited for
             self._end(mistake)
             return
         if data is None:
@@ -276,7 +278,7 @@ class HttpLine:
             self._end(None)
 
     def _end(self, failure: Exception | None) -> None:
-        """The exchange is over; whoever waits goes on."""
+        """The exchange is over; wake the task that waits for it."""
         if failure is not None and not self._busy:
             self.close()
             return

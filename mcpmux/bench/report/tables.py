@@ -1,6 +1,6 @@
-"""The tables of a report: what is told of results, in which order and words. Pure.
+"""The tables of a report, and its CSV: what is shown of results, in which order and words. Pure.
 
-A terminal and a page show the same tables; how they look is theirs. Texts may hold what strangers wrote.
+A terminal and an HTML page show the same tables, each in its own way. Texts may hold what strangers wrote.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Literal
 
 import msgspec
 
-from mcpmux.bench.compare import Comparison
+from mcpmux.bench.formatting import NOTHING, bytes_text, count_text, rate_text, share_text, time_text
 from mcpmux.bench.histogram import Distribution
-from mcpmux.bench.pool import by_name, pool, pooled
-from mcpmux.bench.results import Connections, FanOut, Operation, Report, Results, Step
-from mcpmux.bench.wording import NOTHING, bytes_text, count_text, rate_text, share_text, time_text
+from mcpmux.bench.report.compare import Comparison
+from mcpmux.bench.report.result_file import Report
+from mcpmux.bench.results import Connections, FanOut, OperationResult, Results, Step, by_name, pool, pooled
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)
 TIMES = ("p50", "p90", "p99", "p99.9", "max")
@@ -64,7 +64,7 @@ def tables_of(results: Sequence[Results]) -> list[Table]:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """What has changed, and what is not shown to have changed."""
+    """What has changed, and what has not been shown to change."""
     tones: dict[str, Tone] = {"better": "good", "worse": "bad", "no difference shown": "dim"}
     rows = []
     for change in comparison.changes:
@@ -114,7 +114,7 @@ def notes_on(results: Sequence[Results]) -> list[str]:
 
 
 def differs(latency: Distribution, service: Distribution) -> bool:
-    """Whether waiting to be sent made a difference that people can see."""
+    """Whether counting from the actual send makes a visible difference."""
     pairs = zip(latency.percentiles(PERCENTS), service.percentiles(PERCENTS), strict=True)
     return any(one is not None and other is not None and one > other * 1.02 for one, other in pairs)
 
@@ -178,14 +178,14 @@ def _latencies(results: Sequence[Results]) -> Table:
     return _table("Latency", (headings[0], *headings[2:]), [(row[0], *row[2:]) for row in rows])
 
 
-def _latency_row(name: str, one: Results, part: Operation, tone: Tone = "") -> tuple[Cell, ...]:
+def _latency_row(name: str, one: Results, part: OperationResult, tone: Tone = "") -> tuple[Cell, ...]:
     rate = rate_text(one.rate(part) if one.seconds else None)
     texts = (name, one.about.name, count_text(part.count), rate)
     return (*(Cell(text, tone) for text in texts), *_time_cells(part.latency, tone))
 
 
 def _runs(title: str, runs: Sequence[Results]) -> Table:
-    """One by one, and how far apart they are: half of what is between least and most, to the mean."""
+    """Each run, and their spread: half the distance from least to most, relative to the mean."""
     wholes = [(run, run.overall()) for run in runs]
     columns = [
         [run.rate(whole) if run.seconds else None for run, whole in wholes],
@@ -270,7 +270,7 @@ def _errors(title: str, one: Results) -> Table:
     return _table(title, ("operation", "error", "count", "share", "such as"), rows, (0, 1, 4))
 
 
-def _error_cell(whole: Operation) -> Cell:
+def _error_cell(whole: OperationResult) -> Cell:
     if not whole.failed:
         return Cell("0")
     return Cell(f"{count_text(whole.failed)} ({share_text(whole.error_share)})", "bad")
@@ -287,7 +287,7 @@ def _table(
     return Table(title=title, headings=headings, left=left, rows=tuple(rows))
 
 
-# Results as CSV: a row per target, run, operation and measure, so that a spreadsheet can pivot it. Pure.
+# Results as CSV: a row per target, run, operation and measure, so that a spreadsheet can pivot it.
 #
 # Columns: name, target, transport, revision, when, part, measure, value, unit. `part` is an operation's
 # name, empty for all of them together. Units: s, /s, bytes, share, or none for counts.
@@ -300,7 +300,7 @@ Line = tuple[str, str, float | int | None, str]
 
 
 def csv_of(report: Report) -> str:
-    """The whole report, with a heading line, lines ending as RFC 4180 wants it."""
+    """The whole report with a heading line, as RFC 4180 has it."""
     file = io.StringIO(newline="")
     writer = csv.writer(file)
     writer.writerow(COLUMNS)
@@ -343,7 +343,7 @@ def _lines(one: Results) -> Iterator[Line]:
         yield from _times("delivery", "delay", one.fan_out.delay)
 
 
-def _operation(name: str, one: Results, part: Operation) -> Iterator[Line]:
+def _operation(name: str, one: Results, part: OperationResult) -> Iterator[Line]:
     yield name, "requests", part.count, ""
     yield name, "rate", one.rate(part), "/s"
     yield name, "errors", part.failed, ""
@@ -364,5 +364,5 @@ def _times(part: str, what: str, times: Distribution) -> Iterator[Line]:
 
 
 def _harmless(text: str) -> str:
-    """What came from outside, so that a spreadsheet does not run it."""
+    """Text from outside, so that a spreadsheet does not take it for a formula."""
     return f"'{text}" if text.startswith(_RISKY) else text

@@ -1,4 +1,4 @@
-"""What passes at the workers, in one ring."""
+"""The traffic of all workers in one ring."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from itertools import count
 
 import trio
 
-from mcpmux.app.workers.traffic_forwarder import WAITING_BYTES, Courier, Gathering, Parcel
+from mcpmux.app.workers.traffic_forwarder import (
+    WAITING_BYTES,
+    TrafficBatch,
+    TrafficCollector,
+    TrafficForwarder,
+)
 from mcpmux.protocol.call import Call
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.admin.ring import LiveRing
@@ -18,19 +23,19 @@ ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 
 
 class Worker:
-    """A courier, and traffic for it."""
+    """A forwarder, and traffic for it."""
 
     def __init__(self) -> None:
-        self.courier = Courier()
+        self.forwarder = TrafficForwarder()
         self._correlator = Correlator()
         self._numbers = count(1)
-        self.parcels: list[Parcel] = []
+        self.batches: list[TrafficBatch] = []
 
     def see(self, leg: Leg, direction: str, data: bytes, exchange: int = 0) -> int:
         """The exchange that it belongs to."""
         now = trio.current_time()
         (seen,) = self._correlator.settle([(leg, direction, data, now, None, exchange, False)])  # type: ignore[arg-type]
-        self.courier.take(seen)
+        self.forwarder.take(seen)
         return seen.exchange
 
     def exchange(self, answered: bool = True) -> int:
@@ -43,29 +48,29 @@ class Worker:
             self.see(client, "out", ANSWER)
         return number
 
-    async def deliver(self, gathering: Gathering, number: int) -> None:
+    async def deliver(self, collector: TrafficCollector, number: int) -> None:
         """Everything that waits."""
         arrived = trio.Event()
 
-        async def take(parcel: Parcel) -> None:
-            gathering.take(number, parcel)
+        async def take(batch: TrafficBatch) -> None:
+            collector.take(number, batch)
             arrived.set()
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.courier.run, take)
+            nursery.start_soon(self.forwarder.run, take)
             await arrived.wait()
             nursery.cancel_scope.cancel()
 
 
 async def test_exchanges_of_workers_are_rows_of_one_list(autojump_clock: trio.testing.MockClock):
     ring = LiveRing(100, 10**6)
-    gathering = Gathering(ring, 2)
+    collector = TrafficCollector(ring, 2)
     for number in (1, 2):
         worker = Worker()
-        gathering.begin(number)
+        collector.begin(number)
         for _ in range(3):
             worker.exchange()
-        await worker.deliver(gathering, number)
+        await worker.deliver(collector, number)
     rows = list(ring.before(ring.last + 1))
     assert [row.number for row in rows] == [6, 5, 4, 3, 2, 1]
     assert {row.status for row in rows} == {"ok"}
@@ -79,20 +84,20 @@ async def test_a_worker_that_was_replaced_does_not_go_on_with_old_exchanges(
     autojump_clock: trio.testing.MockClock,
 ):
     ring = LiveRing(100, 10**6)
-    gathering = Gathering(ring, 2)
+    collector = TrafficCollector(ring, 2)
     for _ in range(3):
         worker = Worker()
-        gathering.begin(2)
+        collector.begin(2)
         worker.exchange()
-        await worker.deliver(gathering, 2)
+        await worker.deliver(collector, 2)
     assert ring.last == 3
     assert [row.count for row in ring.before(4)] == [4, 4, 4]
 
 
 async def test_an_exchange_that_was_cut_off_is_told(autojump_clock: trio.testing.MockClock):
     ring = LiveRing(100, 10**6)
-    gathering, worker = Gathering(ring, 2), Worker()
-    gathering.begin(1)
+    collector, worker = TrafficCollector(ring, 2), Worker()
+    collector.begin(1)
     number = worker.exchange(answered=False)
     exchange = Exchange(number, Leg("client", "c1", "http"), Call("tools/call", {}, {}), 0.0, [], {})
     with trio.CancelScope() as scope:
@@ -101,9 +106,9 @@ async def test_an_exchange_that_was_cut_off_is_told(autojump_clock: trio.testing
             await trio.lowlevel.checkpoint()
         except trio.Cancelled as cancelled:
             with trio.CancelScope(shield=True):
-                await worker.courier.ended(exchange, cancelled, 0.0)
+                await worker.forwarder.ended(exchange, cancelled, 0.0)
             raise
-    await worker.deliver(gathering, 1)
+    await worker.deliver(collector, 1)
     assert [row.status for row in ring.before(2)] == ["cancelled"]
 
 
@@ -111,27 +116,27 @@ async def test_what_waits_is_bounded_and_what_is_missing_is_counted(
     autojump_clock: trio.testing.MockClock,
 ):
     ring = LiveRing(1000, 10**8)
-    gathering, worker = Gathering(ring, 1), Worker()
-    gathering.begin(1)
+    collector, worker = TrafficCollector(ring, 1), Worker()
+    collector.begin(1)
     large = REQUEST[:-2] + b',"arguments":{"a":"' + b"x" * 2**20 + b'"}}}'
     leg = Leg("client", "c1", "http")
     for _ in range(40):
         worker.see(leg, "in", large)
-    assert worker.courier._bytes < WAITING_BYTES + 2 * len(large)
-    await worker.deliver(gathering, 1)
+    assert worker.forwarder._bytes < WAITING_BYTES + 2 * len(large)
+    await worker.deliver(collector, 1)
     assert 10 < ring.last < 40
     worker.see(leg, "in", REQUEST)
-    await worker.deliver(gathering, 1)
+    await worker.deliver(collector, 1)
     assert ring.seq == ring.last
 
 
 async def test_a_message_that_is_too_long_to_carry_keeps_its_size(autojump_clock: trio.testing.MockClock):
     ring = LiveRing(1000, 10**9)
-    gathering, worker = Gathering(ring, 1), Worker()
-    gathering.begin(1)
+    collector, worker = TrafficCollector(ring, 1), Worker()
+    collector.begin(1)
     long = REQUEST[:-2] + b',"arguments":{"a":"' + b"x" * 5 * 2**20 + b'"}}}'
     worker.see(Leg("client", "c1", "http"), "in", long)
-    await worker.deliver(gathering, 1)
+    await worker.deliver(collector, 1)
     (row,) = ring.before(2)
     assert row.size == len(long)
     assert row.messages[0].too_large

@@ -1,4 +1,4 @@
-"""The short way for single requests, against a server of which every byte is scripted. Real sockets."""
+"""The generator's own HTTP connections, against a server of which every byte is scripted. Real sockets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import trio
 
-from mcpmux.bench.answer import judge
-from mcpmux.bench.http_lane import CLIENT_INFO, HttpLane
-from mcpmux.bench.http_line import Lines
+from mcpmux.bench.answer import Chain, judge
+from mcpmux.bench.http_connection import Connector
+from mcpmux.bench.http_pool import CLIENT_INFO, HttpPool
 from mcpmux.bench.operation import Ask, Kind
-from mcpmux.bench.workload import Chain
 from mcpmux.config import Http, Limits, Upstream
 from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol.call import Call
@@ -67,7 +66,7 @@ class Server:
 
 
 @asynccontextmanager
-async def lane_to(answer: Answer, modern: bool = True, limits: Limits | None = None) -> AsyncIterator[Any]:
+async def pool_to(answer: Answer, modern: bool = True, limits: Limits | None = None) -> AsyncIterator[Any]:
     server = Server(answer)
     async with trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -79,10 +78,10 @@ async def lane_to(answer: Answer, modern: bool = True, limits: Limits | None = N
             async with opener.open(upstream, lambda _: None) as channel:
                 info = CLIENT_INFO if modern else None
                 async with open_reception() as reception:
-                    lines = Lines(HttpOrigin.from_url(url), reception, limits or Limits(), at_once=2)
-                    lane = HttpLane(lines, channel, info, limits or Limits())  # type: ignore[arg-type]  # it is HTTP
-                    yield lane, server
-                    lane.close()
+                    connector = Connector(HttpOrigin.from_url(url), reception, limits or Limits(), at_once=2)
+                    pool = HttpPool(connector, channel, info, limits or Limits())  # type: ignore[arg-type]  # it is HTTP
+                    yield pool, server
+                    pool.close()
         nursery.cancel_scope.cancel()
 
 
@@ -108,9 +107,9 @@ CALL = Ask("tool t", Kind.ONCE, Call("tools/call", {"name": raw("t"), "arguments
 
 
 async def test_requests_are_those_of_a_client_of_the_newest_revision() -> None:
-    async with lane_to(lambda message: http(result(message))) as (lane, server):
+    async with pool_to(lambda message: http(result(message))) as (pool, server):
         for ask in (read("memo:1"), read("memo:2"), read("memo:1"), CALL):
-            assert set(await lane.exchange(alone(ask))) == {"contents"}
+            assert set(await pool.exchange(alone(ask))) == {"contents"}
     assert [body["method"] for body in server.bodies] == ["resources/read"] * 3 + ["tools/call"]
     assert [body["params"].get("uri") for body in server.bodies] == ["memo:1", "memo:2", "memo:1", None]
     assert len({body["id"] for body in server.bodies}) == 4
@@ -123,17 +122,17 @@ async def test_requests_are_those_of_a_client_of_the_newest_revision() -> None:
 
 
 async def test_a_legacy_session_has_no_modern_members() -> None:
-    async with lane_to(lambda message: http(result(message)), modern=False) as (lane, server):
-        await lane.exchange(alone(read()))
+    async with pool_to(lambda message: http(result(message)), modern=False) as (pool, server):
+        await pool.exchange(alone(read()))
     assert "_meta" not in server.bodies[0]["params"]
 
 
 async def test_requests_at_the_same_time_take_a_connection_each_and_keep_it() -> None:
-    async with lane_to(lambda message: http(result(message))) as (lane, server):
+    async with pool_to(lambda message: http(result(message))) as (pool, server):
         for _ in range(3):
             async with trio.open_nursery() as nursery:
                 for number in range(5):
-                    nursery.start_soon(lane.exchange, alone(read(f"memo:{number}")))
+                    nursery.start_soon(pool.exchange, alone(read(f"memo:{number}")))
     assert len(server.bodies) == 15
     assert server.connections == 5
 
@@ -144,8 +143,8 @@ async def test_an_answer_may_come_as_a_stream_with_other_messages_before_it() ->
         body = b": hello\n\ndata: " + progress + b"\n\nevent: message\ndata: " + result(message) + b"\n\n"
         return http(body, kind="text/event-stream")
 
-    async with lane_to(answer) as (lane, _):
-        assert set(await lane.exchange(alone(read()))) == {"contents"}
+    async with pool_to(answer) as (pool, _):
+        assert set(await pool.exchange(alone(read()))) == {"contents"}
 
 
 def rpc_error(message: dict[str, Any]) -> bytes:
@@ -179,42 +178,42 @@ async def test_bad_answers_are_told_and_the_lane_goes_on(
     answer: Answer, kind: type[Exception], words: str
 ) -> None:
     limits = Limits(max_message_bytes=100_000)
-    async with lane_to(answer, limits=limits) as (lane, server):
+    async with pool_to(answer, limits=limits) as (pool, server):
         with pytest.raises(kind, match=words or None):
-            await lane.exchange(alone(read()))
+            await pool.exchange(alone(read()))
         server.answer = lambda message: http(result(message))
-        assert set(await lane.exchange(alone(read()))) == {"contents"}
+        assert set(await pool.exchange(alone(read()))) == {"contents"}
 
 
 @pytest.mark.parametrize("modern", [True, False])
 async def test_a_forgotten_session_is_told_apart(modern: bool) -> None:
-    async with lane_to(lambda _: http(b"", "404 Not Found"), modern=modern) as (lane, _):
+    async with pool_to(lambda _: http(b"", "404 Not Found"), modern=modern) as (pool, _):
         with pytest.raises(HttpStatusError if modern else SessionExpired):
-            await lane.exchange(alone(read()))
+            await pool.exchange(alone(read()))
 
 
 async def test_a_connection_that_was_closed_while_idle_is_replaced() -> None:
-    async with lane_to(lambda message: http(result(message))) as (lane, server):
-        await lane.exchange(alone(read()))
+    async with pool_to(lambda message: http(result(message))) as (pool, server):
+        await pool.exchange(alone(read()))
         server.idle.pop().socket.shutdown(socket.SHUT_WR)
-        await lane.exchange(alone(read()))
+        await pool.exchange(alone(read()))
     assert server.connections == 2
 
 
 async def test_a_call_is_not_sent_twice_when_its_connection_breaks() -> None:
     """A tool may have been run already: only what changes nothing is asked again."""
-    async with lane_to(lambda message: http(result(message))) as (lane, server):
-        await lane.exchange(alone(read()))
+    async with pool_to(lambda message: http(result(message))) as (pool, server):
+        await pool.exchange(alone(read()))
         server.answer = lambda _: None
         with pytest.raises(TransportClosed):
-            await lane.exchange(alone(CALL))
+            await pool.exchange(alone(CALL))
     assert [body["method"] for body in server.bodies] == ["resources/read", "tools/call"]
 
 
 async def test_connection_close_is_heeded() -> None:
-    async with lane_to(lambda message: http(result(message), more="Connection: close\r\n")) as (lane, server):
-        await lane.exchange(alone(read()))
-        await lane.exchange(alone(read()))
+    async with pool_to(lambda message: http(result(message), more="Connection: close\r\n")) as (pool, server):
+        await pool.exchange(alone(read()))
+        await pool.exchange(alone(read()))
     assert server.connections == 2
 
 
@@ -225,24 +224,24 @@ async def test_a_request_that_is_cut_off_gives_its_connection_up() -> None:
         silent.set()
         return b""
 
-    async with lane_to(say_nothing) as (lane, server):
+    async with pool_to(say_nothing) as (pool, server):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lane.exchange, alone(read()))
+            nursery.start_soon(pool.exchange, alone(read()))
             await silent.wait()
             nursery.cancel_scope.cancel()
         server.answer = lambda message: http(result(message))
-        await lane.exchange(alone(read()))
+        await pool.exchange(alone(read()))
     assert server.connections == 2
 
 
 async def test_nobody_there_is_told() -> None:
-    async with lane_to(lambda _: None) as (lane, _):
+    async with pool_to(lambda _: None) as (pool, _):
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = listeners[0].socket.getsockname()[1]
         await listeners[0].aclose()
-        lane._lines.origin = HttpOrigin.from_url(f"http://127.0.0.1:{port}/")
+        pool._connector.origin = HttpOrigin.from_url(f"http://127.0.0.1:{port}/")
         with pytest.raises(ConnectFailed, match="cannot connect to"):
-            await lane.exchange(alone(read()))
+            await pool.exchange(alone(read()))
 
 
 def following(*asks: Ask) -> tuple[Chain, list[tuple[int, int]]]:
@@ -262,10 +261,10 @@ def following(*asks: Ask) -> tuple[Chain, list[tuple[int, int]]]:
 
 async def test_known_answers_are_followed_on_the_same_connection() -> None:
     """The first answer is parsed; from then on the head is known and each next request leaves at once."""
-    async with lane_to(lambda message: http(result(message))) as (lane, server):
-        await lane.exchange(alone(read()))
+    async with pool_to(lambda message: http(result(message))) as (pool, server):
+        await pool.exchange(alone(read()))
         chain, counted = following(*(read(f"memo:{number}") for number in range(50)))
-        assert set(await lane.exchange(chain)) == {"contents"}
+        assert set(await pool.exchange(chain)) == {"contents"}
         assert chain.ask.subject == "memo:49"
     assert [body["params"]["uri"] for body in server.bodies[1:]] == [f"memo:{number}" for number in range(50)]
     assert len({body["id"] for body in server.bodies}) == 51
@@ -281,13 +280,13 @@ async def test_a_bad_answer_in_the_middle_ends_a_chain_at_its_own_ask(bad: str) 
         third = message["params"]["uri"] == "memo:3"
         return answer(message) if third else http(result(message))
 
-    async with lane_to(at_third, limits=Limits(max_message_bytes=100_000)) as (lane, _):
-        await lane.exchange(alone(read()))
+    async with pool_to(at_third, limits=Limits(max_message_bytes=100_000)) as (pool, _):
+        await pool.exchange(alone(read()))
         chain, counted = following(*(read(f"memo:{number}") for number in range(1, 9)))
         with pytest.raises(kind, match=words or None):
-            await lane.exchange(chain)
+            await pool.exchange(chain)
         assert (chain.ask.subject, len(counted)) == ("memo:3", 2)
-        assert set(await lane.exchange(alone(read("memo:9")))) == {"contents"}
+        assert set(await pool.exchange(alone(read("memo:9")))) == {"contents"}
 
 
 async def test_a_known_head_before_another_body_is_no_answer() -> None:
@@ -298,20 +297,20 @@ async def test_a_known_head_before_another_body_is_no_answer() -> None:
         answers.append(http(result(message)))
         return answers[0]
 
-    async with lane_to(again) as (lane, _):
-        await lane.exchange(alone(read()))
+    async with pool_to(again) as (pool, _):
+        await pool.exchange(alone(read()))
         with pytest.raises(RemoteProtocolError, match="no JSON-RPC response"):
-            await lane.exchange(alone(read()))
+            await pool.exchange(alone(read()))
 
 
 async def test_a_large_request_leaves_in_the_middle_of_a_chain() -> None:
     large = Ask(
         "tool t", Kind.ONCE, Call("tools/call", {"name": raw("t"), "arguments": raw("x" * 9_000_000)}, {})
     )
-    async with lane_to(lambda message: http(result(message))) as (lane, server):
-        await lane.exchange(alone(read()))
+    async with pool_to(lambda message: http(result(message))) as (pool, server):
+        await pool.exchange(alone(read()))
         chain, counted = following(read(), large, read())
-        await lane.exchange(chain)
+        await pool.exchange(chain)
     assert [body["method"] for body in server.bodies[1:]] == [
         "resources/read",
         "tools/call",
@@ -321,8 +320,8 @@ async def test_a_large_request_leaves_in_the_middle_of_a_chain() -> None:
 
 
 async def test_a_chain_that_is_cut_off_sends_nothing_more() -> None:
-    async with lane_to(lambda message: http(result(message))) as (lane, server):
-        await lane.exchange(alone(read()))
+    async with pool_to(lambda message: http(result(message))) as (pool, server):
+        await pool.exchange(alone(read()))
         asked = 0
         with trio.CancelScope() as scope:
 
@@ -333,8 +332,8 @@ async def test_a_chain_that_is_cut_off_sends_nothing_more() -> None:
                     scope.cancel()
                 return read()
 
-            await lane.exchange(Chain(read(), lambda _ask, result: judge(result), follow))
+            await pool.exchange(Chain(read(), lambda _ask, result: judge(result), follow))
         assert scope.cancelled_caught
         seen = asked
-        await lane.exchange(alone(read()))
+        await pool.exchange(alone(read()))
         assert (asked, server.connections) == (seen, 2)

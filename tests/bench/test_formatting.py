@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.bench.wording import bytes_text, rate_text, share_text, sparkline, time_text
+from mcpmux.bench.formatting import bytes_text, rate_text, share_text, sparkline, time_text
 
 
 @pytest.mark.parametrize(

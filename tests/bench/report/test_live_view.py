@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from mcpmux.bench.live_view import LiveView
+from mcpmux.bench.report.live_view import LiveView
 from mcpmux.bench.tally import Tally
 
 

@@ -1,6 +1,6 @@
-"""The keeper's admin listener: one for all workers, who are asked, or have brought what has passed.
+"""The supervisor's admin listener: one for all workers, which are asked or have forwarded their traffic.
 
-Promises: what is shown is of all workers; one that does not answer is told in the log and is missing.
+Promises: what is shown is of all workers; one that does not answer is logged and left out.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import trio
 
 from mcpmux.app.control import Control
 from mcpmux.app.listeners import Announce
-from mcpmux.app.watching import new_run
-from mcpmux.app.workers.shared_upstream import Homes
-from mcpmux.app.workers.traffic_forwarder import Gathering
-from mcpmux.app.workers.worker_pool import Crew
+from mcpmux.app.observers import new_run
+from mcpmux.app.workers.shared_upstream import SharedUpstreams
+from mcpmux.app.workers.traffic_forwarder import TrafficCollector
+from mcpmux.app.workers.worker_pool import WorkerPool
 from mcpmux.config import Config
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.ring import LiveRing
@@ -27,21 +27,21 @@ from mcpmux.traffic.telemetry.scraping import Totals, metrics_route
 from mcpmux.transports.tls.context import TlsContexts
 
 
-class Overview:
-    """Of all workers. `gathering` is given what they bring."""
+class AdminView:
+    """Of all workers. `collector` is given what they forward."""
 
-    def __init__(self, config: Config, crew: Crew, homes: Homes) -> None:
+    def __init__(self, config: Config, pool: WorkerPool, shared: SharedUpstreams) -> None:
         """For a configuration with an admin listener."""
         self._config = config.admin
-        self._crew = crew
-        self._homes = homes
+        self._pool = pool
+        self._shared = shared
         self._redactor = ReplaceableRedactor(config.redaction)
         self._ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
         self._totals = Totals()
-        self.gathering = Gathering(self._ring, crew.count)
+        self.collector = TrafficCollector(self._ring, pool.count)
 
     def __repr__(self) -> str:
-        return f"<Overview {self._ring!r}>"
+        return f"<AdminView {self._ring!r}>"
 
     def follow(self, config: Config) -> None:
         """The configuration has changed."""
@@ -72,43 +72,42 @@ class Overview:
 
     async def read_all(self) -> list[UpstreamState]:
         """See `Upstreams`."""
-        homes = self._homes.states(self._redactor)
-        return merge_upstreams(await self._crew.ask("upstreams"), homes)
+        shared = self._shared.states(self._redactor)
+        return merge_upstreams(await self._pool.ask("upstreams"), shared)
 
     async def read_states(self) -> dict[str, str]:
         """See `Upstreams`."""
-        return merge_states((await self._crew.ask("states")).values())
+        return merge_states((await self._pool.ask("states")).values())
 
     async def _metrics(self) -> bytes:
-        texts = await self._crew.ask("metrics")
-        lives = self._crew.lives
-        named: dict[object, str] = {(number, lives[number]): text for number, text in texts.items()}
-        return self._totals.add_up(named, lives.items()).encode()
+        texts = await self._pool.ask("metrics")
+        starts = self._pool.starts
+        named: dict[object, str] = {(number, starts[number]): text for number, text in texts.items()}
+        return self._totals.add_up(named, starts.items()).encode()
 
 
-# How the upstreams are for all workers together. Pure.
+# The states of the upstreams for all workers together. Pure.
 #
 # Rules
-#   * An upstream is as good as it is for the worker that has it worst; which workers that are is told.
-#     Numbers
-#     are added up, sessions stand side by side, `key` says the worker, as in `2/docs`.
-#   * One that runs once for all is as its home says, but for what an administrator has told the workers: they
-#     drain it. Its sessions are those of the home, listened to by everybody's clients.
+#   * The state of an upstream is the worst that it has at any worker, and the trouble says at which. Numbers
+#     are added up; sessions are listed side by side, and their `key` names the worker, as in `2/docs`.
+#   * A shared upstream has one state, unless an administrator has drained it, which the workers do. Its
+#     sessions are its own, with the listeners of all workers.
 
 _BEST_FIRST = ("ready", "drained", "draining", "connecting", "failing", "crash-loop", "down")
 _HELD = frozenset({"draining", "drained"})
 
 Said = Mapping[int, Sequence[UpstreamState]]
-"""What each worker says of every upstream, by its number."""
+"""What each worker says of every upstream, by the worker's number."""
 
 
-def merge_upstreams(said: Said, homes: Mapping[str, UpstreamState]) -> list[UpstreamState]:
+def merge_upstreams(said: Said, shared: Mapping[str, UpstreamState]) -> list[UpstreamState]:
     """One state for each upstream, in the order in which the workers have them."""
     found: dict[str, dict[int, UpstreamState]] = {}
     for worker, states in said.items():
         for state in states:
             found.setdefault(state.name, {})[worker] = state
-    return [_merge(states, homes.get(name)) for name, states in found.items()]
+    return [_merge(states, shared.get(name)) for name, states in found.items()]
 
 
 def merge_states(said: Iterable[Mapping[str, str]]) -> dict[str, str]:
@@ -129,7 +128,7 @@ def _rank(state: str) -> int:
     return _BEST_FIRST.index(state) if state in _BEST_FIRST else len(_BEST_FIRST)
 
 
-def _merge(states: Mapping[int, UpstreamState], home: UpstreamState | None) -> UpstreamState:
+def _merge(states: Mapping[int, UpstreamState], shared: UpstreamState | None) -> UpstreamState:
     several = list(states.values())
     state = worst(each.state for each in several)
     example = next(each for each in several if each.state == state)
@@ -143,7 +142,7 @@ def _merge(states: Mapping[int, UpstreamState], home: UpstreamState | None) -> U
         sessions=[_named(worker, each) for worker, of in states.items() for each in of.sessions],
         more_sessions=sum(each.more_sessions for each in several),
     )
-    return merged if home is None else _at_home(merged, several, home)
+    return merged if shared is None else _merge_shared(merged, several, shared)
 
 
 def _trouble(states: Mapping[int, UpstreamState], state: str) -> str | None:
@@ -163,16 +162,18 @@ def _named(worker: int, session: SessionState) -> SessionState:
     return msgspec.structs.replace(session, key=f"{worker}/{session.key}")
 
 
-def _at_home(merged: UpstreamState, several: Sequence[UpstreamState], home: UpstreamState) -> UpstreamState:
+def _merge_shared(
+    merged: UpstreamState, several: Sequence[UpstreamState], shared: UpstreamState
+) -> UpstreamState:
     held = merged.state if all(each.state in _HELD for each in several) else None
     listeners = _listeners(several)
     return msgspec.structs.replace(
-        home,
+        shared,
         prefix=merged.prefix,
-        state=held or home.state,
-        since=merged.since if held else home.since,
+        state=held or shared.state,
+        since=merged.since if held else shared.since,
         cache=merged.cache,
-        sessions=[_heard_by(each, listeners) for each in home.sessions],
+        sessions=[_heard_by(each, listeners) for each in shared.sessions],
     )
 
 

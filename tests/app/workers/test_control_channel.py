@@ -1,4 +1,4 @@
-"""What workers share of changes: generations in memory of their own, and lists of which others are told."""
+"""What workers share of changes: generations in shared memory, and lists of which the others are told."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from mcpmux.app.workers.changes import Changes, map_counters, open_counters
+from mcpmux.app.workers.control_channel import PendingChanges, map_counters, open_counters
 from tests.runtime.test_caching import Library, read, ready
 from tests.runtime.world import open_world
 
@@ -15,7 +15,7 @@ TOOLS_CHANGED = "notifications/tools/list_changed"
 
 
 async def test_who_takes_waits_for_changes_and_gets_each_once():
-    changes, taken = Changes(), []
+    changes, taken = PendingChanges(), []
 
     async def take() -> None:
         taken.append(await changes.take())
@@ -62,7 +62,7 @@ async def test_what_one_worker_hears_the_others_forget_at_once(autojump_clock):
         assert await read(reader) == "2"
 
 
-async def test_a_list_change_is_told_to_whoever_spreads_it(autojump_clock):
+async def test_a_list_change_is_told_to_whoever_tells_the_other_workers(autojump_clock):
     docs = Library()
     async with open_world({"docs": docs}) as world:
         await ready(world)
@@ -70,5 +70,5 @@ async def test_a_list_change_is_told_to_whoever_spreads_it(autojump_clock):
         world.mux.relay.on_list_change = lambda upstream, method: heard.append((upstream, method))
         await docs.notify(TOOLS_CHANGED)
         await wait_all_tasks_blocked()
-        world.mux.relay.tell_list_change(TOOLS_CHANGED, "docs")  # spread by another one: not again
+        world.mux.relay.tell_list_change(TOOLS_CHANGED, "docs")  # heard from another worker: not again
         assert heard == [("docs", TOOLS_CHANGED)]

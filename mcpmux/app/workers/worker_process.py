@@ -1,0 +1,200 @@
+"""One worker as its supervisor sees it: a process, what it sends and is sent, its heartbeat, its end.
+
+Promises: no worker outlives its supervisor: it ends when its control channel does, and an orphan guard ends
+one that does not.
+
+| it has not answered for | what follows |
+| --- | --- |
+| SILENT_SECONDS | it is given no connections until it answers again |
+| HUNG_SECONDS | it hangs: `watch_heartbeat` returns, and its owner kills it |
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import structlog
+import trio
+
+from mcpmux.app.workers import control_channel as cc
+from mcpmux.app.workers.traffic_forwarder import TrafficBatch
+from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
+from mcpmux.transports.handing import Hatch, Note
+
+log = structlog.get_logger()
+
+HEARTBEAT_SECONDS = 2.0  # between two questions
+SILENT_SECONDS = 5.0
+HUNG_SECONDS = 30.0
+ANSWER_SECONDS = 10.0  # for a worker to answer an administrator
+END_SECONDS = 5.0  # for a worker to end by itself when its control channel is closed
+BOOT = (  # every module is found where the supervisor has found it
+    "import os, sys; sys.path[:] = sys.argv.pop(1).split(os.pathsep); "
+    "from mcpmux.app.workers.worker import main; main()"
+)
+
+OnTraffic = Callable[[int, TrafficBatch], None]
+"""Called with a worker's number and what it has seen."""
+
+OnListsChanged = Callable[["WorkerProcess", cc.ListsChanged], None]
+"""Called with what a worker has heard that all others have to know."""
+
+
+class WorkerProcess:
+    """From its start to its end. `ready` is set when it can be given connections.
+
+    `list_changes`: what it is still to be told.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        control: cc.ControlChannel,
+        hatch: Hatch,
+        on_traffic: OnTraffic,
+        on_lists_changed: OnListsChanged | None = None,
+    ) -> None:
+        self.number = number
+        self.control = control
+        self.hatch = hatch
+        self._on_traffic = on_traffic
+        self._on_lists_changed = on_lists_changed
+        self.list_changes = cc.PendingChanges()
+        self.ready = trio.Event()
+        self.failure: Exception | None = None
+        self.leaving = False
+        self.silent = False
+        self.ended = False
+        self._questions: dict[int, trio.MemorySendChannel[Any]] = {}
+        self._asked = 0
+
+    def __repr__(self) -> str:
+        state = "ended" if self.ended else "ready" if self.ready.is_set() else "starting"
+        return f"<WorkerProcess {self.number} {state}>"
+
+    @property
+    def serves(self) -> bool:
+        """Whether it can be given connections."""
+        return self.ready.is_set() and not (self.leaving or self.silent or self.ended)
+
+    async def listen(self) -> None:
+        """Handle what it sends until it has gone."""
+        try:
+            while True:
+                await self._handle(await self.control.receive())
+        except TransportClosed:
+            self.ended = True
+            for answered in self._questions.values():
+                answered.close()
+
+    async def _handle(self, message: cc.Message) -> None:
+        if isinstance(message, cc.Ready):
+            self.ready.set()
+        elif isinstance(message, cc.Failed):
+            mistakes = list(message.mistakes)
+            self.failure = ConfigError(mistakes) if mistakes else McpmuxError(message.reason)
+        elif isinstance(message, cc.Leaving):
+            self.leaving = True
+            await self.control.send(cc.Stop())
+        elif isinstance(message, cc.Traffic):
+            self._on_traffic(self.number, message.batch)
+        elif isinstance(message, cc.ListsChanged) and self._on_lists_changed is not None:
+            self._on_lists_changed(self, message)
+        elif isinstance(message, cc.Answer) and message.number in self._questions:
+            self._questions[message.number].send_nowait(message.value)
+
+    async def tell(self, message: cc.ToWorker) -> None:
+        """Send it a message; that it has gone is noticed elsewhere."""
+        try:
+            await self.control.send(message)
+        except TransportClosed:
+            log.debug("worker gone before it was told something", worker=self.number)
+
+    def put(self, note: Note, sock: socket.socket) -> bool:
+        """Whether it has taken a connection, which the caller still has to close."""
+        try:
+            return self.hatch.send_nowait(note, sock.fileno())
+        except TransportClosed:
+            return False
+
+    async def ask(self, about: str, seconds: float = ANSWER_SECONDS) -> Any:
+        """Its answer. Raises TransportClosed when there is none in time."""
+        self._asked += 1
+        number = self._asked
+        answered, answer = trio.open_memory_channel[Any](1)
+        self._questions[number] = answered
+        try:
+            with trio.move_on_after(seconds), suppress(trio.EndOfChannel):
+                await self.control.send(cc.Ask(number, about))
+                return await answer.receive()
+        finally:
+            del self._questions[number]
+        raise TransportClosed(f"worker {self.number} {'has gone' if self.ended else 'does not answer'}")
+
+    def close(self) -> None:
+        """Nothing is sent to it any more, and it is to end."""
+        self.ended = True
+        self.control.close()
+        self.hatch.close()
+
+
+async def watch_heartbeat(worker: WorkerProcess, on_recovery: Callable[[], None]) -> None:
+    """Ask until the worker hangs. `on_recovery` is called when one that was silent serves again."""
+    await worker.ready.wait()
+    while True:
+        await trio.sleep(HEARTBEAT_SECONDS)
+        if await _answers(worker, SILENT_SECONDS):
+            continue
+        worker.silent = True
+        log.warning("worker does not answer: the others get its connections", worker=worker.number)
+        if not await _answers(worker, HUNG_SECONDS - SILENT_SECONDS):
+            return
+        worker.silent = False
+        log.warning("worker answers again", worker=worker.number)
+        on_recovery()
+
+
+async def _answers(worker: WorkerProcess, seconds: float) -> bool:
+    try:
+        await worker.ask("heartbeat", seconds)
+    except TransportClosed:
+        return False
+    return True
+
+
+async def start_process(number: int, count: int, fds: tuple[int, int, int]) -> trio.Process:
+    """Start worker `number` of `count` in its own session: a terminal's signals reach the supervisor only.
+
+    `fds`: its ends of control channel and hatch, and the counters that all workers share.
+    """
+    return await trio.lowlevel.open_process(
+        [sys.executable, "-P", "-c", BOOT, os.pathsep.join(sys.path), *map(str, (number, count, *fds))],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        pass_fds=fds,
+    )
+
+
+def kill_process(process: trio.Process) -> None:
+    """End it at once, with everything that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+async def end_process(process: trio.Process) -> None:
+    """Wait for a process whose control channel is closed; kill it when it does not end by itself."""
+    with trio.CancelScope(shield=True):
+        with trio.move_on_after(END_SECONDS):
+            await process.wait()
+        if process.returncode is None:
+            log.error("worker does not end, killing it", pid=process.pid)
+            kill_process(process)
+            await process.wait()
