@@ -33,9 +33,9 @@ from mcpmux.cli.options import load_config, quiet_option, upstream_option
 from mcpmux.cli.process import Mistake, may_open, run
 from mcpmux.cli.traffic_replay import read_capture
 from mcpmux.config import Limits, Upstream
+from mcpmux.config.reading import load_source
 from mcpmux.config.report import Unfit
 from mcpmux.config.scalars import Duration
-from mcpmux.config.source import load_source
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.traffic.reading.dialogue import SideName
 

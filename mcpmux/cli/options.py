@@ -16,12 +16,13 @@ from mcpmux.config import (
     AnyListener,
     Config,
     HttpListener,
+    parse_http_argument,
     parse_listen_argument,
-    parse_listener_argument,
     parse_upstream_argument,
     parse_upstream_arguments,
     read_config,
 )
+from mcpmux.config.report import Unfit
 from mcpmux.errors import ConfigError
 from mcpmux.logs import configure_logs, redact_logs
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -65,8 +66,8 @@ quiet_option: Decorator = log_level_option("error")
 def parse_http(address: str, option: str = "--http") -> HttpListener:
     """The listener that an option describes. Raises click.BadParameter."""
     try:
-        return parse_listener_argument(address)
-    except ConfigError as error:
+        return parse_http_argument(address)
+    except Unfit as error:
         raise click.BadParameter(str(error), param_hint=option) from None
 
 
@@ -74,7 +75,7 @@ def parse_listen(url: str) -> AnyListener:
     """The listener that `--listen` describes. Raises click.BadParameter."""
     try:
         return parse_listen_argument(url)
-    except ConfigError as error:
+    except Unfit as error:
         raise click.BadParameter(str(error), param_hint="--listen") from None
 
 
@@ -104,8 +105,8 @@ def _read_target(target: str) -> Config:
     if _is_server(target):
         try:
             return Config(upstreams=(parse_upstream_argument(target),))
-        except ConfigError as error:
-            raise ConfigError([text.removeprefix("--upstream: ") for text in error.problems]) from None
+        except Unfit as mistake:
+            raise ConfigError([str(mistake)]) from None
     if not target:
         raise ConfigError([f"CONFIG is empty; expected {EXPECTED}"])
     if target != STANDARD_INPUT and not Path(target).exists():

@@ -23,7 +23,6 @@ from mcpmux.config import Http, Limits, Target, Tcp, WebSocket, parse_upstream_a
 from mcpmux.config.listener import is_loopback
 from mcpmux.config.report import Unfit
 from mcpmux.config.traffic import parse_path
-from mcpmux.errors import ConfigError
 from mcpmux.printable import printable
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.traffic.capture.files import BadLine, expand_paths, read_files
@@ -322,9 +321,8 @@ def _read_paths(texts: Sequence[str]) -> list[Pattern]:
 def _read_target(text: str) -> Target:
     try:
         return parse_upstream_argument(text).target
-    except ConfigError as error:
-        problems = [problem.removeprefix("--upstream: ") for problem in error.problems]
-        raise Mistake(f"--to: {'; '.join(problems)}") from None
+    except Unfit as mistake:
+        raise Mistake(f"--to: {mistake}") from None
 
 
 def _is_local(target: Target) -> bool:

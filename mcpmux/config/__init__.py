@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mcpmux.config.access import AccessRule
-from mcpmux.config.auth import Auth, Issuer, OAuth, StaticToken, find_open_doors
+from mcpmux.config.auth import AccessRule, Auth, Issuer, OAuth, StaticToken, find_open_doors
 from mcpmux.config.expansion import Secret, display_url
 from mcpmux.config.listener import (
     Admin,
@@ -37,8 +36,8 @@ from mcpmux.config.reading import read_config
 from mcpmux.config.schema import config_schema
 from mcpmux.config.target import (
     URL_STARTS,
+    parse_http_argument,
     parse_listen_argument,
-    parse_listener_argument,
     parse_upstream_argument,
     parse_upstream_arguments,
 )
@@ -84,8 +83,8 @@ __all__ = [
     "config_schema",
     "display_url",
     "find_open_doors",
+    "parse_http_argument",
     "parse_listen_argument",
-    "parse_listener_argument",
     "parse_upstream_argument",
     "parse_upstream_arguments",
     "read_config",

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, Protocol, TypeAlias, runtime_checkable
 from urllib.parse import urlsplit
 
 import msgspec
@@ -36,9 +37,9 @@ class Scalar(Protocol):
     def schema(self) -> dict[str, Any]: ...
 
 
-def about(description: str) -> dict[str, str]:
-    """Field metadata: the sentence that the JSON Schema shows for the key."""
-    return {"description": description}
+def read_only(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A copy of `table` that cannot be changed."""
+    return MappingProxyType(dict(table))
 
 
 def _text_pattern(pattern: str) -> str:
@@ -81,6 +82,10 @@ class SecretText(Text, frozen=True):
         return Secret(super().read(value))
 
 
+KEY_CHARACTERS = 16  # of a key, at least: random text of this length cannot be guessed
+KeyText: TypeAlias = Annotated[
+    Secret, SecretText(f"at least {KEY_CHARACTERS} characters", rf"[^\x00]{{{KEY_CHARACTERS},}}")
+]
 HEADER_NAME = Text("the name of an HTTP header", r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 HEADER_VALUE = SecretText("text of one line that fits in an HTTP header", r"[\t\x20-\x7e\xa0-\xff]*")
 
@@ -191,6 +196,9 @@ class Duration(msgspec.Struct, frozen=True):
     def schema(self) -> dict[str, Any]:
         least = "minimum" if self.off else "exclusiveMinimum"
         return {"type": ["number", "string"], least: 0, "pattern": _text_pattern(_DURATION)}
+
+
+Seconds: TypeAlias = Annotated[float, Duration()]
 
 
 class Size(msgspec.Struct, frozen=True):

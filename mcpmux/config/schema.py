@@ -6,16 +6,19 @@ host app's file, any other as ours. Text that is not yet expanded passes whereve
 
 from __future__ import annotations
 
+import ast
 import collections.abc
+import inspect
+from functools import cache
+from importlib import import_module
+from itertools import pairwise
 from typing import Any, get_args, get_origin, get_type_hints
 
 import attrs
 
-from mcpmux.config.document import UpstreamTable
-from mcpmux.config.host_files import SERVER_PLACES, HostEntry
+from mcpmux.config.layout import MCPMUX, SCHEMA, SERVER_PLACES, UPSTREAMS, HostEntry, UpstreamTable
 from mcpmux.config.listener import SHORT_FORMS
 from mcpmux.config.model import Settings
-from mcpmux.config.reading import MCPMUX, SCHEMA, UPSTREAMS
 from mcpmux.config.scalars import NAME_PATTERN, Text
 from mcpmux.config.structuring import find_optional, find_scalar
 
@@ -101,10 +104,16 @@ def _with_short_form(cls: type, definition: _Schema) -> _Schema:
 def _class_schema(cls: type, definitions: _Schema) -> _Schema:
     types = get_type_hints(cls, include_extras=True)
     fields = attrs.fields(cls)
-    properties = {field.name: _field_schema(field, types[field.name], definitions) for field in fields}
+    docstrings = _field_docstrings(cls)
+    properties = {
+        field.name: _type_schema(types[field.name], definitions)
+        | ({"description": docstrings[field.name]} if field.name in docstrings else {})
+        | ({"default": field.default} if isinstance(field.default, str | int | float) else {})
+        for field in fields
+    }
     properties |= dict.fromkeys(sorted(getattr(cls, "ignored_keys", ())), True)
     schema: _Schema = {
-        "description": (cls.__doc__ or "").strip(),
+        "description": " ".join((cls.__doc__ or "").split()),
         "type": "object",
         "properties": properties,
         "additionalProperties": False,
@@ -113,13 +122,36 @@ def _class_schema(cls: type, definitions: _Schema) -> _Schema:
     return schema | ({"required": required} if required else {})
 
 
-def _field_schema(field: attrs.Attribute[Any], type_: Any, definitions: _Schema) -> _Schema:
-    schema = _type_schema(type_, definitions)
-    if "description" in field.metadata:
-        schema = {**schema, "description": field.metadata["description"]}
-    if isinstance(field.default, str | int | float):
-        schema = {**schema, "default": field.default}
-    return schema
+def _field_docstrings(cls: type) -> dict[str, str]:
+    """The text that stands below each field of `cls`, without line breaks; see PEP 257, attribute docstrings.
+
+    They are in the source only, so they cost nothing at any other start.
+    """
+    return {
+        name: text
+        for base in reversed(cls.__mro__)
+        if attrs.has(base)
+        for name, text in _docstrings_in(base.__module__).get(base.__name__, {}).items()
+    }
+
+
+@cache
+def _docstrings_in(module: str) -> dict[str, dict[str, str]]:
+    """Class -> field -> docstring, for the classes of a module."""
+    tree = ast.parse(inspect.getsource(import_module(module)))
+    return {
+        node.name: {
+            field.target.id: " ".join(below.value.value.split())
+            for field, below in pairwise(node.body)
+            if isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+            and isinstance(below.value.value, str)
+        }
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    }
 
 
 def _type_schema(type_: Any, definitions: _Schema) -> _Schema:

@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mcpmux.config import config_schema, read_config
-from mcpmux.config.source import parse_jsonc
+from mcpmux.config.reading import parse_jsonc
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 EXAMPLES = sorted([*CONFIGS.glob("*.json"), *CONFIGS.glob("*.toml")])
