@@ -1,10 +1,10 @@
-"""Runs the benchmarks of several targets until they end or the user has seen enough."""
+"""How `mcpmux bench` measures its targets, and reports the results."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -45,22 +45,20 @@ from mcpmux.bench.results import (
 from mcpmux.bench.run import Run
 from mcpmux.bench.session import OpenChannel
 from mcpmux.cli.console import ERR, OUT, tell
-from mcpmux.cli.process import INTERRUPTED, Mistake
+from mcpmux.cli.process import INTERRUPTED, Mistake, causes_of
 from mcpmux.config import Limits, Upstream
 from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.printable import printable
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.transports.process import StopLadder
 
-# What `mcpmux bench` says: while it runs, at the end, and into files.
-
-VIEW_SECONDS = 0.25  # between two looks of the live view
-MANY = 4  # targets: their names would fill the line
+VIEW_SECONDS = 0.25  # between two updates of the live view
+MANY = 4  # targets whose names would fill the line
 
 
 @frozen(kw_only=True)
 class Outputs:
-    """Where results go besides the table, and what they are held against."""
+    """Files to write the results to, and what to compare them with."""
 
     json: Path | None = None
     csv: Path | None = None
@@ -69,7 +67,7 @@ class Outputs:
     assertions: Sequence[Assertion] = ()
 
     def check(self) -> None:
-        """Before anything is measured: that it can be written. Raises Mistake."""
+        """Check before anything is measured that the files can be written. Raises Mistake."""
         for path in (self.json, self.csv, self.html):
             if path is None:
                 continue
@@ -92,7 +90,7 @@ def read_old(path: str | None) -> Report | None:
 
 
 async def measure_watched(bench: Bench, plan: Plan) -> Outcome:
-    """Measure, and show on a terminal how it goes."""
+    """Measure, with a live view on a terminal."""
     outcome: Outcome | None = None
     title = " · ".join(bench.names) if len(bench.names) < MANY else f"{len(bench.names)} targets"
     planned = None if plan.find_max else plan.load().longest - plan.load().grace
@@ -106,7 +104,7 @@ async def measure_watched(bench: Bench, plan: Plan) -> Outcome:
 
 
 async def _watch(bench: Bench, view: LiveView) -> None:
-    """What is under way, a few times a second. Away from a terminal there is nothing to do."""
+    """Update the live view. Away from a terminal there is nothing to do."""
     while ERR.is_terminal:
         await trio.sleep(VIEW_SECONDS)
         now = trio.current_time()
@@ -120,7 +118,10 @@ async def _watch(bench: Bench, view: LiveView) -> None:
 
 
 def report(outcome: Outcome, outputs: Outputs) -> int:
-    """Show and write everything; the exit code. Raises ClickException for a file that cannot be written."""
+    """Print and write the results. Returns the exit code.
+
+    Raises ClickException if a file cannot be written.
+    """
     code = 0
     if outcome.results:
         console = OUT
@@ -171,12 +172,10 @@ def _write(path: Path, data: bytes) -> None:
         raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from None
 
 
-# Results and comparisons as tables for people: colours on a terminal, plain text anywhere else.
-#
-# Texts come from strangers (servers name their operations): they are made printable, and never taken as
-# markup.
+# Results and comparisons as tables: with colours on a terminal, as plain text elsewhere. Servers name their
+# operations, so all texts are untrusted: they are made printable and are never markup.
 
-PIPE_WIDTH = 10_000  # columns where nobody looks on, so that nothing is cut
+PIPE_WIDTH = 10_000  # columns away from a terminal, so that nothing is cut
 _STYLES = {
     "": "default",
     "strong": "bold",
@@ -188,7 +187,7 @@ _STYLES = {
 
 
 def render_results(results: Sequence[Results], console: Console) -> None:
-    """Everything about every target, and what to know before trusting it."""
+    """Print all results of every target, and notes on how far to trust them."""
     for runs in by_name(results).values():
         _show(console, headline(runs[0]), "strong")
         _show(console, f"  {circumstances(runs)}", "dim")
@@ -200,7 +199,7 @@ def render_results(results: Sequence[Results], console: Console) -> None:
 
 
 def render_comparisons(comparisons: Iterable[Comparison], console: Console) -> None:
-    """What has changed, and what is not shown to have changed."""
+    """Print what has changed, and for what a change is not proven."""
     for one in comparisons:
         _show_table(console, comparison_table(one))
         for note in one.notes:
@@ -208,7 +207,7 @@ def render_comparisons(comparisons: Iterable[Comparison], console: Console) -> N
 
 
 def render_judgements(judgements: Iterable[Judgement], console: Console) -> None:
-    """A sentence for each condition."""
+    """Print a sentence for each condition."""
     for one in judgements:
         _show(console, f"{'✓' if one.held else '✗'} {one.sentence}", "good" if one.held else "bad")
 
@@ -218,7 +217,7 @@ def _show(console: Console, text: str, tone: str) -> None:
 
 
 def _show_table(console: Console, table: Table) -> None:
-    """As wide as it needs where nobody looks on, and no blanks at the ends of lines there."""
+    """Print a table. Away from a terminal it is as wide as it must be, without blanks at line ends."""
     _show(console, table.title, "strong")
     shown = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bright_black")
     for place, heading in enumerate(table.headings):
@@ -249,9 +248,9 @@ SPARE_CONNECTIONS = 1  # of a session over HTTP: a legacy server's own stream ta
 
 @frozen(kw_only=True)
 class Outcome:
-    """What came of all runs, in the order measured. `failures`: name → why there are no results, or no more.
+    """The results of all runs in the order measured. `failures`: name -> why there are no (more) results.
 
-    `knees`: name → what a search has found.
+    `knees`: name -> what a search for the highest rate has found.
     """
 
     results: list[Results] = field(factory=list)
@@ -261,9 +260,9 @@ class Outcome:
 
 
 class Bench:
-    """Several targets, all at the same time, or, with several runs of each, in turns.
+    """Measures several targets: at the same time, or in turns if each has several runs.
 
-    `runs`: those under way; `turn`: which one of `turns` that is, from 1. Both may be watched.
+    `runs`: the runs under way. `turn`: their number, from 1 to `turns`. Both may be watched.
     """
 
     def __init__(self, upstreams: Sequence[Upstream], plan: Plan, limits: Limits) -> None:
@@ -282,18 +281,18 @@ class Bench:
 
     @property
     def names(self) -> list[str]:
-        """Of the targets."""
+        """The names of the targets."""
         return [upstream.name for upstream in self._upstreams]
 
     @property
     def turns(self) -> int:
-        """How many measurements are taken one after another."""
+        """Number of measurements one after another."""
         return len(self._upstreams) * self._plan.runs if self._plan.runs > 1 else 1
 
     async def measure(self) -> Outcome:
-        """Everything that was found; SIGINT or SIGTERM end it early, the second one at once.
+        """Measure everything. The first SIGINT or SIGTERM ends it early, the second one at once.
 
-        Raises ConfigError when a target has not what is to be asked of it.
+        Raises ConfigError if a target does not have what the benchmark asks for.
         """
         with open_timer() as sleep_until:
             async with trio.open_nursery() as nursery:
@@ -310,11 +309,11 @@ class Bench:
         )
 
     def _groups(self) -> list[Sequence[Upstream]]:
-        """What is measured at the same time. Runs that are to be compared have the machine alone."""
+        """Groups of targets to measure at the same time. Runs to compare have the machine alone."""
         return [[upstream] for upstream in self._upstreams] if self._plan.runs > 1 else [self._upstreams]
 
     async def _measure_all(self, upstreams: Sequence[Upstream], number: int, sleep_until: SleepUntil) -> None:
-        """The run with a number, from 0, of some targets, without those that have failed."""
+        """Run number `number`, from 0, of these targets without those that have failed."""
         if self._interrupted:
             return
         plan = attrs.evolve(self._plan, seed=self._plan.seed + number)
@@ -346,7 +345,7 @@ class Bench:
         except* ConfigError:
             raise
         except* McpmuxError as group:  # the wall around one target
-            self._failures[name] = "; ".join(dict.fromkeys(_reasons(group)))
+            self._failures[name] = "; ".join(dict.fromkeys(map(str, causes_of(group))))
 
     async def _heed_signals(self, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -357,11 +356,3 @@ class Bench:
                 self._interrupted = True
                 for run in self.runs:
                     run.stop(BY_HAND)
-
-
-def _reasons(group: BaseExceptionGroup[McpmuxError]) -> Iterator[str]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _reasons(error)
-        else:
-            yield str(error)

@@ -1,4 +1,4 @@
-"""`mcpmux check`: is every upstream there, what does it speak, how much does it have."""
+"""`mcpmux check`: connect to every upstream and show its state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.text import Text
 from mcpmux.app import open_mux
 from mcpmux.app.gates import check_doors
 from mcpmux.cli.console import KINDS, make_table, show_activity, show_json, show_table
-from mcpmux.cli.options import load_config, quiet_option, upstream_option
+from mcpmux.cli.options import load_config, quiet_option, upstream_json_option, upstream_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config
 from mcpmux.config import Upstream as UpstreamConfig
@@ -33,9 +33,9 @@ STYLES = {READY: "green", DISABLED: "dim"}
 
 @frozen(kw_only=True)
 class Finding:
-    """What was found out about one upstream. `counts`: items of each kind that it offers.
+    """What was found out about one upstream. `counts`: number of items of each kind that it offers.
 
-    `note`: what its server should not do, and mcpmux makes the best of.
+    `note`: what its server does against its revision of the protocol.
     """
 
     upstream: UpstreamConfig
@@ -48,29 +48,19 @@ class Finding:
     note: str | None = None
 
     @property
-    def name(self) -> str:
-        """The upstream's name."""
-        return self.upstream.name
-
-    @property
     def transport(self) -> str:
-        """How it is reached."""
+        """The transport, such as `stdio` or `http`."""
         return type(self.upstream.target).__name__.lower()
 
     @property
-    def is_good(self) -> bool:
-        """Whether nothing is wrong with it; a disabled upstream does no harm."""
-        return self.error is None
-
-    @property
     def details(self) -> str:
-        """What is wrong with it, or what it offers; then the note."""
+        """What is wrong with it, or else its capabilities, and then the note."""
         return "; ".join(filter(None, (self.error or ", ".join(self.capabilities), self.note)))
 
     def as_json(self) -> dict[str, Any]:
-        """For machines; what is not known is left out."""
+        """All that is known, for machines."""
         values = {
-            "name": self.name,
+            "name": self.upstream.name,
             "state": self.state,
             "transport": self.transport,
             "target": self.upstream.target.display,
@@ -87,15 +77,15 @@ class Finding:
 @click.command()
 @click.argument("config", required=False)
 @upstream_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line and upstream.")
-@click.option("--allow-anyone", is_flag=True, help="Find nothing in letting clients in who show nothing.")
+@upstream_json_option
+@click.option("--allow-anyone", is_flag=True, help="Do not complain about clients that need no token.")
 @quiet_option
 def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_anyone: bool) -> None:
-    """Connect to every upstream and say how each one is.
+    """Connect to every upstream and show its state.
 
     CONFIG is a TOML or JSON file, - for standard input, or one server by its URL or its command line in
-    quotes. Exit code 0 when all upstreams that are not disabled are ready and answer their lists, and 2 when
-    mcpmux would not start with CONFIG: it is broken, or lets strangers in.
+    quotes. The exit code is 0 if all enabled upstreams are ready and answer their lists. It is 2 if mcpmux
+    would not start with CONFIG, because it has mistakes or lets strangers in.
 
     \b
     Examples:
@@ -112,13 +102,13 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
         show_table(fill_table(findings))
     auth = attrs.evolve(loaded.auth, allow_anyone=allow_anyone or loaded.auth.allow_anyone)
     check_doors(attrs.evolve(loaded, auth=auth))
-    bad = [finding.name for finding in findings if not finding.is_good]
+    bad = [finding.upstream.name for finding in findings if finding.error is not None]
     if bad:
         raise click.ClickException(f"{len(bad)} of {len(findings)} upstreams not in order: {', '.join(bad)}")
 
 
 async def examine_all(config: Config) -> list[Finding]:
-    """The findings in configuration order; all upstreams are examined at the same time."""
+    """Examine all upstreams at the same time. Returns the findings in configuration order."""
     findings: dict[str, Finding] = {}
 
     async def examine_one(upstream: Upstream) -> None:
@@ -138,7 +128,7 @@ async def examine_all(config: Config) -> list[Finding]:
 
 
 async def examine(upstream: Upstream) -> Finding:
-    """Wait for the connection, then walk all lists."""
+    """Wait for the connection, then read all lists."""
     await upstream.settled()
     facts = upstream.facts
     if facts is None:
@@ -164,7 +154,7 @@ async def examine(upstream: Upstream) -> Finding:
 
 
 def note_on(upstream: Upstream) -> str | None:
-    """What a server has said that its revision forbids; None for nothing."""
+    """What the server does against its revision of the protocol; None for nothing."""
     if not upstream.unasked_logs:
         return None
     fate = "they pass" if upstream.space.transparent else "they are dropped"
@@ -172,15 +162,15 @@ def note_on(upstream: Upstream) -> str | None:
 
 
 def fill_table(findings: Sequence[Finding]) -> Table:
-    """One row each; the last column has the capabilities, or what is wrong."""
+    """One row for each upstream. The last column has what is wrong, or the capabilities."""
     counted = [kind.upper() for kind in KINDS]
     headings = ["NAME", "STATE", "VIA", "REVISION", *counted, "CONNECT", "DETAILS"]
     table = make_table(headings, right_aligned={*counted, "CONNECT"})
     for finding in findings:
-        style = STYLES.get(finding.state, "red") if finding.is_good else "red"
+        style = STYLES.get(finding.state, "red") if finding.error is None else "red"
         seconds = finding.connect_seconds
         table.add_row(
-            finding.name,
+            finding.upstream.name,
             Text(finding.state, style=style),
             finding.transport,
             finding.revision or "-",

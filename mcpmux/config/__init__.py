@@ -33,7 +33,6 @@ from mcpmux.config.model import (
     WebSocket,
 )
 from mcpmux.config.reading import read_config
-from mcpmux.config.schema import config_schema
 from mcpmux.config.target import (
     URL_STARTS,
     parse_http_argument,
@@ -80,7 +79,6 @@ __all__ = [
     "Upstream",
     "WebSocket",
     "WebSocketListener",
-    "config_schema",
     "display_url",
     "find_open_doors",
     "parse_http_argument",

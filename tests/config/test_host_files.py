@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from mcpmux.config.layout import HOST_APP_KEYS
 
 from mcpmux.config import Http, HttpListener, Secret, Stdio, Unix, WebSocket
+from mcpmux.config.layout import HOST_APP_KEYS
 from tests.config.documents import problems_of, read
 
 NPX = {"command": "npx"}
