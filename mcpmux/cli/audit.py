@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -59,6 +60,7 @@ _NUMBERS = frozenset(
     {"seq", "exchange", "code", "torn", "refused", "late", "lost", "file", "more_targets", "v"}
 )
 _LIMITS = {"since": ">=", "until": "<"}
+_COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _NOTHING: Glob = ("",)
 
 
@@ -104,34 +106,29 @@ def _test_of(placed: Placed, text: str, now: datetime) -> Test:
 
 
 def _comparison(name: str, term: Term, now: datetime) -> Test:
-    operator = str(term.operator)
+    sign = str(term.operator)
     if name in _LIMITS:
-        if operator != "=":
+        if sign != "=":
             raise Unreadable(f"{name} knows =; time has >, >=, < and <=")
         return _ordered("time", _LIMITS[name], term, now)
-    if operator in ORDERED:
-        return _ordered(name, operator, term, now)
+    if sign in ORDERED:
+        return _ordered(name, sign, term, now)
     fits = _fits(name, term, now)
     nothing = _NOTHING in term.values
-    if operator in ("!=", "!~"):
+    if sign in ("!=", "!~"):
         return lambda record: bool(found := _values(record, name)) and (nothing or not any(map(fits, found)))
     return lambda record: any(map(fits, found)) if (found := _values(record, name)) else nothing
 
 
-def _ordered(name: str, operator: str, term: Term, now: datetime) -> Test:
+def _ordered(name: str, sign: str, term: Term, now: datetime) -> Test:
     sort = _SORTS.get(name, "number" if name in _NUMBERS else None)
     if sort is None:
         raise Unreadable(f"{name} has no order; expected = or ~")
     if len(term.values) != 1:
         raise Unreadable("expected one value here")
     limit = _read(sort, term.values[0], now)
-    compare: dict[str, Callable[[Any], bool]] = {
-        ">": lambda value: bool(value > limit),
-        ">=": lambda value: bool(value >= limit),
-        "<": lambda value: bool(value < limit),
-        "<=": lambda value: bool(value <= limit),
-    }
-    return lambda record: any(map(compare[operator], map(_comparable, _values(record, name))))
+    compare = _COMPARE[sign]
+    return lambda record: any(compare(_comparable(value), limit) for value in _values(record, name))
 
 
 def _fits(name: str, term: Term, now: datetime) -> Callable[[Any], bool]:

@@ -73,13 +73,12 @@ def check_files(upstreams: Sequence[Upstream], plan: Plan) -> None:
 
 def with_own_names(upstreams: Sequence[Upstream]) -> list[Upstream]:
     """The same upstreams, with a number after a name that another one has."""
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     named = []
     for upstream in upstreams:
-        seen[upstream.name] = seen.get(upstream.name, 0) + 1
+        seen[upstream.name] += 1
         number = seen[upstream.name]
-        name = upstream.name if number == 1 else f"{upstream.name}-{number}"
-        named.append(attrs.evolve(upstream, name=name))
+        named.append(upstream if number == 1 else attrs.evolve(upstream, name=f"{upstream.name}-{number}"))
     return named
 
 
@@ -274,28 +273,19 @@ def with_scenario(options: dict[str, Any]) -> tuple[Flow, ...]:
 
 def make_plan(flows: tuple[Flow, ...], captured: CapturedLoad | None, options: Mapping[str, Any]) -> Plan:
     """The plan that the options describe. Raises Unfit, Mistake."""
+    same = (
+        *("runs", "clients", "rate", "count", "warm_up", "think", "connections", "sessions", "in_flight"),
+        *("zipf", "check", "revision", "seed", "resources"),
+    )
     return Plan(
         flows=flows,
         captured=captured,
-        runs=options["runs"],
-        clients=options["clients"],
-        rate=options["rate"],
         poisson=not options["even"],
         seconds=options["duration"],
-        count=options["count"],
-        warm_up=options["warm_up"],
-        think=options["think"],
         patience=options["timeout"],
-        connections=options["connections"],
-        sessions=options["sessions"],
-        in_flight=options["in_flight"],
-        zipf=options["zipf"],
-        check=options["check"],
-        revision=options["revision"],
-        seed=options["seed"],
         find_max=read_assertions(options["find_max"]),
         push=parse_operation(options["push"]) if options["push"] is not None else None,
-        resources=options["resources"],
+        **{name: options[name] for name in same},
     )
 
 

@@ -12,7 +12,7 @@ from random import Random
 import attrs
 import click
 import trio
-from attrs import field, frozen
+from attrs import define, field, frozen
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -124,13 +124,12 @@ def report(outcome: Outcome, outputs: Outputs) -> int:
     """
     code = 0
     if outcome.results:
-        console = OUT
-        render_results(outcome.results, console)
+        render_results(outcome.results, OUT)
         for name, sentence in outcome.knees.items():
-            console.print(Text(f"{name}: {sentence}", style="bold"), soft_wrap=True)
+            OUT.print(Text(f"{name}: {sentence}", style="bold"), soft_wrap=True)
         judgements = judge_all(outputs.assertions, pooled(outcome.results))
-        _compare_and_write(outcome, outputs, console, judgements)
-        render_judgements(judgements, console)
+        _compare_and_write(outcome, outputs, judgements)
+        render_judgements(judgements, OUT)
         code = exit_code(judgements)
     for name, reason in outcome.failures.items():
         tell(f"{name}: cannot be measured: {reason}")
@@ -141,9 +140,7 @@ def report(outcome: Outcome, outputs: Outputs) -> int:
     return code
 
 
-def _compare_and_write(
-    outcome: Outcome, outputs: Outputs, console: Console, judgements: Sequence[Judgement]
-) -> None:
+def _compare_and_write(outcome: Outcome, outputs: Outputs, judgements: Sequence[Judgement]) -> None:
     new = Report(
         tool=TOOL,
         when=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
@@ -151,12 +148,13 @@ def _compare_and_write(
         results=tuple(outcome.results),
     )
     comparisons: list[Comparison] = compare_targets(new.results, Random(1))
+    alone: Sequence[str] = ()
     if outputs.old is not None:
         comparisons += compare_reports(outputs.old, new, Random(1))
-    render_comparisons(comparisons, console)
-    if outputs.old is not None:
-        for name in unmatched(outputs.old, new):
-            tell(f"{name}: not compared, only one of the two has it")
+        alone = unmatched(outputs.old, new)
+    render_comparisons(comparisons, OUT)
+    for name in alone:
+        tell(f"{name}: not compared, only one of the two has it")
     if outputs.json is not None:
         _write(outputs.json, encode_report(new))
     if outputs.csv is not None:
@@ -246,7 +244,7 @@ STOP = StopLadder(close_seconds=2.0, terminate_seconds=2.0)
 SPARE_CONNECTIONS = 1  # of a session over HTTP: a legacy server's own stream takes one
 
 
-@frozen(kw_only=True)
+@define(kw_only=True)
 class Outcome:
     """The results of all runs in the order measured. `failures`: name -> why there are no (more) results.
 
@@ -269,12 +267,9 @@ class Bench:
         self._upstreams = upstreams
         self._plan = plan
         self._limits = limits
+        self._outcome = Outcome()
         self.runs: list[Run] = []
         self.turn = 0
-        self._interrupted = False
-        self._results: list[Results] = []
-        self._failures: dict[str, str] = {}
-        self._knees: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"<Bench of {len(self._upstreams)}>"
@@ -294,42 +289,41 @@ class Bench:
 
         Raises ConfigError if a target does not have what the benchmark asks for.
         """
+        # Runs to compare have the machine alone.
+        alone = self._plan.runs > 1
+        groups = [[upstream] for upstream in self._upstreams] if alone else [self._upstreams]
         with open_timer() as sleep_until:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._heed_signals)
                 for number in range(self._plan.runs):
-                    for group in self._groups():
+                    for group in groups:
                         await self._measure_all(group, number, sleep_until)
                 nursery.cancel_scope.cancel()
-        return Outcome(
-            results=self._results,
-            failures={name: self._failures[name] for name in self.names if name in self._failures},
-            knees=self._knees,
-            interrupted=self._interrupted,
-        )
-
-    def _groups(self) -> list[Sequence[Upstream]]:
-        """Groups of targets to measure at the same time. Runs to compare have the machine alone."""
-        return [[upstream] for upstream in self._upstreams] if self._plan.runs > 1 else [self._upstreams]
+        failures = self._outcome.failures
+        self._outcome.failures = {name: failures[name] for name in self.names if name in failures}
+        return self._outcome
 
     async def _measure_all(self, upstreams: Sequence[Upstream], number: int, sleep_until: SleepUntil) -> None:
         """Run number `number`, from 0, of these targets without those that have failed."""
-        if self._interrupted:
+        if self._outcome.interrupted:
             return
         plan = attrs.evolve(self._plan, seed=self._plan.seed + number)
         self.turn += 1
         self.runs = [
             Run(upstream, plan, self._open_channel(upstream), sleep_until)
             for upstream in upstreams
-            if upstream.name not in self._failures
+            if upstream.name not in self._outcome.failures
         ]
         found: dict[str, Results] = {}
         async with trio.open_nursery() as nursery:
             for run in self.runs:
                 nursery.start_soon(self._measure, run, found, name=f"bench {run.upstream.name}")
-        self._results += [found[run.upstream.name] for run in self.runs if run.upstream.name in found]
-        knees = {run.upstream.name: run.knee.describe() for run in self.runs if run.knee is not None}
-        self._knees.update(knees)
+        for run in self.runs:
+            name = run.upstream.name
+            if name in found:
+                self._outcome.results.append(found[name])
+            if run.knee is not None:
+                self._outcome.knees[name] = run.knee.describe()
 
     def _open_channel(self, upstream: Upstream) -> OpenChannel:
         connections = self._plan.connections_each(upstream) + SPARE_CONNECTIONS
@@ -345,14 +339,14 @@ class Bench:
         except* ConfigError:
             raise
         except* McpmuxError as group:  # the wall around one target
-            self._failures[name] = "; ".join(dict.fromkeys(map(str, causes_of(group))))
+            self._outcome.failures[name] = "; ".join(dict.fromkeys(map(str, causes_of(group))))
 
     async def _heed_signals(self, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for _ in signals:
-                if self._interrupted:
+                if self._outcome.interrupted:
                     raise KeyboardInterrupt
-                self._interrupted = True
+                self._outcome.interrupted = True
                 for run in self.runs:
                     run.stop(BY_HAND)

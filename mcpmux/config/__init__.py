@@ -1,4 +1,4 @@
-"""Files to frozen values, every mistake reported at once. Read before the event loop starts."""
+"""The configuration: read from files into frozen values before the event loop starts."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """What a single value of the configuration may be.
 
-A scalar stands in a field's type, `Annotated[int, Whole(1, 10)]`. It does two things, and they agree:
-`read` turns the value from the file into ours or raises Unfit, and `schema` describes the accepted
-values in JSON Schema. The schema sees text before `${VAR}` is expanded, so it lets any such text pass.
+A scalar is in the type of a field: `Annotated[int, Whole(1, 10)]`. `read` turns a value of the file into a
+value of ours, or raises Unfit. `schema` describes the same values in JSON Schema. A schema applies to text
+before `${VAR}` is expanded, so it accepts any text with `${`.
 
-They are structs, unlike the tables: those of attrs are compiled one by one at every start.
+Scalars are structs of msgspec and not of attrs, because attrs compiles each class at every start.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Flag(msgspec.Struct, frozen=True):
 
 
 class Text(msgspec.Struct, frozen=True):
-    """Text that matches `pattern` as a whole; `expected` completes "expected …"."""
+    """Text of which the whole matches `pattern`. `expected` completes the sentence "expected …"."""
 
     expected: str = "text without NUL characters"
     pattern: str = r"[^\x00]*"
@@ -76,7 +76,7 @@ class Text(msgspec.Struct, frozen=True):
 
 
 class SecretText(Text, frozen=True):
-    """Text that is read into a Secret."""
+    """Text that becomes a Secret."""
 
     def read(self, value: object) -> Secret:
         return Secret(super().read(value))
@@ -91,7 +91,7 @@ HEADER_VALUE = SecretText("text of one line that fits in an HTTP header", r"[\t\
 
 
 class EnvironmentValue(SecretText, frozen=True):
-    """A variable for a child process. Host apps also write whole numbers here."""
+    """An environment variable for a child process. Host apps also write whole numbers here."""
 
     def read(self, value: object) -> Secret:
         if isinstance(value, int) and not isinstance(value, bool):
@@ -121,7 +121,7 @@ class HttpUrl(Text, frozen=True):
 
 
 class ProxyUrl(SecretText, frozen=True):
-    """The URL of an HTTP proxy, which may hold a user and a password; "" for none."""
+    """The URL of an HTTP proxy, perhaps with user and password. "" means none."""
 
     expected: str = 'a URL such as "http://proxy.example.com:3128", or "" for no proxy'
     pattern: str = r"(?:https?://[^\s\x00-\x1f/?#]+/?)?"
@@ -134,7 +134,7 @@ class ProxyUrl(SecretText, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """One of a few words."""
+    """One of several words."""
 
     words: tuple[str, ...]
 
@@ -148,7 +148,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Whole(msgspec.Struct, frozen=True):
-    """A whole number from `low` to `high`; text of digits will do, so that `"${PORT}"` works."""
+    """A whole number from `low` to `high`, or text of digits, so that `"${PORT}"` works."""
 
     low: int
     high: int
@@ -169,7 +169,7 @@ class Whole(msgspec.Struct, frozen=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """A number from 0 to 1; text of such a number will do, so that `"${SHARE}"` works."""
+    """A number from 0 to 1, or text of such a number, so that `"${SHARE}"` works."""
 
     def read(self, value: object) -> float:
         number = float(value) if isinstance(value, str) and re.fullmatch(_SHARE, value) else value
@@ -182,7 +182,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Duration(msgspec.Struct, frozen=True):
-    """A number of seconds above 0, or text with a unit: "500ms", "10s", "2m", "1h". `off`: 0 will do, too."""
+    """A number of seconds above 0, or text with a unit: "500ms", "10s", "2m", "1h". `off`: 0 is accepted."""
 
     off: bool = False
 
@@ -223,7 +223,7 @@ class Size(msgspec.Struct, frozen=True):
 
 
 def _measure(value: object, pattern: str, units: dict[str, Any]) -> float | None:
-    """The number that `value` is, or that its text with a unit means; None for anything else."""
+    """`value` if it is a number, or the value of a text with a unit; None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -232,10 +232,10 @@ def _measure(value: object, pattern: str, units: dict[str, Any]) -> float | None
     return float(match[1]) * units[match[2]] if match else None
 
 
-# Names of upstreams: what is one, and how a host app's free-form server name becomes one.
+# Names of upstreams. A host app's free-form name of a server is turned into one.
 
-# A name stands before `+` in exposed URIs and before `__` in exposed tool names, so it can hold
-# neither; 32 characters leave half of the 64 that hosts allow for a tool name to the tool.
+# `+` follows a name in exposed URIs and `__` in exposed tool names, so a name can hold neither. Host apps
+# allow 64 characters for a tool name; 32 for the upstream leave half of them to the tool.
 NAME_PATTERN = "[a-z][a-z0-9.-]{0,31}"
 _MAX_LENGTH = 32
 _FALLBACK = "server"
@@ -248,7 +248,7 @@ def is_name(text: str) -> bool:
 
 
 def derive_name(text: str) -> str:
-    """A valid name that resembles `text`: "My Server" -> "my-server", "@scope/pkg" -> "scope-pkg"."""
+    """A valid name like `text`: "My Server" -> "my-server", "@scope/pkg" -> "scope-pkg"."""
     if is_name(text):
         return text
     name = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
@@ -260,8 +260,9 @@ def derive_name(text: str) -> str:
 
 
 def derive_names(texts: Sequence[str]) -> list[str]:
-    """A name for each text, all different. A text that is a name keeps it; of others that would collide
-    the later ones get `-2`, `-3` and so on.
+    """A different name for each text. A text that is a name already stays the same.
+
+    Of others that would be the same, the later ones get `-2`, `-3` and so on.
     """
     taken = {text for text in texts if is_name(text)}
     names: list[str] = []

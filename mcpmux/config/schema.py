@@ -1,7 +1,7 @@
-"""A JSON Schema (draft 2020-12) of the configuration for editors, made from the classes it is read into.
+"""The JSON Schema (draft 2020-12) of the configuration, made from the classes of the settings, for editors.
 
-One schema is for both layouts: a document with servers where a host app keeps them is judged as a
-host app's file, any other as ours. Text that is not yet expanded passes wherever text may stand.
+One schema is for both layouts. A document with servers where a host app keeps them is checked as a file of
+a host app, any other as ours. Text with `${…}` is accepted wherever text is.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ def _host_layout(definitions: _Schema) -> _Schema:
 
 
 def _require_at(place: tuple[str, ...]) -> _Schema:
-    """Matches documents that have something at the key path."""
+    """A schema for documents that have something at the key path."""
     key, *rest = place
     inner = {"properties": {key: _require_at(tuple(rest))}} if rest else {}
     return {"type": "object", "required": [key], **inner}
 
 
 def _refer(cls: type, definitions: _Schema) -> _Schema:
-    """A reference to the definition of `cls`, which is added if it is not there yet."""
+    """A reference to the definition of `cls`, which is added if it is missing."""
     if cls.__name__ not in definitions:
         definition = _class_schema(cls, definitions)
         definitions[cls.__name__] = _with_short_form(cls, definition)
@@ -94,7 +94,7 @@ def _refer(cls: type, definitions: _Schema) -> _Schema:
 
 
 def _with_short_form(cls: type, definition: _Schema) -> _Schema:
-    """A listener may also be text, of a pattern of its own."""
+    """The definition of a class. A listener may also be text with its own pattern."""
     if cls not in SHORT_FORMS:
         return definition
     pattern, _ = SHORT_FORMS[cls]
@@ -123,9 +123,9 @@ def _class_schema(cls: type, definitions: _Schema) -> _Schema:
 
 
 def _field_docstrings(cls: type) -> dict[str, str]:
-    """The text that stands below each field of `cls`, without line breaks; see PEP 257, attribute docstrings.
+    """The docstring below each field of `cls`, on one line. See "attribute docstrings" in PEP 257.
 
-    They are in the source only, so they cost nothing at any other start.
+    They are read from the source, so no other command needs memory for them.
     """
     return {
         name: text
