@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 import click
 import trio
-from attrs import field, frozen
 from rich.table import Table
 from rich.text import Text
 
@@ -31,47 +30,8 @@ READY, DISABLED = "ready", "disabled"
 STYLES = {READY: "green", DISABLED: "dim"}
 
 
-@frozen(kw_only=True)
-class Finding:
-    """What was found out about one upstream. `counts`: number of items of each kind that it offers.
-
-    `note`: what its server does against its revision of the protocol.
-    """
-
-    upstream: UpstreamConfig
-    state: str
-    revision: str | None = None
-    capabilities: tuple[str, ...] = ()
-    counts: Mapping[str, int] = field(factory=dict)
-    connect_seconds: float | None = None
-    error: str | None = None
-    note: str | None = None
-
-    @property
-    def transport(self) -> str:
-        """The transport, such as `stdio` or `http`."""
-        return type(self.upstream.target).__name__.lower()
-
-    @property
-    def details(self) -> str:
-        """What is wrong with it, or else its capabilities, and then the note."""
-        return "; ".join(filter(None, (self.error or ", ".join(self.capabilities), self.note)))
-
-    def as_json(self) -> dict[str, Any]:
-        """All that is known, for machines."""
-        values = {
-            "name": self.upstream.name,
-            "state": self.state,
-            "transport": self.transport,
-            "target": self.upstream.target.display,
-            "revision": self.revision,
-            "capabilities": self.capabilities or None,
-            "counts": self.counts or None,
-            "connectSeconds": None if self.connect_seconds is None else round(self.connect_seconds, 3),
-            "error": self.error,
-            "note": self.note,
-        }
-        return {key: value for key, value in values.items() if value is not None}
+Finding = dict[str, Any]
+"""What was found out about one upstream, for people and machines. What is not known is left out."""
 
 
 @click.command()
@@ -97,12 +57,12 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
     findings = run(examine_all, loaded)
     if as_json:
         for finding in findings:
-            show_json(raw(finding.as_json()))
+            show_json(raw(finding))
     else:
         show_table(fill_table(findings))
     auth = attrs.evolve(loaded.auth, allow_anyone=allow_anyone or loaded.auth.allow_anyone)
     check_doors(attrs.evolve(loaded, auth=auth))
-    bad = [finding.upstream.name for finding in findings if finding.error is not None]
+    bad = [finding["name"] for finding in findings if "error" in finding]
     if bad:
         raise click.ClickException(f"{len(bad)} of {len(findings)} upstreams not in order: {', '.join(bad)}")
 
@@ -121,10 +81,7 @@ async def examine_all(config: Config) -> list[Finding]:
     ):
         for upstream in mux.upstreams.values():
             nursery.start_soon(examine_one, upstream)
-    return [
-        findings[each.name] if each.enabled else Finding(upstream=each, state=DISABLED)
-        for each in config.upstreams
-    ]
+    return [findings[each.name] if each.enabled else describe(each, DISABLED) for each in config.upstreams]
 
 
 async def examine(upstream: Upstream) -> Finding:
@@ -132,7 +89,7 @@ async def examine(upstream: Upstream) -> Finding:
     await upstream.settled()
     facts = upstream.facts
     if facts is None:
-        return Finding(upstream=upstream.config, state=upstream.state, error=upstream.trouble)
+        return describe(upstream.config, upstream.state, error=upstream.trouble)
     counts: dict[str, int] = {}
     error = None
     try:
@@ -141,16 +98,28 @@ async def examine(upstream: Upstream) -> Finding:
                 counts[kind] = len(await walk(upstream, Call(method, {}, {})))
     except RpcError as failure:
         error = failure.message
-    return Finding(
-        upstream=upstream.config,
-        state=upstream.state,
+    seconds = upstream.connect_seconds
+    return describe(
+        upstream.config,
+        upstream.state,
         revision=facts.revision,
-        capabilities=tuple(sorted(facts.capabilities)),
-        counts=counts,
-        connect_seconds=upstream.connect_seconds,
+        capabilities=sorted(facts.capabilities) or None,
+        counts=counts or None,
+        connectSeconds=None if seconds is None else round(seconds, 3),
         error=error,
         note=note_on(upstream),
     )
+
+
+def describe(upstream: UpstreamConfig, state: str, **found: Any) -> Finding:
+    """The finding about an upstream: what its configuration says, and what was `found`."""
+    about = {
+        "name": upstream.name,
+        "state": state,
+        "transport": type(upstream.target).__name__.lower(),
+        "target": upstream.target.display,
+    }
+    return about | {key: value for key, value in found.items() if value is not None}
 
 
 def note_on(upstream: Upstream) -> str | None:
@@ -167,15 +136,16 @@ def fill_table(findings: Sequence[Finding]) -> Table:
     headings = ["NAME", "STATE", "VIA", "REVISION", *counted, "CONNECT", "DETAILS"]
     table = make_table(headings, right_aligned={*counted, "CONNECT"})
     for finding in findings:
-        style = STYLES.get(finding.state, "red") if finding.error is None else "red"
-        seconds = finding.connect_seconds
+        state, counts = finding["state"], finding.get("counts", {})
+        seconds = finding.get("connectSeconds")
+        details = finding.get("error") or ", ".join(finding.get("capabilities", ()))
         table.add_row(
-            finding.upstream.name,
-            Text(finding.state, style=style),
-            finding.transport,
-            finding.revision or "-",
-            *(str(finding.counts.get(kind, "-")) for kind in KINDS),
+            finding["name"],
+            Text(state, style="red" if "error" in finding else STYLES.get(state, "red")),
+            finding["transport"],
+            finding.get("revision", "-"),
+            *(str(counts.get(kind, "-")) for kind in KINDS),
             "-" if seconds is None else f"{seconds:.2f} s",
-            printable(finding.details),
+            printable("; ".join(filter(None, (details, finding.get("note"))))),
         )
     return table

@@ -13,8 +13,8 @@ import click
 from mcpmux.app import Mux, open_mux
 from mcpmux.cli.console import (
     KINDS,
-    Activity,
     Content,
+    ReportProgress,
     decode_contents,
     describe_bytes,
     fill_table,
@@ -324,20 +324,19 @@ async def fetch_answer(config: Config, target: str, tool: str, arguments: Json) 
         m.TOOLS_CALL, {"name": raw(tool), "arguments": raw(arguments)}, {PROGRESS_TOKEN: raw("progress")}
     )
     hint = f"`mcpmux ls {shlex.quote(target)} tools` shows what there is"
-    async with show_activity(f"calling {tool}") as activity, open_visit(config) as mux:
-        return await ask(mux, request, make_reporter(activity), hint)
+    async with show_activity(f"calling {tool}") as report, open_visit(config) as mux:
+        return await ask(mux, request, make_notify(report), hint)
 
 
-def make_reporter(activity: Activity) -> Notify:
-    """A receiver of the notifications of a call. It shows progress."""
+def make_notify(report: ReportProgress) -> Notify:
+    """A receiver of the notifications of a call. It reports progress."""
 
-    async def report(event: Event) -> None:
-        if event.method != m.PROGRESS:
-            return
-        progress, total = (_number(event.params, key) for key in ("progress", "total"))
-        activity.report(progress or 0, total, text_of(event.params.get("message")) or "")
+    async def notify(event: Event) -> None:
+        if event.method == m.PROGRESS:
+            progress, total = (_number(event.params, key) for key in ("progress", "total"))
+            report(progress or 0, total, text_of(event.params.get("message")) or "")
 
-    return report
+    return notify
 
 
 def _number(params: Fields, key: str) -> float | None:

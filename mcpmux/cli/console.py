@@ -103,23 +103,12 @@ def tell_left_out(reasons: Mapping[str, str]) -> None:
         tell(f"left out: {name}: {reason}")
 
 
-class Activity:
-    """A progress bar. Made by `show_activity`."""
-
-    def __init__(self, bar: Progress, text: str) -> None:
-        self._bar = bar
-        self._task = bar.add_task(printable(text), total=None)
-
-    def report(self, progress: float, total: float | None, message: str) -> None:
-        """Show progress at once, in the server's own units and words."""
-        self._bar.start()
-        if message:
-            self._bar.update(self._task, description=printable(message))
-        self._bar.update(self._task, completed=progress, total=total)
+ReportProgress = Callable[[float, float | None, str], None]
+"""Shows (progress, total, message) at once, in the server's own units and words."""
 
 
 @asynccontextmanager
-async def show_activity(text: str) -> AsyncIterator[Activity]:
+async def show_activity(text: str) -> AsyncIterator[ReportProgress]:
     """Show a progress bar on a terminal's stderr once it takes longer than PATIENCE_SECONDS."""
     bar = Progress(
         SpinnerColumn(),
@@ -129,10 +118,18 @@ async def show_activity(text: str) -> AsyncIterator[Activity]:
         transient=True,
         disable=not sys.stderr.isatty(),
     )
+    task = bar.add_task(printable(text), total=None)
+
+    def report(progress: float, total: float | None, message: str) -> None:
+        bar.start()
+        if message:
+            bar.update(task, description=printable(message))
+        bar.update(task, completed=progress, total=total)
+
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_start_later, bar)
-            yield Activity(bar, text)
+            yield report
             nursery.cancel_scope.cancel()
     finally:
         bar.stop()

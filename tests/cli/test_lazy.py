@@ -56,6 +56,7 @@ NEVER_SERVED = (  # without TLS, WebSocket, OAuth, an inspector, a capture, seve
     "mcpmux.traffic.capture.capture",
     "mcpmux.traffic.capture.files",
     "mcpmux.app.workers.supervisor",
+    "mcpmux.config.schema",
 )
 ROOMS = ("mcpmux.app", "mcpmux.config", "mcpmux.runtime", "mcpmux.transports", "mcpmux.traffic")
 
