@@ -69,11 +69,9 @@ class TrustedUrl(HttpUrl, frozen=True):
         return url
 
 
-class ResourceUrl(HttpUrl, frozen=True):
-    """A resource identifier (RFC 8707): an absolute URL without query and fragment."""
-
-    expected: str = 'the URL that clients use, such as "https://mux.example.com/mcp"'
-    pattern: str = TrustedUrl().pattern
+ResourceUrl: TypeAlias = Annotated[  # a resource identifier, RFC 8707
+    str, HttpUrl('the URL that clients use, such as "https://mux.example.com/mcp"', TrustedUrl().pattern)
+]
 
 
 @frozen(kw_only=True)
@@ -125,7 +123,7 @@ class Auth:
     """Static bearer tokens by the name of the principal."""
     issuers: Mapping[PrincipalName, Issuer] = field(factory=dict, converter=read_only)
     """Authorization servers by name. Their principals are called `NAME:SUBJECT`."""
-    resource: Annotated[str, ResourceUrl()] | None = None
+    resource: ResourceUrl | None = None
     """URL at which clients reach mcpmux. Tokens of `issuers` must be made for it."""
     required_scopes: tuple[Scope, ...] = ()
     """Scopes that every token must have."""
@@ -295,11 +293,12 @@ ClientSecret: TypeAlias = Annotated[
 ]
 
 
-class MetadataUrl(HttpUrl, frozen=True):
-    """The URL of a client's own metadata document. It is the client's id, so it is https and has a path."""
-
-    expected: str = "an https:// URL with a path and without query"
-    pattern: str = r"https://[^\s\x00-\x1f/?#@]+/[^\s\x00-\x1f?#]+"
+MetadataUrl: TypeAlias = Annotated[  # it is also the client's id, so it is https and has a path
+    str,
+    HttpUrl(
+        "an https:// URL with a path and without query", r"https://[^\s\x00-\x1f/?#@]+/[^\s\x00-\x1f?#]+"
+    ),
+]
 
 
 @frozen(kw_only=True)
@@ -316,7 +315,7 @@ class OAuth:
     """Client id of mcpmux, if it was registered by hand."""
     client_secret: ClientSecret | None = None
     """Client secret. It needs `client_id` and `issuer`, and is shown to that issuer only."""
-    client_metadata_url: Annotated[str, MetadataUrl()] | None = None
+    client_metadata_url: MetadataUrl | None = None
     """URL of your own client metadata document. It is the client id at servers that accept one."""
     scopes: tuple[Scope, ...] = ()
     """Scopes to ask for. Default: those that the upstream says it needs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
@@ -196,30 +196,6 @@ PROBE_SECONDS = 0.2  # for a text of PROBE_LENGTH; a pattern without trouble nee
 PROBE_LENGTH = 3000
 
 
-class JsonPath(Text, frozen=True):
-    """A path into a message; it stays text."""
-
-    expected: str = "a path"
-    pattern: str = r"[^\x00]+"
-
-    def read(self, value: object) -> str:
-        text: str = super().read(value)
-        parse_path(text)
-        return text
-
-
-class Pattern(Text, frozen=True):
-    """A regular expression; it stays text."""
-
-    expected: str = "a regular expression"
-    pattern: str = r"[^\x00]+"
-
-    def read(self, value: object) -> str:
-        text: str = super().read(value)
-        check_pattern(text)
-        return text
-
-
 def compile_pattern(text: str) -> regex.Pattern[str]:
     """A regular expression of the user. Raises Unfit for what is none."""
     import regex  # not at the top: it is large, and few configurations have a pattern
@@ -254,31 +230,34 @@ def _probes_of(pattern: str) -> list[str]:
     return [*singles, "aA0-" * (PROBE_LENGTH // 4) + "\x01", "0 " * (PROBE_LENGTH // 2) + "\x01"]
 
 
-class KeyName(Text, frozen=True):
-    """The name of a member; it must be more than separators."""
+class Checked(Text, frozen=True):
+    """Text that `check` accepts, which raises Unfit. It stays text."""
 
-    expected: str = "the name of a member"
-    pattern: str = r"[^\x00]*[^\x00\s._-][^\x00]*"
+    check: Callable[[str], object] = str
+
+    def read(self, value: object) -> str:
+        text: str = super().read(value)
+        self.check(text)
+        return text
 
 
-class RuleName(Text, frozen=True):
-    """What a replacement says."""
-
-    expected: str = "a name of letters, digits, spaces and -"
-    pattern: str = r"[A-Za-z0-9][A-Za-z0-9 -]{0,31}"
+JsonPath: TypeAlias = Annotated[str, Checked("a path", r"[^\x00]+", parse_path)]
+Pattern: TypeAlias = Annotated[str, Checked("a regular expression", r"[^\x00]+", check_pattern)]
+KeyName: TypeAlias = Annotated[str, Text("the name of a member", r"[^\x00]*[^\x00\s._-][^\x00]*")]
+RuleName: TypeAlias = Annotated[
+    str, Text("a name of letters, digits, spaces and -", r"[A-Za-z0-9][A-Za-z0-9 -]{0,31}")
+]
 
 
 @frozen(kw_only=True)
 class Redaction:
     """What to replace in all messages that are written down or shown."""
 
-    keys: tuple[Annotated[str, KeyName()], ...] = ()
+    keys: tuple[KeyName, ...] = ()
     """Names of members whose values are replaced anywhere. Case, `-` and `_` do not matter."""
-    paths: tuple[Annotated[str, JsonPath()], ...] = ()
+    paths: tuple[JsonPath, ...] = ()
     """Places in a message whose values are replaced, such as `params.arguments.ssn`."""
-    patterns: Mapping[Annotated[str, RuleName()], Annotated[str, Pattern()]] = field(
-        factory=dict, converter=read_only
-    )
+    patterns: Mapping[RuleName, Pattern] = field(factory=dict, converter=read_only)
     """Regular expressions by name. What they match in any text is replaced by the name."""
     skip: tuple[Annotated[str, Choice(BUILT_IN)], ...] = ()
     """Built-in rules not to use, because they find text that is no secret."""
