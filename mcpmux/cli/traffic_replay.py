@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from rich.text import Text
 
 from mcpmux.app.listeners import Serving, serve_http_listener, serve_stdio, serve_stream_listener
 from mcpmux.app.mux import STOP_LADDER
+from mcpmux.app.serving import watch_signals
 from mcpmux.cli.console import make_table, show_heading, show_table, tell
 from mcpmux.cli.options import ADDRESS, DEFAULT_ADDRESS, LEVELS, Decorator, Parsed, load_config, quiet_option
 from mcpmux.cli.process import Mistake, run
@@ -128,12 +128,8 @@ def _show_latency(report: Report) -> None:
     headings = ["METHOD", *(f"{name.upper()} {when}" for name in names for when in ("THEN", "NOW"))]
     table = make_table(headings, frozenset(headings[1:]))
     for method, both in latency.items():
-        cells = [
-            "-" if (value := histogram.percentile(PERCENTILES[name])) is None else format_ms(value)
-            for name in names
-            for histogram in both
-        ]
-        table.add_row(printable(method), *cells)
+        values = [histogram.percentile(PERCENTILES[name]) for name in names for histogram in both]
+        table.add_row(printable(method), *("-" if value is None else format_ms(value) for value in values))
     click.echo()
     show_heading("Latency")
     show_table(table)
@@ -373,11 +369,11 @@ def mock(
     listeners = choose_listeners(Listeners(), stdio, [] if stdio else [listen])
     reading = read_capture(files, "upstream" if upstream else "client", upstream)
     dialogues = reading.dialogues()
-    _introduce(dialogues)
+    _check_servable(dialogues)
     trio.run(_serve_mock, listeners, dialogues, latency, cycle)
 
 
-def _introduce(dialogues: Sequence[Dialogue]) -> None:
+def _check_servable(dialogues: Sequence[Dialogue]) -> None:
     """Say what cannot be served. Raises Mistake if nothing can."""
     book = Book(dialogues)
     reasons = count_text(book.unusable.items())
@@ -393,10 +389,10 @@ async def _serve_mock(
     listeners: Listeners, dialogues: Sequence[Dialogue], latency: bool, cycle: bool
 ) -> None:
     stopping = trio.Event()
-    on_stderr = listeners.stdio  # then stdout belongs to the protocol
+    on_stderr = listeners.stdio  # stdout then belongs to the protocol
     async with open_mock(dialogues, latency=latency, cycle=cycle) as server, trio.open_nursery() as signals:
         serving = Serving(Limits(), server, stopping, lambda url: click.echo(url, err=on_stderr))
-        signals.start_soon(_watch_signals, stopping, signals.cancel_scope)
+        signals.start_soon(watch_signals, stopping, signals.cancel_scope)
         async with trio.open_nursery() as clients:
             for listener in listeners.http:
                 await clients.start(serve_http_listener, listener, serving)
@@ -408,12 +404,3 @@ async def _serve_mock(
             server.close()
             clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
         signals.cancel_scope.cancel()
-
-
-async def _watch_signals(stopping: trio.Event, everything: trio.CancelScope) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
-        async for _ in received:
-            if stopping.is_set():
-                everything.cancel(reason="second signal")
-                return
-            stopping.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote
 
 from attrs import field, frozen
 
@@ -61,12 +61,8 @@ class TrustedUrl(HttpUrl, frozen=True):
     expected: str = "an https:// URL (http:// for loopback addresses only) without query"
     pattern: str = r"https?://[^\s\x00-\x1f/?#@]+(?:/[^\s\x00-\x1f?#]*)?"
 
-    def read(self, value: object) -> str:
-        url: str = super().read(value)
-        parts = urlsplit(url)
-        if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
-            raise Unfit(f"expected {self.expected}")
-        return url
+    def is_usable(self, parts: SplitResult) -> bool:
+        return super().is_usable(parts) and (parts.scheme == "https" or is_loopback(parts.hostname or ""))
 
 
 ResourceUrl: TypeAlias = Annotated[  # a resource identifier, RFC 8707

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Protocol, TypeAlias, runtime_checkable
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -111,13 +111,16 @@ class HttpUrl(Text, frozen=True):
     def read(self, value: object) -> str:
         url: str = super().read(value)
         try:
-            parts = urlsplit(url)
-            usable = bool(parts.hostname) and parts.port != 0
+            usable = self.is_usable(urlsplit(url))
         except ValueError:  # brackets that do not match, a port out of range
             usable = False
         if not usable:
             raise Unfit(f"expected {self.expected}")
         return url
+
+    def is_usable(self, parts: SplitResult) -> bool:
+        """Whether the parts are those of a usable URL. Raises ValueError for a port out of range."""
+        return bool(parts.hostname) and parts.port != 0
 
 
 class ProxyUrl(SecretText, frozen=True):

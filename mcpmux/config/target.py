@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from mcpmux.config.auth import OAuth
 from mcpmux.config.expansion import Secret
@@ -30,7 +30,7 @@ from mcpmux.config.listener import (
 )
 from mcpmux.config.model import Http, Stdio, Target, Tcp, Unix, Upstream, WebSocket, find_conflicts
 from mcpmux.config.report import Unfit
-from mcpmux.config.scalars import Text, derive_name, is_name
+from mcpmux.config.scalars import HttpUrl, derive_name, is_name
 from mcpmux.errors import ConfigError
 
 # Arguments of the command line: `NAME=URL`, `NAME=COMMAND LINE`, `HOST:PORT`, `SCHEME:…`.
@@ -138,7 +138,7 @@ _NOT_OVER_HTTP = ("proxy", "transport")
 _NOT_IN_LINES = ("headers", "oauth", *_NOT_OVER_HTTP)
 
 
-class ServerUrl(Text, frozen=True):
+class ServerUrl(HttpUrl, frozen=True):
     """A URL without a fragment, with a scheme from the table at the top of this file."""
 
     expected: str = (
@@ -149,18 +149,10 @@ class ServerUrl(Text, frozen=True):
         r"|(?:tcp|tls)://[^\s\x00-\x1f/?#@]+/?|unix:[^\x00]*[^\x00/]"
     )
 
-    def read(self, value: object) -> str:
-        url: str = super().read(value)
-        try:
-            parts = urlsplit(url)
-            usable = url.startswith("unix:") or (bool(parts.hostname) and parts.port != 0)
-            if parts.scheme in ("tcp", "tls"):
-                usable = usable and parts.port is not None
-        except ValueError:  # brackets that do not match, a port out of range
-            usable = False
-        if not usable:
-            raise Unfit(f"expected {self.expected}")
-        return url
+    def is_usable(self, parts: SplitResult) -> bool:
+        if parts.scheme == "unix":
+            return True
+        return super().is_usable(parts) and (parts.scheme not in ("tcp", "tls") or parts.port is not None)
 
 
 def make_target(
