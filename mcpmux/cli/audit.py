@@ -389,4 +389,5 @@ def describe_end(record: Mapping[str, Any]) -> str:
 
 
 def count(number: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

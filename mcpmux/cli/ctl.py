@@ -238,7 +238,7 @@ ACTIONS = {
     ),
     "restart": (
         "restarted",
-        "Restart an upstream. Exchanges in flight are finished by the present session.",
+        "Restart an upstream. Exchanges in flight are finished in the old session.",
     ),
 }
 """What can be done to one upstream -> what is printed then, and the help."""

@@ -207,7 +207,8 @@ SERVER = Parsed("URL|COMMAND", parse_upstream_argument)
 @click.option("--upstream", metavar="NAME", help="The upstream in the capture. Implies --leg upstream.")
 @click.option(
     "--speed",
-    type=Parsed("FACTOR|max", read_speed),
+    type=Parsed("FACTOR", read_speed),
+    metavar="FACTOR|max",
     default="1",
     show_default=True,
     help="How many times as fast as it was captured, or `max` for no waiting.",

@@ -21,7 +21,7 @@ from mcpmux.cli.console import OUT, is_screen, make_table, show_heading, show_ta
 from mcpmux.cli.options import load_config, quiet_option
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import (
-    Where,
+    FilteredCapture,
     filter_help,
     format_ms,
     format_size,
@@ -65,7 +65,7 @@ def stats(where: tuple[str, ...], as_json: bool) -> None:
       mcpmux traffic stats captures/ 'method=resources/read since=1h'
       mcpmux traffic stats --json leg=upstream | jq '.groups[] | {upstream, method, latencyMs}'
     """
-    source = Where(where)
+    source = FilteredCapture(where)
     found = Stats()
     for record in source.wanted():
         found.add(record)
@@ -198,7 +198,7 @@ def export(
         raise Mistake("choose at least one of --har FILE, --csv FILE and --jsonl FILE")
     _check_apart([name for name, _ in chosen])
     redactor = Redactor(load_config(redact).redaction if redact is not None else None)
-    source = Where(where, change=lambda record: redact_record(record, redactor))
+    source = FilteredCapture(where, change=lambda record: redact_record(record, redactor))
     for name, convert in chosen:
         counted = _Counted(source.everything() if name == jsonl and not source.filter else source.wanted())
         if name == STDOUT:

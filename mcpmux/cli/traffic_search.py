@@ -14,7 +14,7 @@ from mcpmux.cli.console import paint, tell
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import (
-    Where,
+    FilteredCapture,
     by_option,
     filter_help,
     format_ms,
@@ -68,7 +68,7 @@ def grep(
     """
     if as_json and by == "exchange":
         raise Mistake("--json shows messages; leave out --by exchange")
-    source = Where(where)
+    source = FilteredCapture(where)
     expression = compile_pattern(pattern, ignore_case=ignore_case, fixed=fixed)
     found = ((record, hit) for record in source.wanted() if (hit := search(record, expression)) is not None)
     if by == "exchange":
@@ -117,7 +117,7 @@ def excerpt(hit: Hit) -> str:
     return f"  {paint('|', dim=True)} {printable(before)}{middle}{printable(after)}"
 
 
-def _exchange_lines(source: Where, expression: re.Pattern[str]) -> Iterator[str]:
+def _exchange_lines(source: FilteredCapture, expression: re.Pattern[str]) -> Iterator[str]:
     """The exchanges with a message in which the expression was found."""
     watches = source.filter.watches
     summarizer = Summarizer([*watches, lambda record: search(record, expression) is not None])
@@ -175,7 +175,7 @@ def show(
     elif seq is None and number is None:
         raise Mistake("name an exchange by its number, or a message by --message SEQ")
     exchange = _read(number) if seq is None else 0
-    source = Where(where)
+    source = FilteredCapture(where)
     if source.filter:
         raise Mistake("show takes files and folders only; `mcpmux traffic grep` knows filters")
     found = find_message(source, seq, run) if seq is not None else find_exchange(source, exchange, run)
@@ -196,7 +196,7 @@ def _read(number: str | None) -> int:
     return int(text)
 
 
-def find_message(source: Where, seq: int, run: str | None) -> list[Record]:
+def find_message(source: FilteredCapture, seq: int, run: str | None) -> list[Record]:
     """A list with the newest message of that number. Raises ClickException."""
     found = None
     for record in source.everything():
@@ -207,7 +207,7 @@ def find_message(source: Where, seq: int, run: str | None) -> list[Record]:
     return [found]
 
 
-def find_exchange(source: Where, number: int, run: str | None) -> list[Record]:
+def find_exchange(source: FilteredCapture, number: int, run: str | None) -> list[Record]:
     """The messages of an exchange of one run, in order. Raises ClickException."""
     found: list[Record] = []
     others: set[str] = set()

@@ -108,7 +108,7 @@ class CaptureFiles:
             raise click.ClickException(f"nothing could be read of {', '.join(map(str, self._unread))}")
 
 
-class Where(CaptureFiles):
+class FilteredCapture(CaptureFiles):
     """Capture files, and a filter for what is wanted of them. `change` is applied to each message first."""
 
     def __init__(
@@ -121,7 +121,7 @@ class Where(CaptureFiles):
         super().__init__([Path(word) for word in words if _is_path(word)])
 
     def __repr__(self) -> str:
-        return f"<Where {self.paths} {self.filter}>"
+        return f"<FilteredCapture {self.paths} {self.filter}>"
 
     def wanted(self) -> Iterator[Record]:
         """The messages that the filter wants. Responses have the target of their request."""

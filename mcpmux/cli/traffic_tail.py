@@ -19,7 +19,7 @@ from mcpmux.cli.console import tell
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.traffic_source import (
-    Where,
+    FilteredCapture,
     by_option,
     filter_help,
     json_line,
@@ -167,7 +167,7 @@ def tail(
             wanted = read_filter(" ".join(where))
             run(_follow_url, url, token, Lines(wanted, by, own=own, as_json=as_json))
         else:
-            found = Where(where)
+            found = FilteredCapture(where)
             _tail_files(found, Lines(found.filter, by, own=own, as_json=as_json), lines, once)
     except KeyboardInterrupt:
         raise click.exceptions.Exit(0) from None
@@ -207,7 +207,7 @@ class Lines:
         return [json_line(record) if self._as_json else message_line(record)]
 
 
-def _tail_files(where: Where, lines: Lines, count: int, once: bool) -> None:
+def _tail_files(where: FilteredCapture, lines: Lines, count: int, once: bool) -> None:
     try:
         follower = Follower(where.paths, where.on_bad)
     except OSError as error:

@@ -31,6 +31,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
+        """The text itself."""
         return self._text
 
     def __eq__(self, other: object) -> bool:

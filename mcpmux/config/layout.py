@@ -71,6 +71,7 @@ class UpstreamSettings(Handling):
     """How to get tokens for the server of a URL from its authorization server. {} finds out everything."""
 
     def make_upstream(self, name: str, target: Target, enabled: bool) -> Upstream:
+        """The upstream with these settings at `target`."""
         handling = {key.name: getattr(self, key.name) for key in attrs.fields(Handling)}
         prefix = name if self.prefix is None else self.prefix
         return Upstream(name=name, target=target, enabled=enabled, prefix=prefix, **handling)
@@ -103,6 +104,7 @@ class UpstreamTable(TargetKeys, UpstreamSettings):
 
     @classmethod
     def is_disabled(cls, raw: Mapping[str, Any]) -> bool:
+        """Whether a table that is not yet read turns its upstream off."""
         return raw.get("enabled") is False
 
     @classmethod
@@ -217,6 +219,7 @@ class HostEntry(TargetKeys):
 
     @classmethod
     def is_disabled(cls, raw: Mapping[str, Any]) -> bool:
+        """Whether an entry that is not yet read turns its server off."""
         ours = raw.get(MCPMUX)
         return (
             raw.get("disabled") is True
@@ -289,6 +292,7 @@ class Entry:
 
     @property
     def is_disabled(self) -> bool:
+        """Whether the entry turns its server off, so that mistakes in it do no harm."""
         return isinstance(self.raw, Mapping) and self.table.is_disabled(self.raw)
 
 

@@ -86,9 +86,11 @@ class Report:
     problems: list[str] = field(factory=list)
 
     def add(self, path: KeyPath, text: str) -> None:
+        """Add a mistake about the value at `path`."""
         where = f"{format_path(path)}: " if path else ""
         self.problems.append(f"{self.origin}: {where}{text}")
 
     def raise_if_any(self) -> None:
+        """Raises ConfigError with all mistakes, if there are any."""
         if self.problems:
             raise ConfigError(self.problems)

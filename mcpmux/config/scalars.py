@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, Protocol, TypeAlias, runtime_checkable
+from typing import Annotated, Any, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -30,11 +30,16 @@ _DIGITS = r"[0-9]{1,15}"
 _SHARE = r"0(?:\.[0-9]{1,9})?|1(?:\.0{1,9})?"
 
 
-@runtime_checkable
-class Scalar(Protocol):
-    def read(self, value: object) -> object: ...
+class Scalar(msgspec.Struct, frozen=True):
+    """The base of all scalars."""
 
-    def schema(self) -> dict[str, Any]: ...
+    def read(self, value: object) -> Any:
+        """Our value for a value of the file, in which variables are expanded already. Raises Unfit."""
+        raise NotImplementedError
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of the values that `read` accepts, before variables are expanded."""
+        raise NotImplementedError
 
 
 def read_only(table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -46,7 +51,12 @@ def _text_pattern(pattern: str) -> str:
     return f"^(?:{pattern})$|{_HAS_REFERENCE}"
 
 
-class Flag(msgspec.Struct, frozen=True):
+def _number_schema(kind: str, pattern: str, **bounds: float) -> dict[str, Any]:
+    """Numbers of JSON within bounds, or text that matches `pattern`."""
+    return {"type": [kind, "string"], **bounds, "pattern": _text_pattern(pattern)}
+
+
+class Flag(Scalar, frozen=True):
     """`true` or `false`."""
 
     def read(self, value: object) -> bool:
@@ -58,7 +68,7 @@ class Flag(msgspec.Struct, frozen=True):
         return {"type": "boolean"}
 
 
-class Text(msgspec.Struct, frozen=True):
+class Text(Scalar, frozen=True):
     """Text of which the whole matches `pattern`. `expected` completes the sentence "expected …"."""
 
     expected: str = "text without NUL characters"
@@ -136,7 +146,7 @@ class ProxyUrl(SecretText, frozen=True):
         return url
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Choice(Scalar, frozen=True):
     """One of several words."""
 
     words: tuple[str, ...]
@@ -150,7 +160,7 @@ class Choice(msgspec.Struct, frozen=True):
         return {"anyOf": [{"enum": list(self.words)}, {"type": "string", "pattern": _HAS_REFERENCE}]}
 
 
-class Whole(msgspec.Struct, frozen=True):
+class Whole(Scalar, frozen=True):
     """A whole number from `low` to `high`, or text of digits, so that `"${PORT}"` works."""
 
     low: int
@@ -163,15 +173,10 @@ class Whole(msgspec.Struct, frozen=True):
         return number
 
     def schema(self) -> dict[str, Any]:
-        return {
-            "type": ["integer", "string"],
-            "minimum": self.low,
-            "maximum": self.high,
-            "pattern": _text_pattern(_DIGITS),
-        }
+        return _number_schema("integer", _DIGITS, minimum=self.low, maximum=self.high)
 
 
-class Share(msgspec.Struct, frozen=True):
+class Share(Scalar, frozen=True):
     """A number from 0 to 1, or text of such a number, so that `"${SHARE}"` works."""
 
     def read(self, value: object) -> float:
@@ -181,10 +186,10 @@ class Share(msgspec.Struct, frozen=True):
         return float(number)
 
     def schema(self) -> dict[str, Any]:
-        return {"type": ["number", "string"], "minimum": 0, "maximum": 1, "pattern": _text_pattern(_SHARE)}
+        return _number_schema("number", _SHARE, minimum=0, maximum=1)
 
 
-class Duration(msgspec.Struct, frozen=True):
+class Duration(Scalar, frozen=True):
     """A number of seconds above 0, or text with a unit: "500ms", "10s", "2m", "1h". `off`: 0 is accepted."""
 
     off: bool = False
@@ -197,14 +202,13 @@ class Duration(msgspec.Struct, frozen=True):
         return float(seconds)
 
     def schema(self) -> dict[str, Any]:
-        least = "minimum" if self.off else "exclusiveMinimum"
-        return {"type": ["number", "string"], least: 0, "pattern": _text_pattern(_DURATION)}
+        return _number_schema("number", _DURATION, **{"minimum" if self.off else "exclusiveMinimum": 0})
 
 
 Seconds: TypeAlias = Annotated[float, Duration()]
 
 
-class Size(msgspec.Struct, frozen=True):
+class Size(Scalar, frozen=True):
     """A number of bytes from `low` to `high`, or text with a unit: "512KiB", "64MiB"."""
 
     low: int
@@ -217,12 +221,7 @@ class Size(msgspec.Struct, frozen=True):
         return int(size)
 
     def schema(self) -> dict[str, Any]:
-        return {
-            "type": ["integer", "string"],
-            "minimum": self.low,
-            "maximum": self.high,
-            "pattern": _text_pattern(_SIZE),
-        }
+        return _number_schema("integer", _SIZE, minimum=self.low, maximum=self.high)
 
 
 def _measure(value: object, pattern: str, units: dict[str, Any]) -> float | None:
@@ -247,6 +246,7 @@ _VALID = re.compile(NAME_PATTERN)
 
 
 def is_name(text: str) -> bool:
+    """Whether `text` can be the name of an upstream."""
     return _VALID.fullmatch(text) is not None
 
 
