@@ -72,7 +72,7 @@ ResourceUrl: TypeAlias = Annotated[  # a resource identifier, RFC 8707
 
 @frozen(kw_only=True)
 class StaticToken:
-    """A token that was given to somebody by hand. The file has only its hash, so it lets nobody in."""
+    """A token that was given to somebody by hand. The file only has its hash, which is no use to a reader."""
 
     sha256: Digest
     """SHA-256 of the token in hexadecimal. `mcpmux auth new-token` makes a token and its hash."""

@@ -190,14 +190,14 @@ BUILT_IN = (
     "url-userinfo",
     "url-token",
 )
-"""The rules that mcpmux has by itself, as its replacements name them."""
+"""The built-in rules, as replacements name them."""
 
 PROBE_SECONDS = 0.2  # for a text of PROBE_LENGTH; a pattern without trouble needs well under a millisecond
 PROBE_LENGTH = 3000
 
 
 def compile_pattern(text: str) -> regex.Pattern[str]:
-    """A regular expression of the user. Raises Unfit for what is none."""
+    """Compile a regular expression of the user. Raises Unfit if it is none."""
     import regex  # not at the top: it is large, and few configurations have a pattern
 
     try:
@@ -209,7 +209,7 @@ def compile_pattern(text: str) -> regex.Pattern[str]:
 
 
 def check_pattern(text: str) -> None:
-    """Raises Unfit for what is no regular expression, matches nothing at all, or takes forever."""
+    """Raises Unfit for text that is no regular expression, matches empty text, or takes forever."""
     compiled = compile_pattern(text)
     try:
         if compiled.search("", timeout=PROBE_SECONDS) is not None:
@@ -224,7 +224,7 @@ def check_pattern(text: str) -> None:
 
 
 def _probes_of(pattern: str) -> list[str]:
-    """Texts of few characters over and over, with an end that fits nothing."""
+    """Texts that repeat few characters and end in one that no pattern expects."""
     letters = dict.fromkeys([*(char for char in pattern if char.isalnum()), *"aA0 -_./=@"])
     singles = [letter * PROBE_LENGTH + "\x01" for letter in list(letters)[:40]]
     return [*singles, "aA0-" * (PROBE_LENGTH // 4) + "\x01", "0 " * (PROBE_LENGTH // 2) + "\x01"]
