@@ -46,10 +46,10 @@ def run_inside(command: Callable[[], Any]) -> Any:
     except (click.Abort, click.exceptions.Exit):
         raise
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
-        raise judge(error) from None
+        raise error_for_user(error) from None
 
 
-def judge(error: BaseException) -> Exception:
+def error_for_user(error: BaseException) -> Exception:
     """The exception that tells the user about `error` and that click shows."""
     causes = list(causes_of(error))
     if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
