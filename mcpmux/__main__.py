@@ -1,4 +1,4 @@
-"""`mcpmux` and `python -m mcpmux`."""
+"""The entry point of `mcpmux` and `python -m mcpmux`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mcpmux.cli.main import cli
 
 
 def main() -> None:
-    """Run the command line; ends the process with its exit code."""
+    """Run the command line and exit with its exit code."""
     cli(prog_name="mcpmux")
 
 

@@ -1,7 +1,7 @@
-"""The exception tree. Imports nothing, so every room may use it.
+"""The exception tree. This module imports nothing of mcpmux, so every room may use it.
 
-`LocalProtocolError`: mcpmux (or its caller) broke a rule. `RemoteProtocolError`: the peer did.
-`RpcError` is the only one that reaches the wire, as a JSON-RPC error object, written in one place.
+`LocalProtocolError`: mcpmux or its caller broke a rule. `RemoteProtocolError`: the peer broke one.
+Only `RpcError` is sent to clients, as a JSON-RPC error object.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class McpmuxError(Exception):
 
 
 class LocalProtocolError(McpmuxError):
-    """Our side tried something that the protocol or the peer's state does not allow."""
+    """mcpmux tried something that the protocol or the state of the peer does not allow."""
 
 
 class RemoteProtocolError(McpmuxError):
@@ -22,27 +22,27 @@ class RemoteProtocolError(McpmuxError):
 
 
 class MessageTooLarge(RemoteProtocolError):
-    """The peer's message is longer than the limit; it was discarded, the stream goes on."""
+    """A message of the peer is longer than the limit. It was discarded, and the stream goes on."""
 
 
 class TransportError(McpmuxError):
-    """Bytes cannot be moved: refused, reset, closed, timed out, not found."""
+    """Bytes cannot be sent or received: refused, reset, closed, timed out, not found."""
 
 
 class ConnectFailed(TransportError):
-    """Nobody there could be reached at all, so nothing was sent: refused, unknown host, no program."""
+    """The peer could not be reached, so nothing was sent: refused, unknown host, no such program."""
 
 
 class TransportClosed(TransportError):
-    """The other side is gone or has finished; nothing more can be sent or received."""
+    """The peer is gone or has finished. Nothing more can be sent or received."""
 
 
 class Overdue(McpmuxError):
-    """What was waited for did not come within the time that the caller gave."""
+    """The deadline of the caller has passed."""
 
 
 class ConfigError(McpmuxError):
-    """The configuration is wrong. `problems` holds every mistake found, one sentence each."""
+    """The configuration is wrong. `problems` has every mistake, one sentence each."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -52,7 +52,7 @@ class ConfigError(McpmuxError):
 class RpcError(McpmuxError):
     """A JSON-RPC error object (JSON-RPC 2.0 section 5.1) on its way to a client.
 
-    `code` is an integer, `message` one sentence, `data` any JSON value or None for absent.
+    `code` is an integer, `message` one sentence, `data` any JSON value, or None if it is absent.
     """
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
@@ -66,7 +66,7 @@ class RpcError(McpmuxError):
 
 
 class Refused(RpcError):
-    """mcpmux itself does not let an exchange happen; nothing was done. `rule` names what forbids it."""
+    """mcpmux itself refuses an exchange, and nothing was done. `rule` names what forbids it."""
 
     def __init__(self, code: int, message: str, rule: str, data: Any = None) -> None:
         super().__init__(code, message, data)

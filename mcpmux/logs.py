@@ -1,8 +1,8 @@
-"""Events on standard error: for people or for machines, safe to print, without secrets.
+"""The log: events on standard error for people or for machines, safe to print and without secrets.
 
-Strangers' text (an upstream's stderr, a client's header) may be in an event, also inside of lists: what is
-secret in it is taken out, and control characters are made visible, so that they can neither forge a line nor
-steer a terminal. Tracebacks appear at debug level only.
+An event may hold untrusted text, such as the stderr of an upstream or a header of a client, also in lists.
+Secrets in it are redacted. Control characters are made visible, so they can neither forge a line nor control
+a terminal. Tracebacks are logged at debug level only.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from structlog.typing import EventDict, Processor
 from mcpmux.printable import printable, printable_lines
 from mcpmux.traffic.redaction.redactor import Redactor
 
-VALUE_LIMIT = 2000  # characters of one value that are worth a log line
-FULL_SECONDS = 60.0  # between two words about connections that cannot be accepted
-NESTING = 4  # of lists in a value; deeper ones become text as a whole
+VALUE_LIMIT = 2000  # characters of one value to log
+FULL_SECONDS = 60.0  # between two events about connections that cannot be accepted
+NESTING = 4  # levels of lists in a value; what is deeper becomes text
 
 
 def _mapped(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:
-    """A value with every text in it changed; what is neither text nor a number nor a list becomes text."""
+    """A value with `change` applied to every text in it. Other objects become text first."""
     if isinstance(value, str):
         return change(value)
     if value is None or isinstance(value, bool | int | float):
@@ -40,7 +40,7 @@ def _mapped(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:
 
 def _make_printable(_logger: Any, _name: str, event: EventDict) -> EventDict:
     for key, value in event.items():
-        if key == "exception":  # a traceback has lines of its own
+        if key == "exception":  # a traceback has several lines
             event[key] = _mapped(value, printable_lines)
         else:
             event[key] = _mapped(value, lambda text: printable(text[:VALUE_LIMIT]))
@@ -48,7 +48,7 @@ def _make_printable(_logger: Any, _name: str, event: EventDict) -> EventDict:
 
 
 def _summarize_exception(_logger: Any, _name: str, event: EventDict) -> EventDict:
-    """One clause instead of a traceback."""
+    """Put one clause in place of a traceback."""
     if event.pop("exc_info", None):
         error = sys.exc_info()[1]
         event["error"] = f"{type(error).__name__}: {error}"
@@ -56,7 +56,7 @@ def _summarize_exception(_logger: Any, _name: str, event: EventDict) -> EventDic
 
 
 class _Cleaner:
-    """Takes what is secret out of every text."""
+    """Redacts every text of an event."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -70,8 +70,8 @@ class _Cleaner:
         return self._redactor.redact_text(text)[0]
 
 
-class _FullHouse(logging.Handler):
-    """What trio says, ten times a second, while the system gives no file to a client: told now and then."""
+class _AcceptErrors(logging.Handler):
+    """Logs that no connection can be accepted, which trio says ten times a second, once a minute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,17 +90,17 @@ class _FullHouse(logging.Handler):
         )
 
 
-def _hear_of_full_house() -> None:
+def _log_accept_errors() -> None:
     accepting = logging.getLogger("trio.serve_listeners")
     if not accepting.handlers:
-        accepting.addHandler(_FullHouse())
+        accepting.addHandler(_AcceptErrors())
         accepting.propagate = False
 
 
 def configure_logs(level: str, style: str, redactor: Redactor | None = None) -> None:
-    """Send events of at least `level` to stderr, as `console` lines or as `json` objects.
+    """Write events of at least `level` to stderr. `style` is `console` for lines, or `json` for objects.
 
-    `redactor` takes out what is secret; without one it is what mcpmux knows as secret by itself.
+    `redactor` says what to redact. Without one the built-in rules apply.
     """
     number = logging.getLevelNamesMapping()[level.upper()]
     processors: list[Processor] = [
@@ -127,11 +127,11 @@ def configure_logs(level: str, style: str, redactor: Redactor | None = None) -> 
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
-    _hear_of_full_house()
+    _log_accept_errors()
 
 
 def redact_logs(redactor: Redactor) -> None:
-    """From now on this one takes out what is secret; all else stays as `configure_logs` was told."""
+    """Redact with this redactor from now on. Everything else stays as it was configured."""
     processors = structlog.get_config()["processors"]
     structlog.configure(
         processors=[_Cleaner(redactor) if isinstance(each, _Cleaner) else each for each in processors]

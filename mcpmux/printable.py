@@ -1,10 +1,10 @@
-"""Text of strangers made fit for a terminal or a log: one line, nothing hidden, nothing that steers.
+"""Makes untrusted text safe for a terminal or a log: one line, with nothing hidden. Pure.
 
-Promises: what comes out has no control character, no line or paragraph end, nothing that turns the direction
-of writing or takes no room, and no half of a surrogate pair, so that it can always be encoded. Each of them
-is shown as its escape in Python's spelling (`\\x1b`). All other text stays as it is. Pure.
+The result has no control character, no end of a line or paragraph, nothing that changes the direction of
+writing or has no width, and no half of a surrogate pair, so it can always be encoded. Each of those becomes
+its escape as Python spells it (`\\x1b`). All other text is unchanged.
 
-Not covered: letters that look like others, and combining marks. They deceive a reader, not a terminal.
+Letters that look like others and combining marks stay: they may deceive a reader, but not a terminal.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import re
 _UNFIT = re.compile(
     "["
     "\x00-\x1f\x7f-\x9f"  # control characters: line ends, escape sequences
-    "\xad\u180e\u200b\u2060-\u2065\ufeff\ufff9-\ufffb"  # take no room
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u206f"  # turn the direction of writing
+    "\xad\u180e\u200b\u2060-\u2065\ufeff\ufff9-\ufffb"  # have no width
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u206f"  # change the direction of writing
     "\u2028\u2029"  # ends of lines and paragraphs
     "\ud800-\udfff"  # halves of pairs
     "\U000e0000-\U000e0fff"  # tags and selectors, which can hide a whole text
@@ -24,12 +24,12 @@ _UNFIT = re.compile(
 
 
 def printable(text: str) -> str:
-    """`text` as one line with everything unfit made visible."""
+    """`text` as one line, with the characters above made visible."""
     if text.isascii() and text.isprintable():
         return text
     return _UNFIT.sub(lambda found: repr(found.group())[1:-1], text)
 
 
 def printable_lines(text: str) -> str:
-    """The same for text of our own that has lines: its line ends stay."""
+    """The same for our own text of several lines, whose line ends stay."""
     return "\n".join(map(printable, text.split("\n")))

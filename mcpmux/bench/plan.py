@@ -21,9 +21,9 @@ from mcpmux.bench.operation import Operation, matches, parse_operation
 from mcpmux.bench.schedule import Profile, parse_rate, total_seconds
 from mcpmux.bench.workload import CapturedLoad, Flow, parse_flow
 from mcpmux.config import Http, Stdio, Tcp, Unix, Upstream, WebSocket
+from mcpmux.config.reading import Source, parse_source
 from mcpmux.config.report import Unfit, sort_of, suggest, unfit
 from mcpmux.config.scalars import Choice, Duration, Flag, Text, Whole
-from mcpmux.config.source import Source, parse_source
 from mcpmux.errors import ConfigError
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.revisions import SUPPORTED

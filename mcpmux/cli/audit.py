@@ -1,9 +1,10 @@
-"""`mcpmux audit`: is the audit log as it was written, what does it say, where does it end."""
+"""`mcpmux audit`: verify the audit log, search in it, and print its head."""
 
 from __future__ import annotations
 
 import difflib
 import itertools
+import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -37,10 +38,10 @@ from mcpmux.traffic.reading.filter_language import (
     split_terms,
 )
 
-# Which records of an audit log are wanted: the filter language of `mcpmux traffic`, over their members.
+# Filters for records: the filter language of `mcpmux traffic`, with the members of records as keys.
 #
-# `status` is how an exchange went in one word, as `show` prints it. `=` compares as it is, `~` whatever the
-# case and with a part. A member that is a list fits when one of its items does. Pure.
+# `status` is the outcome of an exchange in one word, as `show` prints it. `=` compares exactly. `~` ignores
+# case and also finds a part. A member that is a list fits if one of its items does.
 
 Fields: TypeAlias = Mapping[str, Any]
 Test: TypeAlias = Callable[[Fields], bool]
@@ -59,17 +60,18 @@ _NUMBERS = frozenset(
     {"seq", "exchange", "code", "torn", "refused", "late", "lost", "file", "more_targets", "v"}
 )
 _LIMITS = {"since": ">=", "until": "<"}
+_COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _NOTHING: Glob = ("",)
 
 
 def parse_filter(text: str, now: datetime) -> Test:
-    """Whether a record is wanted; `now`, with a zone, is what `since=10m` counts from. Raises FilterError."""
+    """A test for records. `since=10m` counts from `now`, which has a time zone. Raises FilterError."""
     tests = [_test_of(placed, text, now) for placed in split_terms(text)]
     return lambda record: all(test(record) for test in tests)
 
 
 def status_of(record: Fields) -> str | None:
-    """How an exchange went, in one word; None for what is no exchange that has ended."""
+    """The outcome of an exchange in one word; None for a record of anything else."""
     if record.get("kind") != "exchange":
         return None
     if record.get("decision") == "refused":
@@ -104,34 +106,29 @@ def _test_of(placed: Placed, text: str, now: datetime) -> Test:
 
 
 def _comparison(name: str, term: Term, now: datetime) -> Test:
-    operator = str(term.operator)
+    sign = str(term.operator)
     if name in _LIMITS:
-        if operator != "=":
+        if sign != "=":
             raise Unreadable(f"{name} knows =; time has >, >=, < and <=")
         return _ordered("time", _LIMITS[name], term, now)
-    if operator in ORDERED:
-        return _ordered(name, operator, term, now)
+    if sign in ORDERED:
+        return _ordered(name, sign, term, now)
     fits = _fits(name, term, now)
     nothing = _NOTHING in term.values
-    if operator in ("!=", "!~"):
+    if sign in ("!=", "!~"):
         return lambda record: bool(found := _values(record, name)) and (nothing or not any(map(fits, found)))
     return lambda record: any(map(fits, found)) if (found := _values(record, name)) else nothing
 
 
-def _ordered(name: str, operator: str, term: Term, now: datetime) -> Test:
+def _ordered(name: str, sign: str, term: Term, now: datetime) -> Test:
     sort = _SORTS.get(name, "number" if name in _NUMBERS else None)
     if sort is None:
         raise Unreadable(f"{name} has no order; expected = or ~")
     if len(term.values) != 1:
         raise Unreadable("expected one value here")
     limit = _read(sort, term.values[0], now)
-    compare: dict[str, Callable[[Any], bool]] = {
-        ">": lambda value: bool(value > limit),
-        ">=": lambda value: bool(value >= limit),
-        "<": lambda value: bool(value < limit),
-        "<=": lambda value: bool(value <= limit),
-    }
-    return lambda record: any(map(compare[operator], map(_comparable, _values(record, name))))
+    compare = _COMPARE[sign]
+    return lambda record: any(compare(_comparable(value), limit) for value in _values(record, name))
 
 
 def _fits(name: str, term: Term, now: datetime) -> Callable[[Any], bool]:
@@ -156,7 +153,7 @@ def _read(sort: str, glob: Glob, now: datetime) -> Any:
 
 
 def _values(record: Fields, name: str) -> Sequence[Any]:
-    """What a record has under a name, none for nothing."""
+    """The values that a record has under a name."""
     if name == "status":
         found = status_of(record)
     elif name == "target":
@@ -199,16 +196,16 @@ def audit() -> None:
 @click.option(
     "--key-file",
     type=click.Path(path_type=Path),
-    help=f"File with the key; default: the variable {KEY_VARIABLE}, or no key.",
+    help=f"File with the key. Default: the variable {KEY_VARIABLE}, or no key.",
 )
-@click.option("--head", metavar="HASH", help="A head noted earlier, which must still be in the log.")
-@click.option("--after", metavar="HASH", help="Hash before the first record, when older files are elsewhere.")
+@click.option("--head", metavar="HASH", help="A head from earlier, which must still be in the log.")
+@click.option("--after", metavar="HASH", help="Hash before the first record, if older files are elsewhere.")
 def verify_command(path: Path, key_file: Path | None, head: str | None, after: str | None) -> None:
     """Find the first record that was changed, removed, inserted or moved. Nothing is written.
 
-    PATH is the folder, or one file of it. Exit code 0: the chain holds; 1: it does not, and the message has
-    the file, the line and what is wrong there; 2: it cannot be checked. That records were cut off at the end
-    shows only with --head.
+    PATH is the folder, or one file of it. The exit code is 0 if the chain holds. It is 1 if it does not: the
+    message then names the file, the line and what is wrong there. It is 2 if it cannot be checked. Only
+    --head shows whether records were cut off at the end.
 
     \b
     Examples:
@@ -229,27 +226,27 @@ def verify_command(path: Path, key_file: Path | None, head: str | None, after: s
 
 
 def check_hash(option: str, value: str | None) -> None:
-    """Raises Mistake for what is no hash: half of one would never be found."""
+    """Raises Mistake for text that is no hash."""
     if value is not None and not _HASH.fullmatch(value):
         raise Mistake(f"{option}: expected a hash as `mcpmux audit head` prints it, 64 hexadecimal digits")
 
 
 def chains_of(path: Path, *, single: bool) -> list[Path]:
-    """Everything that one path stands for: with several workers it is a chain of each.
+    """The chains at a path. With several workers each has its own chain.
 
-    Raises Mistake when there are several and `single` is wanted.
+    Raises Mistake if there are several and a `single` one is wanted.
     """
     try:
         chains = (chains_in(path) if path.is_dir() else []) or [path]
     except OSError:
-        chains = [path]  # whoever reads it says what is wrong
+        chains = [path]  # reading it says what is wrong
     if single and len(chains) > 1:
         raise Mistake(f"{path}: there is a chain of each worker; name one of them, such as {chains[0]}")
     return chains
 
 
 def verify_chain(path: Path, key: bytes | None, after: str | None, head: str | None) -> None:
-    """Say whether one chain holds. Raises ClickException when it does not, ConfigError."""
+    """Print whether one chain holds. Raises ClickException if it does not, ConfigError."""
     verdict = verify(path, key, after, head)
     if verdict.fault is not None:
         raise click.ClickException(f"{printable(str(verdict.fault))} ({holds(verdict)} before it)")
@@ -266,13 +263,13 @@ def verify_chain(path: Path, key: bytes | None, after: str | None, head: str | N
 @audit.command()
 @path_argument
 @click.argument("conditions", nargs=-1, metavar="[FILTER]...")
-@click.option("--json", "as_json", is_flag=True, help="The records as they are, one a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print the records unchanged, one on each line.")
 def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
-    """Print records, all or those that a filter wants; they are not checked.
+    """Print all records, or those that fit a filter. They are not verified.
 
-    PATH is the folder, or one file of it. The filter is as for `mcpmux traffic`, over the members of records:
-    kind, principal, client, method, target, upstream, decision, rule, status (as printed), outcome, code, ms,
-    asked, answered, trace, since, until …
+    PATH is the folder, or one file of it. A filter is written as for `mcpmux traffic`. Its keys are the
+    members of records: kind, principal, client, method, target, upstream, decision, rule, status (as
+    printed), outcome, code, ms, asked, answered, trace, since, until …
 
     \b
     Examples:
@@ -305,7 +302,7 @@ def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
 @audit.command()
 @path_argument
 def head(path: Path) -> None:
-    """Print the hash and the number of the last record: note them elsewhere, for `verify --head`.
+    """Print the hash and the number of the last record. Keep them elsewhere for `verify --head`.
 
     \b
     Example:
@@ -317,7 +314,7 @@ def head(path: Path) -> None:
 
 
 def read_key(file: Path | None) -> bytes | None:
-    """The key as the user gives it, None without one. Raises ConfigError."""
+    """The key from `file` or the environment, None without one. Raises ConfigError."""
     if file is None:
         return os.environ.get(KEY_VARIABLE, "").encode() or None
     try:
@@ -330,7 +327,7 @@ def read_key(file: Path | None) -> bytes | None:
 
 
 def holds(verdict: Verdict) -> str:
-    """How much of the log holds."""
+    """How much of the log holds, in words."""
     if not verdict.records:
         return "no record holds" if verdict.fault is not None else "there is no record"
     numbers = f"number {verdict.first} to {verdict.head.seq}"
@@ -338,7 +335,7 @@ def holds(verdict: Verdict) -> str:
 
 
 def notes(verdict: Verdict, *, key: bytes | None, head: str | None, after: str | None) -> list[str]:
-    """What a reader of a good verdict must know."""
+    """What the verification could not check."""
     found = []
     if verdict.torn:
         found.append(
@@ -355,7 +352,7 @@ def notes(verdict: Verdict, *, key: bytes | None, head: str | None, after: str |
 
 
 def describe(record: Mapping[str, Any]) -> str:
-    """A record on a line for people."""
+    """A record on one line, for people."""
     kind = record.get("kind")
     parts = [f"{record.get('time')}", f"{record.get('seq')}"]
     if kind == "exchange" or kind == "begin":
@@ -375,13 +372,13 @@ def describe(record: Mapping[str, Any]) -> str:
 
 
 def describe_who(record: Mapping[str, Any]) -> str:
-    """Who was authenticated, and what the client calls itself."""
+    """The principal, and the name that the client gives itself."""
     client = str(record.get("client") or record.get("peer"))
     return f"{record['principal']} ({client})" if record.get("principal") else client
 
 
 def describe_end(record: Mapping[str, Any]) -> str:
-    """How an exchange went, and how long it took."""
+    """The outcome of an exchange, and how long it took."""
     status = str(status_of(record))
     if status == "refused":
         status = f"refused by {record.get('rule')}"
@@ -392,4 +389,5 @@ def describe_end(record: Mapping[str, Any]) -> str:
 
 
 def count(number: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

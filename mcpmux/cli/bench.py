@@ -1,4 +1,4 @@
-"""`mcpmux bench`: how much a server bears, and how fast it answers."""
+"""`mcpmux bench`: how much load a server bears, and how fast it answers."""
 
 from __future__ import annotations
 
@@ -29,26 +29,24 @@ from mcpmux.bench.plan import (
 from mcpmux.bench.workload import CapturedLoad, Flow, load_of, parse_flow
 from mcpmux.cli.bench_run import Bench, Outputs, measure_watched, read_old, report
 from mcpmux.cli.console import tell
-from mcpmux.cli.options import load_config, quiet_option, upstream_option
+from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_option
 from mcpmux.cli.process import Mistake, may_open, run
 from mcpmux.cli.traffic_replay import read_capture
 from mcpmux.config import Limits, Upstream
+from mcpmux.config.reading import load_source
 from mcpmux.config.report import Unfit
 from mcpmux.config.scalars import Duration
-from mcpmux.config.source import load_source
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.traffic.reading.dialogue import SideName
 
-# What `mcpmux bench` is pointed at: servers by themselves, or those of a configuration.
-
 OTHER_FILES = 64  # of the process itself
-FILES_EACH = 3  # session: a connection and what is opened beside it, or a process's pipes
+FILES_EACH = 3  # of a session: a connection and what is opened with it, or the pipes of a process
 
 
 def find_targets(
     targets: Sequence[str], only: Sequence[str], added: Sequence[str]
 ) -> tuple[list[Upstream], Limits]:
-    """Every server to measure, under a name that no other has. Raises ConfigError, Mistake."""
+    """The servers to measure, each with a unique name. Raises ConfigError, Mistake."""
     configs = [load_config(target) for target in targets]
     if added or not targets:
         configs.append(load_config(None, added))
@@ -62,7 +60,7 @@ def find_targets(
 
 
 def check_files(upstreams: Sequence[Upstream], plan: Plan) -> None:
-    """Let this process open as many files as the load needs. Raises Mistake when the system forbids it."""
+    """Raise the limit of open files to what the load needs. Raises Mistake if the system forbids it."""
     needed = OTHER_FILES + sum(FILES_EACH * plan.sessions + plan.workers for _ in upstreams)
     allowed = may_open(needed)
     least = OTHER_FILES + sum(max(plan.sessions, plan.workers) for _ in upstreams)
@@ -74,19 +72,18 @@ def check_files(upstreams: Sequence[Upstream], plan: Plan) -> None:
 
 
 def with_own_names(upstreams: Sequence[Upstream]) -> list[Upstream]:
-    """The same, those of the same name told apart by a number."""
-    seen: dict[str, int] = {}
+    """The same upstreams, with a number after a name that another one has."""
+    seen: Counter[str] = Counter()
     named = []
     for upstream in upstreams:
-        seen[upstream.name] = seen.get(upstream.name, 0) + 1
+        seen[upstream.name] += 1
         number = seen[upstream.name]
-        name = upstream.name if number == 1 else f"{upstream.name}-{number}"
-        named.append(attrs.evolve(upstream, name=name))
+        named.append(upstream if number == 1 else attrs.evolve(upstream, name=f"{upstream.name}-{number}"))
     return named
 
 
 def check_targets(upstreams: Sequence[Upstream], plan: Plan, *, allow_remote: bool) -> None:
-    """Raises Mistake for a server that is not to be put under load, or not like this."""
+    """Raises Mistake for a server that must not be put under load, or not with this plan."""
     for upstream in upstreams:
         if is_remote(upstream) and not allow_remote:
             raise Mistake(
@@ -99,11 +96,8 @@ def check_targets(upstreams: Sequence[Upstream], plan: Plan, *, allow_remote: bo
             raise Mistake(f"{upstream.name}: {mistake}") from None
 
 
-# A capture as the load of `mcpmux bench`: what of it is sent, and what is not.
-
-
 def read_captured(files: tuple[Path, ...], upstream: str | None, with_tools: bool) -> CapturedLoad | None:
-    """The requests of the capture, None without any file; what is left out is told. Raises Mistake."""
+    """The requests of a capture, None without any file. Prints what is left out. Raises Mistake."""
     if not files:
         if upstream is not None or with_tools:
             option = "--with-tools" if upstream is None else "--capture-upstream"
@@ -126,23 +120,8 @@ def _list(reasons: Counter[str]) -> str:
     return "; ".join(f"{count:,}: {reason}" for reason, count in reasons.most_common())
 
 
-class Seconds(click.ParamType[float]):
-    """A duration on the command line; `none`: it may be 0."""
-
-    name = "DURATION"
-
-    def __init__(self, *, none: bool = False) -> None:
-        self._none = none
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if self._none and value in (0, 0.0, "0", "0s"):
-            return 0.0
-        try:
-            return Duration().read(float(value) if str(value).replace(".", "", 1).isdigit() else value)
-        except Unfit as mistake:
-            self.fail(str(mistake), param, ctx)
-
-
+SECONDS_ABOVE_0 = Parsed("DURATION", Duration().read)
+SECONDS_OR_0 = Parsed("DURATION", Duration(off=True).read)
 PLACES = click.IntRange(1, PLACES_LIMIT)
 RUNS = click.IntRange(1, RUNS_LIMIT)
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -152,39 +131,61 @@ PATH = click.Path(path_type=Path)
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @upstream_option
-@click.option("--only", multiple=True, metavar="NAME", help="Of a configuration, this upstream only.")
-@click.option("--do", "operations", multiple=True, metavar="OPERATION", help="What is asked; see above.")
-@click.option("--scenario", metavar="FILE", help="Options and flows of several steps, as TOML.")
+@click.option("--only", multiple=True, metavar="NAME", help="Measure only this upstream of a configuration.")
 @click.option(
-    "--capture", "captures", multiple=True, type=PATH, metavar="FILE|DIR", help="Ask what was captured."
+    "--do", "operations", multiple=True, metavar="OPERATION", help="An operation to ask for; see above."
 )
-@click.option("--capture-upstream", metavar="NAME", help="What mcpmux sent to it, not what clients sent.")
-@click.option("--with-tools", is_flag=True, help="Of a capture, call its tools, too.")
-@click.option("--clients", type=PLACES, help=f"Closed model: so many ask in turn. Default {CLIENTS}.")
-@click.option("--think", type=Seconds(none=True), default=0, help="Pause of a client after each answer.")
-@click.option("--rate", metavar="RATE", help="Open model: arrivals a second, whatever the server does.")
-@click.option("--even", is_flag=True, help="Arrivals at even distances, not by chance (Poisson).")
-@click.option("--duration", type=Seconds(), help=f"How long is measured. Default {SECONDS:g}s.")
-@click.option("--count", type=click.IntRange(1), help=f"Requests at most. Default {COUNT:,}.")
-@click.option("--warm-up", type=Seconds(none=True), default=1, show_default="1s", help="Before, not counted.")
-@click.option("--timeout", type=Seconds(), default=10, show_default="10s", help="For one answer.")
-@click.option("--runs", type=RUNS, default=1, show_default=True, help="Of each target, in turns.")
-@click.option("--sessions", type=PLACES, default=1, show_default=True, help="MCP sessions.")
-@click.option("--connections", type=PLACES, help="Over HTTP. Default: one for each in flight.")
-@click.option("--in-flight", type=PLACES, help=f"Most requests at a time. At a rate {IN_FLIGHT}.")
-@click.option("--find-max", multiple=True, metavar="COND", help="Find the highest rate that holds it.")
-@click.option("--push", metavar="OPERATION", help="It changes a resource: how soon hear all sessions?")
-@click.option("--resources", type=PLACES, default=1, show_default=True, help="With --push: of so many.")
-@click.option("--assert", "assertions", multiple=True, metavar="COND", help="Or the exit code is 1.")
-@click.option("--compare", metavar="FILE", help="With the results in a file of --json.")
-@click.option("--json", "json_file", type=FILE, help="Write everything as JSON.")
+@click.option("--scenario", metavar="FILE", help="Read options and flows of several steps from TOML.")
+@click.option(
+    "--capture",
+    "captures",
+    multiple=True,
+    type=PATH,
+    metavar="FILE|DIR",
+    help="Send the requests of a capture.",
+)
+@click.option(
+    "--capture-upstream",
+    metavar="NAME",
+    help="Send what mcpmux sent to this upstream, not what clients sent.",
+)
+@click.option("--with-tools", is_flag=True, help="Also call the tools of a capture.")
+@click.option("--clients", type=PLACES, help=f"Closed model: number of clients. Default {CLIENTS}.")
+@click.option("--think", type=SECONDS_OR_0, default=0.0, help="Pause of a client after each response.")
+@click.option("--rate", metavar="RATE", help="Open model: requests a second, whatever the server does.")
+@click.option("--even", is_flag=True, help="Send at even intervals, not at random ones (Poisson).")
+@click.option("--duration", type=SECONDS_ABOVE_0, help=f"Time to measure. Default {SECONDS:g}s.")
+@click.option("--count", type=click.IntRange(1), help=f"Most requests to send. Default {COUNT:,}.")
+@click.option("--warm-up", type=SECONDS_OR_0, default=1.0, show_default="1s", help="Time before measuring.")
+@click.option(
+    "--timeout", type=SECONDS_ABOVE_0, default=10.0, show_default="10s", help="Time for a response."
+)
+@click.option("--runs", type=RUNS, default=1, show_default=True, help="Runs of each target, in turns.")
+@click.option("--sessions", type=PLACES, default=1, show_default=True, help="Number of MCP sessions.")
+@click.option("--connections", type=PLACES, help="HTTP connections. Default: one for each in flight.")
+@click.option("--in-flight", type=PLACES, help=f"Most requests in flight. With --rate {IN_FLIGHT}.")
+@click.option("--find-max", multiple=True, metavar="COND", help="Find the highest rate at which it holds.")
+@click.option("--push", metavar="OPERATION", help="Change a resource by it: how soon do all sessions hear?")
+@click.option(
+    "--resources", type=PLACES, default=1, show_default=True, help="Number of resources for --push."
+)
+@click.option(
+    "--assert", "assertions", multiple=True, metavar="COND", help="Exit with code 1 if it does not hold."
+)
+@click.option("--compare", metavar="FILE", help="Compare with the results in a file of --json.")
+@click.option("--json", "json_file", type=FILE, help="Write all results as JSON.")
 @click.option("--csv", "csv_file", type=FILE, help="Write the numbers as CSV.")
-@click.option("--html", "html_file", type=FILE, help="Write a report with plots, one file.")
-@click.option("--zipf", type=click.FloatRange(0, ZIPF_LIMIT), default=0, help="Popularity: 1 for Zipf's law.")
-@click.option("--check", type=click.Choice(["length", "hash"]), help="Reads have to stay the same.")
-@click.option("--revision", type=click.Choice(SUPPORTED), help="Speak this one. Default: the newest.")
-@click.option("--seed", type=int, default=1, show_default=True, help="The same seed asks the same.")
-@click.option("--allow-remote", is_flag=True, help="The target need not be on this machine.")
+@click.option("--html", "html_file", type=FILE, help="Write a report with plots as one file.")
+@click.option(
+    "--zipf",
+    type=click.FloatRange(0, ZIPF_LIMIT),
+    default=0,
+    help="Popularity of resources: 1 for Zipf's law.",
+)
+@click.option("--check", type=click.Choice(["length", "hash"]), help="Check that contents stay the same.")
+@click.option("--revision", type=click.Choice(SUPPORTED), help="Speak this revision. Default: the newest.")
+@click.option("--seed", type=int, default=1, show_default=True, help="The same seed sends the same requests.")
+@click.option("--allow-remote", is_flag=True, help="Put load on other machines too.")
 @quiet_option
 def bench(
     targets: tuple[str, ...],
@@ -196,19 +197,19 @@ def bench(
 ) -> None:
     """Put load on servers and measure how they answer.
 
-    TARGET is a URL, a command line in quotes, or a configuration file, all of whose upstreams are measured at
-    the same time, each for itself; with --runs one after another in turns, and from 5 runs on compared.
+    TARGET is a URL, a command line in quotes, or a configuration file with any number of upstreams. All are
+    measured at the same time, each by itself. With --runs they take turns, and from 5 runs on are compared.
 
     \b
-    Operations, a weight in front if there are several:
-      read [GLOB]                     a resource of the server's list
+    Operations, each with a weight in front if there are several:
+      read [GLOB]                     read a resource of the server's list
       list [resources|templates|tools|prompts]
-      template TEMPLATE ARGUMENTS     a read of what the template makes
+      template TEMPLATE ARGUMENTS     read the URI that the template makes
       tool NAME [ARGUMENTS]           ARGUMENTS: JSON, with {{n}}, {{uri}}, {{1..100}}, {{a|b}}
       prompt NAME [ARGUMENTS]
       complete prompt:NAME|TEMPLATE ARGUMENT VALUE
       ping                            up to 2025-11-25
-      subscribe [GLOB]                and take it back
+      subscribe [GLOB]                subscribe and unsubscribe
 
     \b
     Rates: 200, 100..1000/30s (rising), 100,200,400/10s (in steps).
@@ -220,8 +221,8 @@ def bench(
     Exit codes:
       0    measured, and every --assert holds
       1    an --assert does not hold, or a target could not be measured to the end
-      2    a mistake in what was written
-      130  interrupted; what was measured until then is shown
+      2    a mistake on the command line or in a file
+      130  interrupted; results until then are shown
 
     \b
     Examples:
@@ -256,7 +257,7 @@ def bench(
 
 
 def with_scenario(options: dict[str, Any]) -> tuple[Flow, ...]:
-    """The flows of the scenario's file; its options go where the command line says nothing of its own."""
+    """The flows of the scenario's file. Its options fill in `options` that the command line does not give."""
     if options["scenario"] is None:
         return ()
     scenario = parse_scenario(load_source(options["scenario"], sys.stdin.read))
@@ -271,34 +272,25 @@ def with_scenario(options: dict[str, Any]) -> tuple[Flow, ...]:
 
 
 def make_plan(flows: tuple[Flow, ...], captured: CapturedLoad | None, options: Mapping[str, Any]) -> Plan:
-    """The plan that the options make. Raises Unfit, Mistake."""
+    """The plan that the options describe. Raises Unfit, Mistake."""
+    same = (
+        *("runs", "clients", "rate", "count", "warm_up", "think", "connections", "sessions", "in_flight"),
+        *("zipf", "check", "revision", "seed", "resources"),
+    )
     return Plan(
         flows=flows,
         captured=captured,
-        runs=options["runs"],
-        clients=options["clients"],
-        rate=options["rate"],
         poisson=not options["even"],
         seconds=options["duration"],
-        count=options["count"],
-        warm_up=options["warm_up"],
-        think=options["think"],
         patience=options["timeout"],
-        connections=options["connections"],
-        sessions=options["sessions"],
-        in_flight=options["in_flight"],
-        zipf=options["zipf"],
-        check=options["check"],
-        revision=options["revision"],
-        seed=options["seed"],
         find_max=read_assertions(options["find_max"]),
         push=parse_operation(options["push"]) if options["push"] is not None else None,
-        resources=options["resources"],
+        **{name: options[name] for name in same},
     )
 
 
 def read_assertions(texts: Sequence[str], operations: Sequence[str] | None = None) -> tuple[Assertion, ...]:
-    """The conditions, which can hold all together and are about `operations`. Raises Mistake."""
+    """The conditions. Raises Mistake if they contradict each other or name no operation."""
     try:
         found = tuple(parse_assertion(text) for text in texts)
         check_together(found)

@@ -1,10 +1,10 @@
-"""Runs the benchmarks of several targets until they end or the user has seen enough."""
+"""How `mcpmux bench` measures its targets, and reports the results."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -12,7 +12,7 @@ from random import Random
 import attrs
 import click
 import trio
-from attrs import field, frozen
+from attrs import define, field, frozen
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -44,22 +44,20 @@ from mcpmux.bench.run import Run
 from mcpmux.bench.schedule import SleepUntil, open_timer
 from mcpmux.bench.session import OpenChannel
 from mcpmux.cli.console import ERR, OUT, tell
-from mcpmux.cli.process import INTERRUPTED, Mistake
+from mcpmux.cli.process import INTERRUPTED, Mistake, causes_of
 from mcpmux.config import Limits, Upstream
 from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.printable import printable
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.transports.process import StopLadder
 
-# What `mcpmux bench` says: while it runs, at the end, and into files.
-
-VIEW_SECONDS = 0.25  # between two looks of the live view
-MANY = 4  # targets: their names would fill the line
+VIEW_SECONDS = 0.25  # between two updates of the live view
+MANY = 4  # targets whose names would fill the line
 
 
 @frozen(kw_only=True)
 class Outputs:
-    """Where results go besides the table, and what they are held against."""
+    """Files to write the results to, and what to compare them with."""
 
     json: Path | None = None
     csv: Path | None = None
@@ -68,7 +66,7 @@ class Outputs:
     assertions: Sequence[Assertion] = ()
 
     def check(self) -> None:
-        """Before anything is measured: that it can be written. Raises Mistake."""
+        """Check before anything is measured that the files can be written. Raises Mistake."""
         for path in (self.json, self.csv, self.html):
             if path is None:
                 continue
@@ -91,7 +89,7 @@ def read_old(path: str | None) -> Report | None:
 
 
 async def measure_watched(bench: Bench, plan: Plan) -> Outcome:
-    """Measure, and show on a terminal how it goes."""
+    """Measure, with a live view on a terminal."""
     outcome: Outcome | None = None
     title = " · ".join(bench.names) if len(bench.names) < MANY else f"{len(bench.names)} targets"
     planned = None if plan.find_max else plan.load().longest - plan.load().grace
@@ -105,7 +103,7 @@ async def measure_watched(bench: Bench, plan: Plan) -> Outcome:
 
 
 async def _watch(bench: Bench, view: LiveView) -> None:
-    """What is under way, a few times a second. Away from a terminal there is nothing to do."""
+    """Update the live view. Away from a terminal there is nothing to do."""
     while ERR.is_terminal:
         await trio.sleep(VIEW_SECONDS)
         now = trio.current_time()
@@ -119,16 +117,18 @@ async def _watch(bench: Bench, view: LiveView) -> None:
 
 
 def report(outcome: Outcome, outputs: Outputs) -> int:
-    """Show and write everything; the exit code. Raises ClickException for a file that cannot be written."""
+    """Print and write the results. Returns the exit code.
+
+    Raises ClickException if a file cannot be written.
+    """
     code = 0
     if outcome.results:
-        console = OUT
-        render_results(outcome.results, console)
+        render_results(outcome.results, OUT)
         for name, sentence in outcome.knees.items():
-            console.print(Text(f"{name}: {sentence}", style="bold"), soft_wrap=True)
+            OUT.print(Text(f"{name}: {sentence}", style="bold"), soft_wrap=True)
         judgements = judge_all(outputs.assertions, pooled(outcome.results))
-        _compare_and_write(outcome, outputs, console, judgements)
-        render_judgements(judgements, console)
+        _compare_and_write(outcome, outputs, judgements)
+        render_judgements(judgements, OUT)
         code = exit_code(judgements)
     for name, reason in outcome.failures.items():
         tell(f"{name}: cannot be measured: {reason}")
@@ -139,9 +139,7 @@ def report(outcome: Outcome, outputs: Outputs) -> int:
     return code
 
 
-def _compare_and_write(
-    outcome: Outcome, outputs: Outputs, console: Console, judgements: Sequence[Judgement]
-) -> None:
+def _compare_and_write(outcome: Outcome, outputs: Outputs, judgements: Sequence[Judgement]) -> None:
     new = Report(
         tool=TOOL,
         when=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
@@ -149,12 +147,13 @@ def _compare_and_write(
         results=tuple(outcome.results),
     )
     comparisons: list[Comparison] = compare_targets(new.results, Random(1))
+    alone: Sequence[str] = ()
     if outputs.old is not None:
         comparisons += compare_reports(outputs.old, new, Random(1))
-    render_comparisons(comparisons, console)
-    if outputs.old is not None:
-        for name in unmatched(outputs.old, new):
-            tell(f"{name}: not compared, only one of the two has it")
+        alone = unmatched(outputs.old, new)
+    render_comparisons(comparisons, OUT)
+    for name in alone:
+        tell(f"{name}: not compared, only one of the two has it")
     if outputs.json is not None:
         _write(outputs.json, encode_report(new))
     if outputs.csv is not None:
@@ -170,12 +169,10 @@ def _write(path: Path, data: bytes) -> None:
         raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from None
 
 
-# Results and comparisons as tables for people: colours on a terminal, plain text anywhere else.
-#
-# Texts come from strangers (servers name their operations): they are made printable, and never taken as
-# markup.
+# Results and comparisons as tables: with colours on a terminal, as plain text elsewhere. Servers name their
+# operations, so all texts are untrusted: they are made printable and are never markup.
 
-PIPE_WIDTH = 10_000  # columns where nobody looks on, so that nothing is cut
+PIPE_WIDTH = 10_000  # columns away from a terminal, so that nothing is cut
 _STYLES = {
     "": "default",
     "strong": "bold",
@@ -187,7 +184,7 @@ _STYLES = {
 
 
 def render_results(results: Sequence[Results], console: Console) -> None:
-    """Everything about every target, and what to know before trusting it."""
+    """Print all results of every target, and notes on how far to trust them."""
     for runs in by_name(results).values():
         _show(console, headline(runs[0]), "strong")
         _show(console, f"  {circumstances(runs)}", "dim")
@@ -199,7 +196,7 @@ def render_results(results: Sequence[Results], console: Console) -> None:
 
 
 def render_comparisons(comparisons: Iterable[Comparison], console: Console) -> None:
-    """What has changed, and what is not shown to have changed."""
+    """Print what has changed, and for what a change is not proven."""
     for one in comparisons:
         _show_table(console, comparison_table(one))
         for note in one.notes:
@@ -207,7 +204,7 @@ def render_comparisons(comparisons: Iterable[Comparison], console: Console) -> N
 
 
 def render_judgements(judgements: Iterable[Judgement], console: Console) -> None:
-    """A sentence for each condition."""
+    """Print a sentence for each condition."""
     for one in judgements:
         _show(console, f"{'✓' if one.held else '✗'} {one.sentence}", "good" if one.held else "bad")
 
@@ -217,7 +214,7 @@ def _show(console: Console, text: str, tone: str) -> None:
 
 
 def _show_table(console: Console, table: Table) -> None:
-    """As wide as it needs where nobody looks on, and no blanks at the ends of lines there."""
+    """Print a table. Away from a terminal it is as wide as it must be, without blanks at line ends."""
     _show(console, table.title, "strong")
     shown = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bright_black")
     for place, heading in enumerate(table.headings):
@@ -246,11 +243,11 @@ STOP = StopLadder(close_seconds=2.0, terminate_seconds=2.0)
 SPARE_CONNECTIONS = 1  # of a session over HTTP: a legacy server's own stream takes one
 
 
-@frozen(kw_only=True)
+@define(kw_only=True)
 class Outcome:
-    """What came of all runs, in the order measured. `failures`: name → why there are no results, or no more.
+    """The results of all runs in the order measured. `failures`: name -> why there are no (more) results.
 
-    `knees`: name → what a search has found.
+    `knees`: name -> what a search for the highest rate has found.
     """
 
     results: list[Results] = field(factory=list)
@@ -260,76 +257,72 @@ class Outcome:
 
 
 class Bench:
-    """Several targets, all at the same time, or, with several runs of each, in turns.
+    """Measures several targets: at the same time, or in turns if each has several runs.
 
-    `runs`: those under way; `turn`: which one of `turns` that is, from 1. Both may be watched.
+    `runs`: the runs under way. `turn`: their number, from 1 to `turns`. Both may be watched.
     """
 
     def __init__(self, upstreams: Sequence[Upstream], plan: Plan, limits: Limits) -> None:
         self._upstreams = upstreams
         self._plan = plan
         self._limits = limits
+        self._outcome = Outcome()
         self.runs: list[Run] = []
         self.turn = 0
-        self._interrupted = False
-        self._results: list[Results] = []
-        self._failures: dict[str, str] = {}
-        self._knees: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"<Bench of {len(self._upstreams)}>"
 
     @property
     def names(self) -> list[str]:
-        """Of the targets."""
+        """The names of the targets."""
         return [upstream.name for upstream in self._upstreams]
 
     @property
     def turns(self) -> int:
-        """How many measurements are taken one after another."""
+        """Number of measurements one after another."""
         return len(self._upstreams) * self._plan.runs if self._plan.runs > 1 else 1
 
     async def measure(self) -> Outcome:
-        """Everything that was found; SIGINT or SIGTERM end it early, the second one at once.
+        """Measure everything. The first SIGINT or SIGTERM ends it early, the second one at once.
 
-        Raises ConfigError when a target has not what is to be asked of it.
+        Raises ConfigError if a target does not have what the benchmark asks for.
         """
+        # Runs to compare have the machine alone.
+        alone = self._plan.runs > 1
+        groups = [[upstream] for upstream in self._upstreams] if alone else [self._upstreams]
         with open_timer() as sleep_until:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._heed_signals)
                 for number in range(self._plan.runs):
-                    for group in self._groups():
+                    for group in groups:
                         await self._measure_all(group, number, sleep_until)
                 nursery.cancel_scope.cancel()
-        return Outcome(
-            results=self._results,
-            failures={name: self._failures[name] for name in self.names if name in self._failures},
-            knees=self._knees,
-            interrupted=self._interrupted,
-        )
-
-    def _groups(self) -> list[Sequence[Upstream]]:
-        """What is measured at the same time. Runs that are to be compared have the machine alone."""
-        return [[upstream] for upstream in self._upstreams] if self._plan.runs > 1 else [self._upstreams]
+        failures = self._outcome.failures
+        self._outcome.failures = {name: failures[name] for name in self.names if name in failures}
+        return self._outcome
 
     async def _measure_all(self, upstreams: Sequence[Upstream], number: int, sleep_until: SleepUntil) -> None:
-        """The run with a number, from 0, of some targets, without those that have failed."""
-        if self._interrupted:
+        """Run number `number`, from 0, of these targets without those that have failed."""
+        if self._outcome.interrupted:
             return
         plan = attrs.evolve(self._plan, seed=self._plan.seed + number)
         self.turn += 1
         self.runs = [
             Run(upstream, plan, self._open_channel(upstream), sleep_until)
             for upstream in upstreams
-            if upstream.name not in self._failures
+            if upstream.name not in self._outcome.failures
         ]
         found: dict[str, Results] = {}
         async with trio.open_nursery() as nursery:
             for run in self.runs:
                 nursery.start_soon(self._measure, run, found, name=f"bench {run.upstream.name}")
-        self._results += [found[run.upstream.name] for run in self.runs if run.upstream.name in found]
-        knees = {run.upstream.name: run.knee.describe() for run in self.runs if run.knee is not None}
-        self._knees.update(knees)
+        for run in self.runs:
+            name = run.upstream.name
+            if name in found:
+                self._outcome.results.append(found[name])
+            if run.knee is not None:
+                self._outcome.knees[name] = run.knee.describe()
 
     def _open_channel(self, upstream: Upstream) -> OpenChannel:
         connections = self._plan.connections_each(upstream) + SPARE_CONNECTIONS
@@ -345,22 +338,14 @@ class Bench:
         except* ConfigError:
             raise
         except* McpmuxError as group:  # the wall around one target
-            self._failures[name] = "; ".join(dict.fromkeys(_reasons(group)))
+            self._outcome.failures[name] = "; ".join(dict.fromkeys(map(str, causes_of(group))))
 
     async def _heed_signals(self, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for _ in signals:
-                if self._interrupted:
+                if self._outcome.interrupted:
                     raise KeyboardInterrupt
-                self._interrupted = True
+                self._outcome.interrupted = True
                 for run in self.runs:
                     run.stop(BY_HAND)
-
-
-def _reasons(group: BaseExceptionGroup[McpmuxError]) -> Iterator[str]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _reasons(error)
-        else:
-            yield str(error)

@@ -1,21 +1,20 @@
-"""`mcpmux check`: is every upstream there, what does it speak, how much does it have."""
+"""`mcpmux check`: connect to every upstream and show its state."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 import click
 import trio
-from attrs import field, frozen
 from rich.table import Table
 from rich.text import Text
 
 from mcpmux.app import open_mux
 from mcpmux.app.listeners import check_listeners
 from mcpmux.cli.console import KINDS, make_table, show_activity, show_json, show_table
-from mcpmux.cli.options import load_config, quiet_option, upstream_option
+from mcpmux.cli.options import load_config, quiet_option, upstream_json_option, upstream_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config
 from mcpmux.config import Upstream as UpstreamConfig
@@ -31,71 +30,22 @@ READY, DISABLED = "ready", "disabled"
 STYLES = {READY: "green", DISABLED: "dim"}
 
 
-@frozen(kw_only=True)
-class Finding:
-    """What was found out about one upstream. `counts`: items of each kind that it offers.
-
-    `note`: what its server should not do, and mcpmux makes the best of.
-    """
-
-    upstream: UpstreamConfig
-    state: str
-    revision: str | None = None
-    capabilities: tuple[str, ...] = ()
-    counts: Mapping[str, int] = field(factory=dict)
-    connect_seconds: float | None = None
-    error: str | None = None
-    note: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The upstream's name."""
-        return self.upstream.name
-
-    @property
-    def transport(self) -> str:
-        """How it is reached."""
-        return type(self.upstream.target).__name__.lower()
-
-    @property
-    def is_good(self) -> bool:
-        """Whether nothing is wrong with it; a disabled upstream does no harm."""
-        return self.error is None
-
-    @property
-    def details(self) -> str:
-        """What is wrong with it, or what it offers; then the note."""
-        return "; ".join(filter(None, (self.error or ", ".join(self.capabilities), self.note)))
-
-    def as_json(self) -> dict[str, Any]:
-        """For machines; what is not known is left out."""
-        values = {
-            "name": self.name,
-            "state": self.state,
-            "transport": self.transport,
-            "target": self.upstream.target.display,
-            "revision": self.revision,
-            "capabilities": self.capabilities or None,
-            "counts": self.counts or None,
-            "connectSeconds": None if self.connect_seconds is None else round(self.connect_seconds, 3),
-            "error": self.error,
-            "note": self.note,
-        }
-        return {key: value for key, value in values.items() if value is not None}
+Finding = dict[str, Any]
+"""What was found out about one upstream, for people and machines. What is not known is left out."""
 
 
 @click.command()
 @click.argument("config", required=False)
 @upstream_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line and upstream.")
-@click.option("--allow-anyone", is_flag=True, help="Find nothing in letting clients in who show nothing.")
+@upstream_json_option
+@click.option("--allow-anyone", is_flag=True, help="Do not complain about clients that need no token.")
 @quiet_option
 def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_anyone: bool) -> None:
-    """Connect to every upstream and say how each one is.
+    """Connect to every upstream and show its state.
 
     CONFIG is a TOML or JSON file, - for standard input, or one server by its URL or its command line in
-    quotes. Exit code 0 when all upstreams that are not disabled are ready and answer their lists, and 2 when
-    mcpmux would not start with CONFIG: it is broken, or lets strangers in.
+    quotes. The exit code is 0 if all enabled upstreams are ready and answer their lists. It is 2 if mcpmux
+    would not start with CONFIG, because it has mistakes or lets strangers in.
 
     \b
     Examples:
@@ -107,18 +57,18 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
     findings = run(examine_all, loaded)
     if as_json:
         for finding in findings:
-            show_json(raw(finding.as_json()))
+            show_json(raw(finding))
     else:
         show_table(fill_table(findings))
     auth = attrs.evolve(loaded.auth, allow_anyone=allow_anyone or loaded.auth.allow_anyone)
     check_listeners(attrs.evolve(loaded, auth=auth))
-    bad = [finding.name for finding in findings if not finding.is_good]
+    bad = [finding["name"] for finding in findings if "error" in finding]
     if bad:
         raise click.ClickException(f"{len(bad)} of {len(findings)} upstreams not in order: {', '.join(bad)}")
 
 
 async def examine_all(config: Config) -> list[Finding]:
-    """The findings in configuration order; all upstreams are examined at the same time."""
+    """Examine all upstreams at the same time. Returns the findings in configuration order."""
     findings: dict[str, Finding] = {}
 
     async def examine_one(upstream: Upstream) -> None:
@@ -131,18 +81,15 @@ async def examine_all(config: Config) -> list[Finding]:
     ):
         for upstream in mux.upstreams.values():
             nursery.start_soon(examine_one, upstream)
-    return [
-        findings[each.name] if each.enabled else Finding(upstream=each, state=DISABLED)
-        for each in config.upstreams
-    ]
+    return [findings[each.name] if each.enabled else describe(each, DISABLED) for each in config.upstreams]
 
 
 async def examine(upstream: Upstream) -> Finding:
-    """Wait for the connection, then walk all lists."""
+    """Wait for the connection, then read all lists."""
     await upstream.settled()
     facts = upstream.facts
     if facts is None:
-        return Finding(upstream=upstream.config, state=upstream.state, error=upstream.trouble)
+        return describe(upstream.config, upstream.state, error=upstream.trouble)
     counts: dict[str, int] = {}
     error = None
     try:
@@ -151,20 +98,32 @@ async def examine(upstream: Upstream) -> Finding:
                 counts[kind] = len(await walk(upstream, Call(method, {}, {})))
     except RpcError as failure:
         error = failure.message
-    return Finding(
-        upstream=upstream.config,
-        state=upstream.state,
+    seconds = upstream.connect_seconds
+    return describe(
+        upstream.config,
+        upstream.state,
         revision=facts.revision,
-        capabilities=tuple(sorted(facts.capabilities)),
-        counts=counts,
-        connect_seconds=upstream.connect_seconds,
+        capabilities=sorted(facts.capabilities) or None,
+        counts=counts or None,
+        connectSeconds=None if seconds is None else round(seconds, 3),
         error=error,
         note=note_on(upstream),
     )
 
 
+def describe(upstream: UpstreamConfig, state: str, **found: Any) -> Finding:
+    """The finding about an upstream: what its configuration says, and what was `found`."""
+    about = {
+        "name": upstream.name,
+        "state": state,
+        "transport": type(upstream.target).__name__.lower(),
+        "target": upstream.target.display,
+    }
+    return about | {key: value for key, value in found.items() if value is not None}
+
+
 def note_on(upstream: Upstream) -> str | None:
-    """What a server has said that its revision forbids; None for nothing."""
+    """What the server does against its revision of the protocol; None for nothing."""
     if not upstream.unasked_logs:
         return None
     fate = "they pass" if upstream.space.transparent else "they are dropped"
@@ -172,20 +131,21 @@ def note_on(upstream: Upstream) -> str | None:
 
 
 def fill_table(findings: Sequence[Finding]) -> Table:
-    """One row each; the last column has the capabilities, or what is wrong."""
+    """One row for each upstream. The last column has what is wrong, or the capabilities."""
     counted = [kind.upper() for kind in KINDS]
     headings = ["NAME", "STATE", "VIA", "REVISION", *counted, "CONNECT", "DETAILS"]
     table = make_table(headings, right_aligned={*counted, "CONNECT"})
     for finding in findings:
-        style = STYLES.get(finding.state, "red") if finding.is_good else "red"
-        seconds = finding.connect_seconds
+        state, counts = finding["state"], finding.get("counts", {})
+        seconds = finding.get("connectSeconds")
+        details = finding.get("error") or ", ".join(finding.get("capabilities", ()))
         table.add_row(
-            finding.name,
-            Text(finding.state, style=style),
-            finding.transport,
-            finding.revision or "-",
-            *(str(finding.counts.get(kind, "-")) for kind in KINDS),
+            finding["name"],
+            Text(state, style="red" if "error" in finding else STYLES.get(state, "red")),
+            finding["transport"],
+            finding.get("revision", "-"),
+            *(str(counts.get(kind, "-")) for kind in KINDS),
             "-" if seconds is None else f"{seconds:.2f} s",
-            printable(finding.details),
+            printable("; ".join(filter(None, (details, finding.get("note"))))),
         )
     return table

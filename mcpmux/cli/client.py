@@ -1,4 +1,4 @@
-"""A tool's arguments on the command line: `key=text`, `key:=JSON`, or one JSON object for all."""
+"""`mcpmux ls`, `mcpmux read` and `mcpmux call`: a small client, which connects, asks and leaves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import click
 from mcpmux.app import Mux, open_mux
 from mcpmux.cli.console import (
     KINDS,
-    Activity,
     Content,
+    ReportProgress,
     decode_contents,
     describe_bytes,
     fill_table,
@@ -46,24 +46,21 @@ Json = dict[str, Any]
 
 
 def parse_arguments(pairs: Sequence[str], whole: str | None) -> Json:
-    """The arguments as an object. Raises ConfigError with every mistake at once."""
+    """The arguments of a tool: `key=text` and `key:=JSON`, or one JSON object with all of them.
+
+    Raises ConfigError with every mistake at once.
+    """
     if whole is None:
         return _parse_pairs(pairs)
     if pairs:
         raise ConfigError(["--args: expected either --args or key=value pairs, not both"])
-    return _parse_object(whole)
-
-
-def _parse_object(text: str) -> Json:
     try:
-        value = decode_any(text.encode(errors="replace"))
+        value = decode_any(whole.encode(errors="replace"))
     except ValueError as error:
-        problem = f"--args: expected a JSON object: {error}"
-    else:
-        if isinstance(value, dict):
-            return value
-        problem = "--args: expected a JSON object"
-    raise ConfigError([problem])
+        raise ConfigError([f"--args: expected a JSON object: {error}"]) from None
+    if not isinstance(value, dict):
+        raise ConfigError(["--args: expected a JSON object"])
+    return value
 
 
 def _parse_pairs(pairs: Sequence[str]) -> Json:
@@ -97,13 +94,11 @@ def _parse_pair(pair: str) -> tuple[str, Any]:
         raise ValueError(f"expected JSON after `:=`; for text write `{key}={text}`") from None
 
 
-# A short visit to servers: connect, ask, leave.
-
 INPUT_REQUIRED = "input_required"
 
 
 class Listing(NamedTuple):
-    """Every item of a list, and why which upstreams are missing in it."""
+    """Every item of a list, and the upstreams that are missing in it, with the reason."""
 
     items: list[Fields]
     left_out: dict[str, str]
@@ -112,7 +107,7 @@ class Listing(NamedTuple):
 @asynccontextmanager
 async def open_visit(config: Config) -> AsyncIterator[Mux]:
     """The mux once every upstream is ready or has failed. Raises TransportError when none is ready."""
-    # Access rules are about clients; whoever has the configuration may see everything.
+    # Access rules are for clients. Whoever has the configuration may see everything.
     async with open_mux(attrs.evolve(config, access=())) as mux:
         for upstream in mux.upstreams.values():
             await upstream.settled()
@@ -123,18 +118,18 @@ async def open_visit(config: Config) -> AsyncIterator[Mux]:
 
 
 def absent(mux: Mux) -> dict[str, str]:
-    """The upstreams that are not ready, and why."""
+    """The upstreams that are not ready, with the reason."""
     return {name: up.trouble for name, up in mux.upstreams.items() if up.state != "ready"}
 
 
 async def ignore(_event: Event) -> None:
-    """Nobody listens to what is said before the answer."""
+    """Ignore notifications before the response."""
 
 
 async def ask(mux: Mux, call: Call, notify: Notify, hint: str) -> Fields:
-    """One call. `hint` says where to look when what it names is not there.
+    """Send one request. `hint` follows the error if what it names does not exist.
 
-    Raises RpcError, and RemoteProtocolError when the server wants something of the user first.
+    Raises RpcError, and RemoteProtocolError if the server asks the user for something first.
     """
     try:
         result = await mux.router.exchange(call, notify)
@@ -148,7 +143,7 @@ async def ask(mux: Mux, call: Call, notify: Notify, hint: str) -> Fields:
 
 
 async def walk(mux: Mux, method: str) -> Listing:
-    """A whole list, page by page; an empty one where no such list is. Raises RpcError and McpmuxError."""
+    """All pages of a list, or an empty list if there is none. Raises RpcError and McpmuxError."""
     listing = Listing([], {})
     params: Fields = {}
     cursors: set[str] = set()
@@ -180,7 +175,7 @@ def _items(method: str, result: Fields) -> list[Fields]:
 
 
 def read_left_out(result: Fields) -> dict[str, str]:
-    """What a mux, this one or the one asked, says is missing in its answer."""
+    """The upstreams that this mux, or a mux behind it, has left out of a result, with the reason."""
     meta = decode_any(result.get(META, b"null"))
     told = meta.get(LEFT_OUT) if isinstance(meta, dict) else None
     if not isinstance(told, dict):
@@ -188,20 +183,17 @@ def read_left_out(result: Fields) -> dict[str, str]:
     return {name: str(entry.get("reason", "")) for name, entry in told.items() if isinstance(entry, dict)}
 
 
-# `mcpmux ls` and `mcpmux read`: what servers have.
-
-
 @click.command()
 @click.argument("target")
 @click.argument("kinds", nargs=-1, metavar="[KINDS]...", type=click.Choice(list(KINDS)))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line: the items as they came.")
+@click.option("--json", "as_json", is_flag=True, help="Print the items unchanged, one JSON object a line.")
 @quiet_option
 def ls(target: str, kinds: tuple[str, ...], as_json: bool) -> None:
     """List what servers have.
 
-    KINDS are any of resources, templates, tools and prompts; without them all four are listed. TARGET is
-    the URL of an MCP server, the command line that starts one in quotes, or a configuration file. All
-    pages are fetched; servers that are missing are named on stderr.
+    KINDS are any of resources, templates, tools and prompts. Without KINDS all four are listed. TARGET is the
+    URL of an MCP server, the command line that starts one in quotes, or a configuration file. All pages are
+    fetched. Servers that are missing are named on stderr.
 
     \b
     Examples:
@@ -213,7 +205,8 @@ def ls(target: str, kinds: tuple[str, ...], as_json: bool) -> None:
     listings = run(fetch_listings, load_config(target), kinds)
     for kind, listing in listings.items():
         if as_json:
-            show_items(listing)
+            for item in listing.items:
+                show_json(raw(item))
         elif listing.items:
             show_listing(kind, listing, with_heading=len(kinds) > 1)
     if not any(listing.items for listing in listings.values()):
@@ -222,7 +215,7 @@ def ls(target: str, kinds: tuple[str, ...], as_json: bool) -> None:
 
 
 async def fetch_listings(config: Config, kinds: Sequence[str]) -> dict[str, Listing]:
-    """The lists of these kinds; of what nobody offers an empty one."""
+    """The lists of these kinds. A list that no server offers is empty."""
     async with show_activity("listing"), open_visit(config) as mux:
         capabilities, _ = await mux.router.introduce()
         listings = {kind: Listing([], absent(mux)) for kind in kinds}
@@ -233,14 +226,8 @@ async def fetch_listings(config: Config, kinds: Sequence[str]) -> dict[str, List
         return listings
 
 
-def show_items(listing: Listing) -> None:
-    """The items for machines."""
-    for item in listing.items:
-        show_json(raw(item))
-
-
 def show_listing(name: str, listing: Listing, *, with_heading: bool) -> None:
-    """The items for people; a heading tells one kind from the others."""
+    """Print the items for people, with a heading if there are several kinds."""
     kind = KINDS[name]
     if with_heading:
         show_heading(f"{kind.heading} ({len(listing.items)})")
@@ -252,14 +239,14 @@ def show_listing(name: str, listing: Listing, *, with_heading: bool) -> None:
 @click.command()
 @click.argument("target")
 @click.argument("uri")
-@click.option("-o", "--output", type=click.File("wb", lazy=True), help="Write it to this file.")
-@click.option("--json", "as_json", is_flag=True, help="The whole result as JSON.")
+@click.option("-o", "--output", type=click.File("wb", lazy=True), help="Write the contents to this file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 @quiet_option
 def read(target: str, uri: str, output: BinaryIO | None, as_json: bool) -> None:
     """Read a resource.
 
-    Text and bytes go to a pipe or a file as they are, several contents one after the other. On a terminal
-    control characters are made visible, and images and the like are only named.
+    Text and bytes go to a pipe or a file unchanged, several contents one after the other. On a terminal
+    control characters are made visible, and images and other bytes are only named.
 
     \b
     Examples:
@@ -282,14 +269,14 @@ def read(target: str, uri: str, output: BinaryIO | None, as_json: bool) -> None:
 
 
 async def fetch_resource(config: Config, target: str, uri: str) -> Fields:
-    """The result of reading `uri`. Raises RpcError and McpmuxError."""
+    """The result of `resources/read` for `uri`. Raises RpcError and McpmuxError."""
     hint = f"`mcpmux ls {shlex.quote(target)} resources templates` shows what there is"
     async with show_activity(f"reading {uri}"), open_visit(config) as mux:
         return await ask(mux, Call(m.RESOURCES_READ, {"uri": raw(uri)}, {}), ignore, hint)
 
 
 def show_contents(contents: Sequence[Content]) -> None:
-    """The contents on a terminal."""
+    """Print contents on a terminal."""
     for content in contents:
         if len(contents) > 1:
             show_heading(f"{content.uri}  {content.mime_type}".rstrip())
@@ -299,23 +286,20 @@ def show_contents(contents: Sequence[Content]) -> None:
             show_text(f"{describe_bytes(content.data, content.mime_type)}; -o FILE writes it to a file")
 
 
-# `mcpmux call`: let a tool work.
-
-
 @click.command()
 @click.argument("target")
 @click.argument("tool")
 @click.argument("pairs", nargs=-1, metavar="[KEY=TEXT | KEY:=JSON]...")
-@click.option("--args", "whole", metavar="JSON", help="All arguments as one JSON object.")
+@click.option("--args", "whole", metavar="JSON", help="Give all arguments as one JSON object.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="The whole result as JSON, structured content included."
+    "--json", "as_json", is_flag=True, help="Print the whole result as JSON, with structured content."
 )
 @quiet_option
 def call(target: str, tool: str, pairs: tuple[str, ...], whole: str | None, as_json: bool) -> None:
-    """Call a tool and print what it answers.
+    """Call a tool and print its result.
 
-    TARGET is the URL of an MCP server, the command line that starts one in quotes, or a configuration
-    file. Arguments are text after =, any other JSON value after :=. Exit code 1 when the tool fails.
+    TARGET is the URL of an MCP server, the command line that starts one in quotes, or a configuration file.
+    Arguments are text after =, or any JSON value after :=. The exit code is 1 if the tool fails.
 
     \b
     Examples:
@@ -335,25 +319,24 @@ def call(target: str, tool: str, pairs: tuple[str, ...], whole: str | None, as_j
 
 
 async def fetch_answer(config: Config, target: str, tool: str, arguments: Json) -> Fields:
-    """The result of the call. Raises RpcError and McpmuxError."""
+    """The result of `tools/call`. Raises RpcError and McpmuxError."""
     request = Call(
         m.TOOLS_CALL, {"name": raw(tool), "arguments": raw(arguments)}, {PROGRESS_TOKEN: raw("progress")}
     )
     hint = f"`mcpmux ls {shlex.quote(target)} tools` shows what there is"
-    async with show_activity(f"calling {tool}") as activity, open_visit(config) as mux:
-        return await ask(mux, request, make_reporter(activity), hint)
+    async with show_activity(f"calling {tool}") as report, open_visit(config) as mux:
+        return await ask(mux, request, make_notify(report), hint)
 
 
-def make_reporter(activity: Activity) -> Notify:
-    """Takes the notifications of the call; those of progress are shown."""
+def make_notify(report: ReportProgress) -> Notify:
+    """A receiver of the notifications of a call. It reports progress."""
 
-    async def report(event: Event) -> None:
-        if event.method != m.PROGRESS:
-            return
-        progress, total = (_number(event.params, key) for key in ("progress", "total"))
-        activity.report(progress or 0, total, text_of(event.params.get("message")) or "")
+    async def notify(event: Event) -> None:
+        if event.method == m.PROGRESS:
+            progress, total = (_number(event.params, key) for key in ("progress", "total"))
+            report(progress or 0, total, text_of(event.params.get("message")) or "")
 
-    return report
+    return notify
 
 
 def _number(params: Fields, key: str) -> float | None:
@@ -362,7 +345,7 @@ def _number(params: Fields, key: str) -> float | None:
 
 
 def show_blocks(result: Fields) -> None:
-    """Every content block, each from a new line on."""
+    """Print every content block, each on a new line."""
     blocks = decode_any(result.get("content", b"null"))
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise RemoteProtocolError("the answer to tools/call has no content in it")

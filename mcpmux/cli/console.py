@@ -1,7 +1,7 @@
-"""Where the command line speaks: answers on stdout, everything about them on stderr.
+"""What commands print: the result on stdout, everything about it on stderr.
 
-What a server wrote is a stranger's text: it is made printable before a terminal sees it, and goes into a
-pipe or a file as it is. Colours and progress appear on a terminal only.
+What a server wrote is untrusted text. It is made printable before it reaches a terminal, and goes into a pipe
+or a file unchanged. Colours and progress are shown on a terminal only.
 """
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ from mcpmux.protocol.raw_json import Fields, Raw
 OUT = Console(markup=False, emoji=False, highlight=False)
 ERR = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
-PIPE_WIDTH = 100_000  # columns where nobody looks on: no cell is folded
-FOLDED_WIDTH = 30  # columns that a folded cell has at least; narrower ones cannot be read
-PATIENCE_SECONDS = 1.0  # what is done sooner needs no progress display
+PIPE_WIDTH = 100_000  # columns away from a terminal, so that no cell is folded
+FOLDED_WIDTH = 30  # least columns of a folded cell; narrower ones cannot be read
+PATIENCE_SECONDS = 1.0  # what is done sooner needs no progress bar
 
 
 def is_screen() -> bool:
     """Whether stdout is a terminal, where control characters would do harm."""
-    out: TextIO | None = sys.stdout  # None when whoever started us has closed it
+    out: TextIO | None = sys.stdout  # None if it was closed by the process that started this one
     return out is not None and out.isatty()
 
 
-def wants_colour() -> bool:
-    """Whether stdout is a terminal that colours are wanted on: see https://no-color.org."""
-    return is_screen() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+def paint(text: str, **style: Any) -> str:
+    """`text` in a style of click, if stdout is a terminal and colours are wanted. See https://no-color.org."""
+    wanted = is_screen() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return click.style(text, **style) if wanted else text
 
 
 def make_table(headings: Sequence[str], right_aligned: Container[str] = ()) -> Table:
-    """An empty table. Only its last column folds; cells have to be printable."""
+    """An empty table. Only its last column folds. Cells must be printable."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for heading in headings[:-1]:
         table.add_column(heading, justify="right" if heading in right_aligned else "left", no_wrap=True)
@@ -57,7 +58,7 @@ def make_table(headings: Sequence[str], right_aligned: Container[str] = ()) -> T
 
 
 def show_table(table: Table) -> None:
-    """A table as wide as the terminal, or wider where it must be; one line a row in a pipe."""
+    """Print a table: as wide as the terminal, or wider if it must be. In a pipe each row is one line."""
     wide = Console(width=PIPE_WIDTH, markup=False, emoji=False, highlight=False)
     if is_screen():
         wide.width = max(OUT.width, wide.measure(table).minimum)
@@ -68,12 +69,12 @@ def show_table(table: Table) -> None:
 
 
 def show_heading(text: str) -> None:
-    """A heading between parts of an answer."""
+    """Print a heading between the parts of a result."""
     OUT.print(Text(printable(text), style="bold"), soft_wrap=True)
 
 
 def show_text(text: str) -> None:
-    """A stranger's text of any number of lines; on a terminal it ends with a newline."""
+    """Print untrusted text of any number of lines. On a terminal it ends with a newline."""
     if not is_screen():
         show_bytes(text.encode(errors="replace"))
         return
@@ -82,44 +83,33 @@ def show_text(text: str) -> None:
 
 
 def show_bytes(data: bytes) -> None:
-    """Bytes as they are."""
+    """Print bytes unchanged."""
     click.echo(data, nl=False)
 
 
 def show_json(value: Raw) -> None:
-    """One JSON value on a line of its own."""
+    """Print one JSON value on a line of its own."""
     show_text(encode_line(bytes(value)).decode(errors="replace"))
 
 
 def tell(text: str) -> None:
-    """Something about the answer, for people."""
+    """Print a remark about the result on stderr."""
     ERR.print(Text(printable(text), style="yellow"), soft_wrap=True)
 
 
 def tell_left_out(reasons: Mapping[str, str]) -> None:
-    """Which upstreams are missing in the answer, and why."""
+    """Print on stderr which upstreams are missing in the result, and why."""
     for name, reason in reasons.items():
         tell(f"left out: {name}: {reason}")
 
 
-class Activity:
-    """What goes on at the moment. Made by `show_activity`."""
-
-    def __init__(self, bar: Progress, text: str) -> None:
-        self._bar = bar
-        self._task = bar.add_task(printable(text), total=None)
-
-    def report(self, progress: float, total: float | None, message: str) -> None:
-        """How far it is, in the server's own units and words; shown at once."""
-        self._bar.start()
-        if message:
-            self._bar.update(self._task, description=printable(message))
-        self._bar.update(self._task, completed=progress, total=total)
+ReportProgress = Callable[[float, float | None, str], None]
+"""Shows (progress, total, message) at once, in the server's own units and words."""
 
 
 @asynccontextmanager
-async def show_activity(text: str) -> AsyncIterator[Activity]:
-    """Show on a terminal's stderr that something goes on, once it takes longer than a moment."""
+async def show_activity(text: str) -> AsyncIterator[ReportProgress]:
+    """Show a progress bar on a terminal's stderr once it takes longer than PATIENCE_SECONDS."""
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -128,10 +118,18 @@ async def show_activity(text: str) -> AsyncIterator[Activity]:
         transient=True,
         disable=not sys.stderr.isatty(),
     )
+    task = bar.add_task(printable(text), total=None)
+
+    def report(progress: float, total: float | None, message: str) -> None:
+        bar.start()
+        if message:
+            bar.update(task, description=printable(message))
+        bar.update(task, completed=progress, total=total)
+
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_start_later, bar)
-            yield Activity(bar, text)
+            yield report
             nursery.cancel_scope.cancel()
     finally:
         bar.stop()
@@ -142,7 +140,7 @@ async def _start_later(bar: Progress) -> None:
     bar.start()
 
 
-# What is in results: the contents of resources, the content blocks of tools, in words and bytes.
+# Results: the contents of resources, and the content blocks of tools.
 
 
 class Content(NamedTuple):
@@ -159,7 +157,7 @@ class Content(NamedTuple):
 
 
 def decode_contents(result: Fields) -> list[Content]:
-    """The contents in the result of a read. Raises RemoteProtocolError when there are none."""
+    """The contents in the result of `resources/read`. Raises RemoteProtocolError if there are none."""
     try:
         return [decode_content(item) for item in decode_list(result["contents"])]
     except (KeyError, ValueError):
@@ -167,7 +165,7 @@ def decode_contents(result: Fields) -> list[Content]:
 
 
 def decode_content(item: Fields) -> Content:
-    """One item. Raises RemoteProtocolError for a blob that is no base64."""
+    """One item of `contents`. Raises RemoteProtocolError for a blob that is no base64."""
     uri, mime_type = text_of(item.get("uri")) or "", text_of(item.get("mimeType")) or ""
     text, blob = text_of(item.get("text")), text_of(item.get("blob"))
     if text is not None or blob is None:
@@ -179,7 +177,7 @@ def decode_content(item: Fields) -> Content:
 
 
 def describe_bytes(data: bytes, mime_type: str) -> str:
-    """`[image/png, 311 bytes]`, in place of what no terminal can show."""
+    """`[image/png, 311 bytes]`, in place of bytes that a terminal cannot show."""
     return f"[{mime_type or 'unknown type'}, {len(data)} bytes]"
 
 
@@ -201,11 +199,11 @@ def render_block(block: dict[str, Any]) -> str:
     return bytes(raw(block)).decode()
 
 
-# Lists as tables: which columns show what of an item. Cells are one printable line each.
+# Lists as tables. Each cell is one printable line.
 
 
 class Kind(NamedTuple):
-    """A kind of thing that servers have. `columns`: heading and how to get the cell's text."""
+    """A kind of item that servers list. `columns`: heading -> text of the cell for an item."""
 
     method: str
     heading: str
@@ -229,13 +227,13 @@ def _title(item: Fields) -> str:
 
 
 def _description(item: Fields) -> str:
-    """The first line; models read more, tables show less."""
+    """The first line only; the rest is for models."""
     lines = (text_of(item.get("description")) or "").strip().split("\n")
     return lines[0].strip()
 
 
 def _tool_arguments(item: Fields) -> str:
-    """`needed [optional]`, as the input schema has them."""
+    """`required [optional]`, from the input schema."""
     schema = _decoded(item, "inputSchema", dict)
     required, properties = schema.get("required"), schema.get("properties")
     needed = required if isinstance(required, list) else []
@@ -252,40 +250,27 @@ def _prompt_arguments(item: Fields) -> str:
 
 
 def _decoded(item: Fields, key: str, kind: type) -> Any:
-    """The member when it is of that kind, else an empty one."""
+    """The member at `key` if it is of that kind, else an empty one."""
     value = decode_any(item.get(key, b"null"))
     return value if isinstance(value, kind) else kind()
 
 
+def _columns(uri_heading: str, uri_member: str) -> dict[str, Callable[[Fields], str]]:
+    return {
+        uri_heading: _member(uri_member),
+        "TITLE": _title,
+        "TYPE": _member("mimeType"),
+        "DESCRIPTION": _description,
+    }
+
+
+def _named(arguments: Callable[[Fields], str]) -> dict[str, Callable[[Fields], str]]:
+    return {"NAME": _member("name"), "ARGUMENTS": arguments, "DESCRIPTION": _description}
+
+
 KINDS = {
-    "resources": Kind(
-        m.RESOURCES_LIST,
-        "Resources",
-        {
-            "URI": _member("uri"),
-            "TITLE": _title,
-            "TYPE": _member("mimeType"),
-            "DESCRIPTION": _description,
-        },
-    ),
-    "templates": Kind(
-        m.TEMPLATES_LIST,
-        "Resource templates",
-        {
-            "URI TEMPLATE": _member("uriTemplate"),
-            "TITLE": _title,
-            "TYPE": _member("mimeType"),
-            "DESCRIPTION": _description,
-        },
-    ),
-    "tools": Kind(
-        m.TOOLS_LIST,
-        "Tools",
-        {"NAME": _member("name"), "ARGUMENTS": _tool_arguments, "DESCRIPTION": _description},
-    ),
-    "prompts": Kind(
-        m.PROMPTS_LIST,
-        "Prompts",
-        {"NAME": _member("name"), "ARGUMENTS": _prompt_arguments, "DESCRIPTION": _description},
-    ),
+    "resources": Kind(m.RESOURCES_LIST, "Resources", _columns("URI", "uri")),
+    "templates": Kind(m.TEMPLATES_LIST, "Resource templates", _columns("URI TEMPLATE", "uriTemplate")),
+    "tools": Kind(m.TOOLS_LIST, "Tools", _named(_tool_arguments)),
+    "prompts": Kind(m.PROMPTS_LIST, "Prompts", _named(_prompt_arguments)),
 }

@@ -1,8 +1,9 @@
-"""`mcpmux ctl`: how a running mcpmux is, and what it is to do, over its admin listener."""
+"""`mcpmux ctl`: show and control a running mcpmux over its admin listener."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 from urllib.parse import quote
 
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from mcpmux.cli.console import make_table, show_json, show_table, tell
 from mcpmux.cli.lazy import Commands
-from mcpmux.cli.options import load_config, quiet_option
+from mcpmux.cli.options import load_config, quiet_option, upstream_json_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.traffic_tail import read_url
 from mcpmux.config import Admin, ClientTls
@@ -21,8 +22,6 @@ from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, RemoteProtoco
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.transports.http.route import HttpOrigin
-
-# The admin listener of a running mcpmux, asked one thing at a time.
 
 PATIENCE_SECONDS = 60.0  # for an answer; a reload reads a file, everything else is done at once
 ANYWHERE = ("0.0.0.0", "::")
@@ -88,7 +87,7 @@ class Remote:
 
 
 def find_remote(config: str | None, url: str | None, token: str | None, ca: str | None) -> Remote:
-    """What a command line means. Raises Mistake, ConfigError."""
+    """The admin listener that the options describe. Raises Mistake, ConfigError."""
     if url is not None:
         return Remote(*read_url(url, token), ca)
     if config is None:
@@ -116,8 +115,6 @@ def _url_of(admin: Admin) -> str:
     return f"{'https' if admin.tls is not None else 'http'}://{name}:{admin.port}/"
 
 
-# The table of `mcpmux ctl status`.
-
 STYLES = {
     "ready": "green",
     "disabled": "dim",
@@ -129,7 +126,7 @@ NUMBERS = ("RESTARTS", "SESSIONS", "IN FLIGHT")
 
 
 def fill_table(upstreams: Sequence[dict[str, Any]]) -> Table:
-    """One row each, of what `/api/upstreams` tells; the last column says what is wrong."""
+    """One row for each upstream of `/api/upstreams`. The last column says what is wrong."""
     headings = ["NAME", "STATE", "SINCE", *NUMBERS, "REVISION", "DETAILS"]
     table = make_table(headings, right_aligned=set(NUMBERS))
     for each in upstreams:
@@ -152,32 +149,37 @@ Command = Callable[..., None]
 
 
 def remote_options(command: Command) -> Command:
-    """Which mcpmux is meant; the command gets it as `remote`."""
+    """Options that say which mcpmux is meant. The command gets it as `remote`."""
 
+    @wraps(command)
     def find(
         *args: Any, config: str | None, url: str | None, token: str | None, ca: str | None, **more: Any
     ) -> None:
         command(*args, remote=find_remote(config, url, token, ca), **more)
 
-    find.__doc__ = command.__doc__
-    find.__name__ = command.__name__
+    decorated: Command = find
     for option in (
         quiet_option,
-        click.option("--ca", metavar="FILE", help="Authority of an https listener's certificate."),
-        click.option("--token", envvar="MCPMUX_ADMIN_TOKEN", help="Its token, or MCPMUX_ADMIN_TOKEN."),
-        click.option("--url", envvar="MCPMUX_ADMIN_URL", metavar="URL", help="Its admin listener."),
+        click.option("--ca", metavar="FILE", help="PEM file with the authority of an https listener."),
+        click.option("--token", envvar="MCPMUX_ADMIN_TOKEN", help="Its token. Default: MCPMUX_ADMIN_TOKEN."),
+        click.option(
+            "--url",
+            envvar="MCPMUX_ADMIN_URL",
+            metavar="URL",
+            help="URL of the admin listener. Default: MCPMUX_ADMIN_URL.",
+        ),
         click.option("-c", "--config", metavar="FILE", help="The file that mcpmux was started with."),
     ):
-        find = option(find)
-    return find
+        decorated = option(decorated)
+    return decorated
 
 
 @click.group(cls=Commands)
 def ctl() -> None:
-    """See and steer a running mcpmux over its admin listener.
+    """Show and control a running mcpmux over its admin listener.
 
-    The listener and its token are found in the configuration file (`[admin]` with `port` and `token`), or
-    given with --url and --token, or in MCPMUX_ADMIN_URL and MCPMUX_ADMIN_TOKEN.
+    The configuration file says where the listener is and which token it has (`[admin]` with `port` and
+    `token`). Otherwise give them with --url and --token, or in MCPMUX_ADMIN_URL and MCPMUX_ADMIN_TOKEN.
 
     \b
     Examples:
@@ -188,10 +190,10 @@ def ctl() -> None:
 
 
 @ctl.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line and upstream.")
+@upstream_json_option
 @remote_options
 def status(remote: Remote, as_json: bool) -> None:
-    """Say how every upstream is. Exit code 0 also when some are down."""
+    """Show the state of every upstream. The exit code is 0 even if some are down."""
     upstreams, pending = run(_status, remote)
     if as_json:
         for each in upstreams:
@@ -211,7 +213,7 @@ async def _status(remote: Remote) -> tuple[list[dict[str, Any]], list[str]]:
 @ctl.command()
 @remote_options
 def reload(remote: Remote) -> None:
-    """Read the configuration file again; only what changed is restarted."""
+    """Read the configuration file again. Only what changed is restarted."""
     answer = run(remote.ask, "POST", "/api/reload")
     if "problems" in answer:
         raise ConfigError(answer["problems"])
@@ -224,9 +226,25 @@ def reload(remote: Remote) -> None:
         tell(f"takes effect when mcpmux is started again: {', '.join(answer['pending'])}")
 
 
-def add_action(action: str, done: str, about: str) -> None:
-    """The command for something that is done to one upstream."""
+ACTIONS = {
+    "enable": ("enabled", "Enable an upstream that was disabled, drained or switched off in the file."),
+    "disable": (
+        "disabled",
+        "Disable an upstream as if it were not configured. Exchanges in flight are finished.",
+    ),
+    "drain": (
+        "is given nothing more to do",
+        "Send an upstream nothing more. It stays connected until `enable` or `restart`.",
+    ),
+    "restart": (
+        "restarted",
+        "Restart an upstream. Exchanges in flight are finished in the old session.",
+    ),
+}
+"""What can be done to one upstream -> what is printed then, and the help."""
 
+
+def _add_action(action: str, done: str, about: str) -> None:
     def act(remote: Remote, upstream: str) -> None:
         run(remote.ask, "POST", remote.path("api", "upstreams", upstream, action))
         click.echo(f"{printable(upstream)}: {done}")
@@ -235,21 +253,5 @@ def add_action(action: str, done: str, about: str) -> None:
     ctl.add_command(click.command(action, help=about)(with_upstream))
 
 
-add_action(
-    "enable", "enabled", "Take an upstream in again that was disabled, drained or switched off in the file."
-)
-add_action(
-    "disable",
-    "disabled",
-    "Take an upstream out, as if it were not configured; what it has in flight is finished.",
-)
-add_action(
-    "drain",
-    "is given nothing more to do",
-    "Give an upstream nothing more to do; it stays connected. `enable` or `restart` end that.",
-)
-add_action(
-    "restart",
-    "restarted",
-    "Begin anew with an upstream; what it has in flight is finished by the session of now.",
-)
+for name, (done, about) in ACTIONS.items():
+    _add_action(name, done, about)

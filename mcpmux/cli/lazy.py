@@ -1,7 +1,7 @@
-"""A group of commands whose modules are imported when they are asked for.
+"""Groups of commands, and how to start quickly: each command is imported when it is run.
 
-Each names its commands by where they are, so that `mcpmux serve` pays for nothing that only a benchmark or a
-look into a capture needs. Help with the list of commands imports them all.
+`mcpmux serve` therefore pays for nothing that only a benchmark or a search in a capture needs. The help of a
+group imports all its commands.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import mcpmux
 
 
 class Commands(click.Group):
-    """Commands of which the likeliest is named to whoever mistypes one."""
+    """A group that suggests a command for a mistyped one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command's name, the command and its arguments. Raises UsageError for one that there is not."""
+        """The command's name, the command and its arguments. Raises UsageError for an unknown command."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            # Not at the top: who makes no mistakes need not wait for it.
+            # Not at the top: only a mistake needs it.
             from mcpmux.config.report import closest
 
             close = closest(args[0].lower(), self.list_commands(ctx))
@@ -41,18 +41,18 @@ class Commands(click.Group):
 
 
 class LazyCommands(Commands):
-    """Commands inside the wall; see `process`. `places`: name → `module:attribute`, in the order of use."""
+    """A group that runs commands by `process.run_inside`. `places`: name -> `module:attribute`, in order."""
 
     def __init__(self, *args: Any, places: Mapping[str, str], **more: Any) -> None:
         super().__init__(*args, **more)
         self._places = places
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of use, not of the alphabet."""
+        """The names in the order of `places`, not of the alphabet."""
         return list(self._places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, from its module; None when there is no such command."""
+        """Import the command; None when there is no such command."""
         place = self._places.get(cmd_name)
         if place is None:
             return None
@@ -64,7 +64,7 @@ class LazyCommands(Commands):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that `ctx` names. Raises only what click turns into an exit code."""
-        # Not at the top: the wall knows the logs, and `--version` needs neither.
+        # Not at the top: `--version` needs neither logs nor trio.
         with uncollected():
             import_structlog()
             from mcpmux.cli.process import run_inside
@@ -72,18 +72,17 @@ class LazyCommands(Commands):
         return run_inside(lambda: super(LazyCommands, self).invoke(ctx))
 
 
-# What a start need not do: a seventh of its time, and some of its memory.
+# What a start saves: a seventh of its time, and some memory.
 #
-# What is imported stays, so nothing of it is looked through by the collector, neither meanwhile nor later.
+# Imported modules stay, so the garbage collector need not look through them, neither now nor later.
 #
-# structlog imports asyncio for log methods that are awaited, which mcpmux must not use, and rich, where
-# that is installed, for coloured tracebacks, which mcpmux does not print. Promises: whoever wants either of
-# them afterwards gets the real one, structlog included.
+# structlog imports asyncio for log methods that are awaited, which mcpmux does not use, and rich for coloured
+# tracebacks, which mcpmux does not print. Whoever needs one of them afterwards gets the real module.
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """What is made in here stays for good: the collector is not to look for what can go."""
+    """Keep the garbage collector from looking through objects that are made in here, now and later."""
     gc.disable()
     try:
         yield
@@ -93,14 +92,14 @@ def uncollected() -> Iterator[None]:
 
 
 class _Later(ModuleType):
-    """Stands for a module that is imported when something of it is wanted."""
+    """A stand-in that imports the real module at the first access to an attribute."""
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(import_module(self.__name__), attribute)
 
 
 def import_structlog() -> None:
-    """Import structlog; nothing happens when somebody has done so before."""
+    """Import structlog without asyncio and rich. Does nothing if it is imported already."""
     if "structlog" in sys.modules:
         return
     # None: as if it were not installed.
@@ -115,11 +114,9 @@ def import_structlog() -> None:
             del sys.modules[name]
 
 
-# Whether the modules that every exchange passes through are compiled; pyproject.toml names them.
-
 _PACKAGE = Path(mcpmux.__file__).parent
 
 
 def is_compiled() -> bool:
-    """Whether they are; else they are interpreted, and do the same."""
+    """Whether the modules that pyproject.toml lists for mypyc are compiled. If not, they are interpreted."""
     return any((_PACKAGE / f"transports/wire{suffix}").exists() for suffix in EXTENSION_SUFFIXES)

@@ -1,4 +1,4 @@
-"""The group of all commands, each imported when it is asked for."""
+"""`mcpmux` and `mcpmux traffic`: the groups whose commands are imported when they are run."""
 
 from __future__ import annotations
 
@@ -9,18 +9,27 @@ from mcpmux.cli.lazy import LazyCommands, is_compiled
 
 PLACES = {
     "serve": "mcpmux.cli.serve:serve",
-    "demo": "mcpmux.cli.demo:demo",
+    "demo": "mcpmux.cli.serve:demo",
     "ctl": "mcpmux.cli.ctl:ctl",
     "check": "mcpmux.cli.check:check",
     "ls": "mcpmux.cli.client:ls",
     "read": "mcpmux.cli.client:read",
     "call": "mcpmux.cli.client:call",
     "auth": "mcpmux.cli.auth:auth",
-    "access": "mcpmux.cli.access:access",
+    "access": "mcpmux.cli.config:access",
     "audit": "mcpmux.cli.audit:audit",
-    "traffic": "mcpmux.cli.traffic:traffic",
+    "traffic": "mcpmux.cli.main:traffic",
     "bench": "mcpmux.cli.bench:bench",
-    "config": "mcpmux.cli.schema:config",
+    "config": "mcpmux.cli.config:config",
+}
+TRAFFIC_PLACES = {
+    "tail": "mcpmux.cli.traffic_tail:tail",
+    "show": "mcpmux.cli.traffic_search:show",
+    "grep": "mcpmux.cli.traffic_search:grep",
+    "stats": "mcpmux.cli.traffic_report:stats",
+    "export": "mcpmux.cli.traffic_report:export",
+    "replay": "mcpmux.cli.traffic_replay:replay",
+    "mock": "mcpmux.cli.traffic_replay:mock",
 }
 
 
@@ -31,14 +40,25 @@ PLACES = {
 )
 @click.version_option(__version__, message="%(prog)s %(version)s" + " (compiled)" * is_compiled())
 def cli() -> None:
-    """One Model Context Protocol endpoint in front of many servers.
+    """Put one Model Context Protocol endpoint in front of many servers.
 
-    Exit code 0: done; 1: it did not work out; 2: what was written, here or in a file, has to be changed.
+    Exit codes: 0 for success, 1 for failure, 2 if the command line or a file has to be corrected.
 
     \b
     Examples:
-      mcpmux demo                                   see it work, nothing to install
+      mcpmux demo                                   see it work, without installing anything
       mcpmux serve mcpmux.toml                      the servers of a file at http://127.0.0.1:8484/mcp
       mcpmux serve --upstream time="uvx mcp-server-time"
       mcpmux ls https://example.com/mcp             what a server has
+    """
+
+
+@click.group(cls=LazyCommands, places=TRAFFIC_PLACES)
+def traffic() -> None:
+    """Watch, search, measure and export the traffic of mcpmux.
+
+    \b
+    Examples:
+      mcpmux traffic tail mcpmux-capture                              live, as it passes
+      mcpmux traffic stats mcpmux-capture method=resources/read       rates, errors, latency
     """

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the configuration that a command line names."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from typing import Any
 import attrs
 import click
 
+from mcpmux.cli.process import Mistake
 from mcpmux.config import (
     URL_STARTS,
     AnyListener,
     Config,
-    HttpListener,
+    parse_http_argument,
     parse_listen_argument,
-    parse_listener_argument,
     parse_upstream_argument,
     parse_upstream_arguments,
     read_config,
 )
+from mcpmux.config.report import Unfit
 from mcpmux.errors import ConfigError
 from mcpmux.logs import configure_logs, redact_logs
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -32,12 +33,41 @@ DEFAULT_ADDRESS = "127.0.0.1:8484"
 
 LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
+
+class Parsed(click.ParamType[Any]):
+    """An option whose text `parse` reads. Unfit becomes a Mistake. `name` is shown in help."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click.ParamType. A default that is no text stays as it is."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except Unfit as mistake:
+            raise Mistake(f"{param.opts[0] if param is not None else self.name}: {mistake}") from None
+
+
+def _parse_address(text: str) -> AnyListener:
+    return parse_listen_argument(text) if text.startswith(URL_STARTS) else parse_http_argument(text)
+
+
+HTTP = Parsed("HOST:PORT", parse_http_argument)
+LISTEN = Parsed("URL", parse_listen_argument)
+ADDRESS = Parsed("HOST:PORT|URL", _parse_address)
+
 upstream_option: Decorator = click.option(
     "--upstream",
     "upstreams",
     multiple=True,
     metavar="NAME=URL|COMMAND",
-    help="One more server: its URL (http, ws, tcp, unix …) or command line. May be repeated.",
+    help="Add a server by its URL (http, ws, tcp, unix …) or command line. May be repeated.",
+)
+upstream_json_option: Decorator = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object on a line for each upstream."
 )
 
 
@@ -46,7 +76,7 @@ def _configure(_context: click.Context, _parameter: click.Parameter, level: str)
 
 
 def log_level_option(default: str) -> Decorator:
-    """The option that says how much of what happens is logged, and `default` where it is left out."""
+    """The option `--log-level`, which configures the log at once."""
     return click.option(
         "--log-level",
         type=LEVELS,
@@ -54,31 +84,15 @@ def log_level_option(default: str) -> Decorator:
         expose_value=False,
         show_default=True,
         callback=_configure,
-        help="Least important events to write to stderr.",
+        help="The least important events to write to stderr.",
     )
 
 
 quiet_option: Decorator = log_level_option("error")
-"""For a command whose answer tells all there is to tell."""
+"""For a command whose output says everything."""
 
 
-def parse_http(address: str, option: str = "--http") -> HttpListener:
-    """The listener that an option describes. Raises click.BadParameter."""
-    try:
-        return parse_listener_argument(address)
-    except ConfigError as error:
-        raise click.BadParameter(str(error), param_hint=option) from None
-
-
-def parse_listen(url: str) -> AnyListener:
-    """The listener that `--listen` describes. Raises click.BadParameter."""
-    try:
-        return parse_listen_argument(url)
-    except ConfigError as error:
-        raise click.BadParameter(str(error), param_hint="--listen") from None
-
-
-# What a command is pointed at: a configuration, or one server by its URL or its command line.
+# TARGET or CONFIG: a configuration file, or one server by its URL or command line.
 
 STANDARD_INPUT = "-"
 
@@ -88,7 +102,7 @@ EXPECTED = "a configuration file, a URL with http://, https:// or the like, or a
 def load_config(target: str | None, upstreams: Sequence[str] = ()) -> Config:
     """The configuration of `target`, with the servers of `--upstream` added. Raises ConfigError.
 
-    From then on its [redaction] holds for the log.
+    Its [redaction] applies to the log from now on.
     """
     added = parse_upstream_arguments(upstreams)
     if target is not None:
@@ -104,8 +118,8 @@ def _read_target(target: str) -> Config:
     if _is_server(target):
         try:
             return Config(upstreams=(parse_upstream_argument(target),))
-        except ConfigError as error:
-            raise ConfigError([text.removeprefix("--upstream: ") for text in error.problems]) from None
+        except Unfit as mistake:
+            raise ConfigError([str(mistake)]) from None
     if not target:
         raise ConfigError([f"CONFIG is empty; expected {EXPECTED}"])
     if target != STANDARD_INPUT and not Path(target).exists():
@@ -119,10 +133,8 @@ def is_file(target: str) -> bool:
 
 
 def _is_server(target: str) -> bool:
-    """Whether `target` is one server itself; a file whose name has blanks in it is none."""
-    if target.startswith(URL_STARTS):
-        return True
-    return " " in target and not Path(target).exists()
+    """Whether `target` is a URL or a command line. A file may have blanks in its name."""
+    return target.startswith(URL_STARTS) or (" " in target and not Path(target).exists())
 
 
 def _read_stdin() -> str:

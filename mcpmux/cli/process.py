@@ -1,9 +1,9 @@
-"""The wall around the process: whatever a command raises becomes one sentence and an exit code.
+"""How a command runs: whatever it raises becomes one sentence on stderr and an exit code.
 
-    0    done                                 2    a mistake in the usage or the configuration
-    1    it did not work out                  130  interrupted
+    0    success                              2    a mistake in the usage or the configuration
+    1    failure                              130  interrupted
 
-A broken pipe ends it silently. Tracebacks are shown at log level debug only.
+A broken pipe ends the process silently. Tracebacks are shown at log level debug only.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ log = structlog.get_logger()
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""What a disk says that takes no more: nobody's fault here, and nobody's mistake."""
+"""Errors of a disk that takes no more: neither a bug nor a mistake of the user."""
 
 
 class Mistake(click.ClickException):
-    """The user has to change what they wrote."""
+    """The user has to change the command line or a file."""
 
     exit_code = 2
 
 
 def run_inside(command: Callable[[], Any]) -> Any:
-    """What a command returns. Raises only what click turns into an exit code."""
+    """Run a command and return its result. Raises only what click turns into an exit code."""
     configure_logs("error", "console")
     try:
         return command()
@@ -46,12 +46,12 @@ def run_inside(command: Callable[[], Any]) -> Any:
     except (click.Abort, click.exceptions.Exit):
         raise
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
-        raise judge(error) from None
+        raise error_for_user(error) from None
 
 
-def judge(error: BaseException) -> Exception:
-    """What to tell the user, as an exception that click shows."""
-    causes = list(_causes(error))
+def error_for_user(error: BaseException) -> Exception:
+    """The exception that tells the user about `error` and that click shows."""
+    causes = list(causes_of(error))
     if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
         return click.exceptions.Exit(INTERRUPTED)
     for cause in causes:
@@ -72,10 +72,11 @@ def judge(error: BaseException) -> Exception:
     return click.ClickException("; ".join(printable(str(cause)) for cause in causes))
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """Yields the error itself, or the errors in a group, also those in the groups inside of it."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _causes(inner)
+            yield from causes_of(inner)
     else:
         yield error
 
@@ -85,21 +86,19 @@ def _list_problems(problems: list[str]) -> str:
     return shown[0] if len(shown) == 1 else "\n  ".join([f"{len(shown)} mistakes:", *shown])
 
 
-# How a command runs what is asynchronous.
-
 Given = TypeVarTuple("Given")
 Result = TypeVar("Result")
 
 
 def run(work: Callable[[*Given], Awaitable[Result]], *given: *Given) -> Result:
-    """Do `work` and return what it returns. Raises what it raises, and KeyboardInterrupt for Ctrl-C.
+    """Run the async function `work`. Returns and raises what it does, and KeyboardInterrupt for Ctrl-C.
 
-    Ctrl-C interrupts it where it waits, never in the middle of a step: what is half made cannot clean up.
+    Ctrl-C interrupts it only where it waits. In the middle of a step it could not clean up.
     """
     return trio.run(work, *given, restrict_keyboard_interrupt_to_checkpoints=True)
 
 
-# How many files and sockets this process may have open: as many as the system lets us, when we need them.
+# The limit of open files and sockets.
 
 if sys.platform != "win32":
     import resource
@@ -110,7 +109,7 @@ FILES_PER_SERVER = 256  # connections to a server over HTTP at most
 
 
 def allow_clients(config: Config) -> None:
-    """Allow this process what its clients and servers may need; say so when the system forbids it."""
+    """Raise the limit of open files to what clients and servers may need, or log that it is too low."""
     listeners = config.listeners
     clients = config.limits.max_connections * (len(listeners.http) + len(listeners.streams))
     servers = sum(isinstance(upstream.target, Http) for upstream in config.upstreams)
@@ -125,7 +124,7 @@ def allow_clients(config: Config) -> None:
 
 
 def may_open(needed: int) -> int:
-    """Allow this process `needed` open files; how many it may open now, fewer where the system says no."""
+    """Raise the limit of open files to `needed`. Returns the limit: lower if the system forbids it."""
     if sys.platform == "win32":
         return needed
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

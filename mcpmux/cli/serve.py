@@ -1,7 +1,8 @@
-"""`mcpmux serve`: the mux for clients, until it is told to stop."""
+"""`mcpmux serve` and `mcpmux demo`: serve clients until told to stop."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 
@@ -13,12 +14,13 @@ from mcpmux import app
 from mcpmux.app import ConfigFile
 from mcpmux.cli.options import (
     DEFAULT_ADDRESS,
+    HTTP,
     LEVELS,
+    LISTEN,
     STANDARD_INPUT,
     is_file,
     load_config,
-    parse_http,
-    parse_listen,
+    log_level_option,
     upstream_option,
 )
 from mcpmux.cli.process import allow_clients
@@ -27,9 +29,12 @@ from mcpmux.config import (
     Config,
     HttpListener,
     Listeners,
+    Stdio,
     TcpListener,
     UnixListener,
+    Upstream,
     WebSocketListener,
+    parse_http_argument,
 )
 from mcpmux.config.report import Unfit
 from mcpmux.errors import ConfigError
@@ -42,51 +47,51 @@ from mcpmux.traffic.redaction.redactor import Redactor
 @click.argument("config", required=False)
 @upstream_option
 @click.option("--stdio", is_flag=True, help="Serve the program that started mcpmux, on stdin and stdout.")
-@click.option("--http", "http", multiple=True, metavar="HOST:PORT", help="Listen there. May be repeated.")
+@click.option("--http", multiple=True, type=HTTP, help="Listen at this address. May be repeated.")
 @click.option(
     "--listen",
     multiple=True,
-    metavar="URL",
+    type=LISTEN,
     help="Listen at http, ws or tcp://HOST:PORT, or at unix:PATH. May be repeated.",
 )
 @click.option(
     "--allow-anyone",
     is_flag=True,
-    help="Let clients in from the network who show nothing; see auth in the configuration.",
+    help="Let clients on the network in without a token; see auth in the configuration.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1, WORKERS_LIMIT),
     default=1,
     show_default=True,
-    help="Serve from that many processes.",
+    help="Number of processes to serve from.",
 )
 @click.option("--no-watch", is_flag=True, help="Read CONFIG again on SIGHUP only, not when it changes.")
-@click.option("--log-level", type=LEVELS, help="Least important events to write to stderr.")
+@click.option("--log-level", type=LEVELS, help="The least important events to write to stderr.")
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or for machines.")
 def serve(
     config: str | None,
     upstreams: tuple[str, ...],
     stdio: bool,
-    http: tuple[str, ...],
-    listen: tuple[str, ...],
+    http: tuple[HttpListener, ...],
+    listen: tuple[AnyListener, ...],
     allow_anyone: bool,
     workers: int,
     no_watch: bool,
     log_level: str | None,
     log_format: str | None,
 ) -> None:
-    """Serve many servers as one, until Ctrl-C; once more stops at once.
+    """Serve many servers as one until Ctrl-C. A second Ctrl-C stops at once.
 
-    CONFIG is a TOML or JSON file (that of a host app will do), - for standard input, or one server by its
-    URL or its command line in quotes. Options override the file's listeners and logging; when nothing
-    says where to listen it is 127.0.0.1:8484. Each URL is printed when it is ready.
+    CONFIG is a TOML or JSON file (the file of a host app works too), - for standard input, or one server by
+    its URL or its command line in quotes. Options override the file's listeners and logging. Without any
+    listener mcpmux listens at 127.0.0.1:8484. It prints each URL when it is ready.
 
-    With --workers the clients of one address are served by that many processes, for as many processors.
-    A server that mcpmux starts runs once for all of them, unless `per_worker` is set for it.
+    With --workers that many processes serve the clients of each address, to use as many processors. A server
+    that mcpmux starts runs once for all of them, unless its `per_worker` is set.
 
-    A file is read again when it changes and on SIGHUP: only what changed is restarted, and a file with
-    mistakes changes nothing.
+    A file is read again when it changes, and on SIGHUP. Only what changed is restarted. A file with mistakes
+    changes nothing.
 
     \b
     Examples:
@@ -98,13 +103,12 @@ def serve(
     """
     if stdio and config == STANDARD_INPUT:
         raise ConfigError(["--stdio: standard input is the configuration already; put it into a file"])
-    chosen = [*(parse_http(address) for address in http), *(parse_listen(url) for url in listen)]
 
     def load() -> Config:
         loaded = load_config(config, upstreams)
         return attrs.evolve(
             loaded,
-            listeners=choose_listeners(loaded.listeners, stdio, chosen),
+            listeners=choose_listeners(loaded.listeners, stdio, [*http, *listen]),
             auth=attrs.evolve(loaded.auth, allow_anyone=allow_anyone or loaded.auth.allow_anyone),
             logging=attrs.evolve(
                 loaded.logging,
@@ -121,7 +125,7 @@ def serve(
 
 
 def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyListener]) -> Listeners:
-    """Where to serve: what the options say, else what the file says, else the usual address.
+    """The listeners of the options, or else those of the file, or else the default address.
 
     Raises ConfigError for options that name an address twice.
     """
@@ -138,7 +142,7 @@ def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyLis
             raise ConfigError([str(mistake)]) from None
     if configured.stdio or configured.http or configured.streams:
         return configured
-    return Listeners(http=(parse_http(DEFAULT_ADDRESS),))
+    return Listeners(http=(parse_http_argument(DEFAULT_ADDRESS),))
 
 
 def run_server(
@@ -147,7 +151,7 @@ def run_server(
     """Serve until stopped, printing each URL. `file`: see `app.serve`. Raises what that raises."""
     set_up_logs(config)
     allow_clients(config)
-    on_stderr = config.listeners.stdio  # then stdout belongs to the protocol
+    on_stderr = config.listeners.stdio  # stdout then belongs to the protocol
 
     def announce(url: str) -> None:
         click.echo(url, err=on_stderr)
@@ -162,5 +166,47 @@ def run_server(
 
 
 def set_up_logs(config: Config) -> None:
-    """Log as a configuration says."""
+    """Log as the configuration says."""
     configure_logs(config.logging.level, config.logging.format, Redactor(config.redaction))
+
+
+SERVERS = ("notes", "clock", "library")  # modules of `mcpmux.demo`
+
+GUIDE = """\
+{url}
+
+{count} servers ({names}) are behind this endpoint. Try in another terminal:
+
+  mcpmux ls {url}
+  mcpmux read {url} 'notes+note:///welcome'
+  mcpmux read {url} 'library+book:///cover' -o cover.png
+  mcpmux call {url} clock__now zone=Europe/Paris
+  mcpmux call {url} library__build_index seconds:=3
+
+Or give the URL to any MCP client. Ctrl-C stops it."""
+
+
+@click.command()
+@click.option("--http", type=HTTP, default=DEFAULT_ADDRESS, show_default=True, help="Listen at this address.")
+@log_level_option("warning")
+def demo(http: HttpListener) -> None:
+    """Serve three bundled servers, to show what mcpmux does.
+
+    They are real MCP servers that mcpmux starts as child processes. One of them knows only an older revision
+    of the protocol. Nothing is installed, and nothing leaves this machine.
+
+    \b
+    Examples:
+      mcpmux demo
+      mcpmux demo --http 127.0.0.1:0                let the system choose a port
+    """
+
+    def guide(url: str) -> None:
+        click.echo(GUIDE.format(url=url, count=len(SERVERS), names=", ".join(SERVERS)))
+
+    upstreams = tuple(
+        Upstream(name=name, target=Stdio(sys.executable, ("-m", f"mcpmux.demo.{name}"))) for name in SERVERS
+    )
+    config = Config(upstreams=upstreams, listeners=Listeners(http=(http,)))
+    allow_clients(config)
+    trio.run(app.serve, config, guide)

@@ -1,113 +1,96 @@
-"""`mcpmux traffic replay`: captured requests sent again, and what is different now."""
+"""`mcpmux traffic replay` and `mcpmux traffic mock`: send captured requests, serve captured responses."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import click
+import trio
 from rich.text import Text
 
+from mcpmux.app.listeners import Serving, serve_http_listener, serve_stdio, serve_stream_listener
 from mcpmux.app.mux import STOP_LADDER
+from mcpmux.app.serving import watch_signals
 from mcpmux.cli.console import make_table, show_heading, show_table, tell
-from mcpmux.cli.options import load_config, quiet_option
+from mcpmux.cli.options import ADDRESS, DEFAULT_ADDRESS, LEVELS, Decorator, Parsed, load_config, quiet_option
 from mcpmux.cli.process import Mistake, run
-from mcpmux.cli.traffic_source import FOLDER, TOLD_LIMIT, format_ms, missing, no_files
-from mcpmux.config import Http, Limits, Target, Tcp, WebSocket, parse_upstream_argument
+from mcpmux.cli.serve import choose_listeners
+from mcpmux.cli.traffic_source import CaptureFiles, format_ms
+from mcpmux.config import (
+    AnyListener,
+    Http,
+    Limits,
+    Listeners,
+    Target,
+    Tcp,
+    Upstream,
+    WebSocket,
+    parse_upstream_argument,
+)
 from mcpmux.config.listener import is_loopback
 from mcpmux.config.report import Unfit
 from mcpmux.config.traffic import parse_path
-from mcpmux.errors import ConfigError
+from mcpmux.logs import configure_logs
 from mcpmux.printable import printable
 from mcpmux.runtime.upstreams.channels import ChannelOpener
-from mcpmux.traffic.capture.files import BadLine, expand_paths, read_files
 from mcpmux.traffic.reading.dialogue import Dialogue, Reading, SideName
 from mcpmux.traffic.reading.stats import PERCENTILES
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.replay.captured_answers import CapturedAnswers
 from mcpmux.traffic.replay.difference import Difference, Pattern, show_path
 from mcpmux.traffic.replay.mapping import KINDS
+from mcpmux.traffic.replay.mock_server import open_mock
 from mcpmux.traffic.replay.replay import run_replay
 from mcpmux.traffic.replay.report import STATUSES, Outcome, Report, Status, count_text
 from mcpmux.traffic.replay.settings import Settings, replayable, why_not
-
-# What `traffic replay` and `traffic mock` have in common: a capture, and whose requests in it are meant.
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 files_argument: Decorator = click.argument(
     "files", nargs=-1, metavar="[FILES|DIR]...", type=click.Path(path_type=Path)
 )
 
 redact_option: Decorator = click.option(
-    "--redact", metavar="CONFIG", help="Keep what its [redaction] names out of all that is told, too."
+    "--redact", metavar="CONFIG", help="Also redact output by the [redaction] of this configuration."
 )
 
 
 def read_redactor(config: str | None) -> Redactor:
-    """What `--redact` names besides what mcpmux knows as secret. Raises ConfigError."""
+    """The redactor for `--redact CONFIG`. Raises ConfigError."""
     return Redactor(load_config(config).redaction if config is not None else None)
 
 
-def read_capture(files: tuple[Path, ...], side: SideName, upstream: str | None) -> Reading:
-    """The dialogues of a leg, of the usual folder without any `files`.
+def read_capture(files: Sequence[Path], side: SideName, upstream: str | None) -> Reading:
+    """The dialogues of one leg, from `files` or the default folder. Lines that cannot be read are named.
 
-    What cannot be read is told and the rest is read.
-    Raises Mistake: there is nothing to read, or nothing of that leg, or several upstreams could be meant.
+    Raises Mistake if there is nothing to read, nothing of that leg, or `upstream` is not clear.
     """
-    files = files or (Path(FOLDER),)
-    bad: list[BadLine] = []
+    source = CaptureFiles(files)
     reading = Reading(side, upstream)
     number = 0
-    for record in read_files(_find(files), bad.append):
+    for record in source.records():
         number += record.kind != "start"
         reading.add(record)
-    for line in bad[:TOLD_LIMIT]:
-        tell(f"not read: {line}")
-    if len(bad) > TOLD_LIMIT:
-        tell(f"not read: {len(bad) - TOLD_LIMIT} more lines")
-    where = " ".join(map(str, files))
+    where = " ".join(map(str, source.paths))
     if not number:
         raise Mistake(f"{where}: there is no message in this capture")
     if side == "upstream":
-        _check_upstream(reading, upstream)
-    if not any(True for _ in _all_turns(reading.dialogues())):
+        names = ", ".join(sorted(reading.upstreams)) or "none"
+        if upstream is None and len(reading.upstreams) > 1:
+            raise Mistake(f"several upstreams are in the capture; choose one with --upstream: {names}")
+        if upstream is not None and upstream not in reading.upstreams:
+            raise Mistake(f"the upstream `{upstream}` is not in the capture; there are: {names}")
+    if not any(True for dialogue in reading.dialogues() for _ in dialogue.requests()):
         what = "of a client" if side == "client" else f"to the upstream `{upstream or '?'}`"
         reasons = ", ".join(f"{count} {reason}" for reason, count in reading.left_out.items())
         raise Mistake(
             f"{where}: there is no request {what} in this capture" + (f" ({reasons})" if reasons else "")
         )
     return reading
-
-
-def _find(files: tuple[Path, ...]) -> list[Path]:
-    for path in files:
-        if not path.exists():
-            raise Mistake(missing(path))
-    try:
-        found = expand_paths(files)
-    except OSError as error:
-        raise Mistake(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
-    if not found:
-        raise Mistake(no_files(files[0]))
-    return found
-
-
-def _check_upstream(reading: Reading, upstream: str | None) -> None:
-    names = ", ".join(sorted(reading.upstreams)) or "none"
-    if upstream is None and len(reading.upstreams) > 1:
-        raise Mistake(f"several upstreams are in the capture; choose one with --upstream: {names}")
-    if upstream is not None and upstream not in reading.upstreams:
-        raise Mistake(f"the upstream `{upstream}` is not in the capture; there are: {names}")
-
-
-def _all_turns(dialogues: list[Dialogue]) -> Any:
-    return (turn for dialogue in dialogues for turn in dialogue.requests())
 
 
 # What a replay found, for people.
@@ -122,7 +105,7 @@ _STYLES = {"different": "red", "failed": "red", "same": "green"}
 
 
 def show_report(report: Report) -> None:
-    """The tables, and each difference."""
+    """Print the results by method, and the differences."""
     total = report.counts()
     columns = [status for status in STATUSES if status not in _RARE or total[status]]
     headings = [status.upper() for status in columns]
@@ -146,12 +129,8 @@ def _show_latency(report: Report) -> None:
     headings = ["METHOD", *(f"{name.upper()} {when}" for name in names for when in ("THEN", "NOW"))]
     table = make_table(headings, frozenset(headings[1:]))
     for method, both in latency.items():
-        cells = [
-            "-" if (value := histogram.percentile(PERCENTILES[name])) is None else format_ms(value)
-            for name in names
-            for histogram in both
-        ]
-        table.add_row(printable(method), *cells)
+        values = [histogram.percentile(PERCENTILES[name]) for name in names for histogram in both]
+        table.add_row(printable(method), *("-" if value is None else format_ms(value) for value in values))
     click.echo()
     show_heading("Latency")
     show_table(table)
@@ -202,8 +181,8 @@ def _short(value: object) -> str:
 DIFFERENT = 1  # exit code
 
 
-def read_speed(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
-    """A factor, or `max`. Raises click.BadParameter."""
+def read_speed(text: str) -> float:
+    """A factor, or `max`, which is infinite. Raises Unfit."""
     if text == "max":
         return math.inf
     try:
@@ -211,35 +190,36 @@ def read_speed(_context: click.Context, _parameter: click.Parameter, text: str) 
     except ValueError:
         speed = 0.0
     if not 0.001 <= speed <= 1_000_000:
-        raise click.BadParameter("expected a factor such as 1, 0.5 or 10, or `max`")
+        raise Unfit("expected a factor such as 1, 0.5 or 10, or `max`")
     return speed
+
+
+SERVER = Parsed("URL|COMMAND", parse_upstream_argument)
 
 
 @click.command()
 @files_argument
-@click.option("--to", "target", required=True, metavar="URL|COMMAND", help="The server to replay to.")
+@click.option("--to", "server", required=True, type=SERVER, help="The server to replay to.")
 @click.option(
     "--leg",
     type=click.Choice(["client", "upstream"]),
-    help="What clients sent to mcpmux, or what mcpmux sent to an upstream.  [default: client]",
+    help="Replay what clients sent to mcpmux, or what mcpmux sent to an upstream.  [default: client]",
 )
-@click.option(
-    "--upstream", metavar="NAME", help="Which of the upstreams in the capture. Implies --leg upstream."
-)
+@click.option("--upstream", metavar="NAME", help="The upstream in the capture. Implies --leg upstream.")
 @click.option(
     "--speed",
+    type=Parsed("FACTOR", read_speed),
     metavar="FACTOR|max",
-    callback=read_speed,
     default="1",
     show_default=True,
-    help="How many times as fast as it was, or `max`.",
+    help="How many times as fast as it was captured, or `max` for no waiting.",
 )
-@click.option("--with-tools", is_flag=True, help="Call tools, too, and send what may change something.")
+@click.option("--with-tools", is_flag=True, help="Also call tools and send what may change something.")
 @click.option(
     "--ignore",
     multiple=True,
-    metavar="PATH",
-    help="Do not compare this, such as result.structuredContent.time or ..ttlMs. May be repeated.",
+    type=Parsed("PATH", parse_path),
+    help="Do not compare this member, such as result.structuredContent.time or ..ttlMs. May be repeated.",
 )
 @click.option("--allow-remote", is_flag=True, help="Replay to a server on another machine.")
 @click.option(
@@ -247,37 +227,37 @@ def read_speed(_context: click.Context, _parameter: click.Parameter, text: str) 
     type=click.FloatRange(min=0.1),
     default=60.0,
     show_default=True,
-    help="Seconds to wait for an answer.",
+    help="Seconds to wait for a response.",
 )
 @click.option(
     "--sessions",
     type=click.IntRange(1, 1000),
     default=16,
     show_default=True,
-    help="Clients at a time with --speed max.",
+    help="Number of clients at the same time with --speed max.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object with every difference.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with every difference.")
 @redact_option
 @quiet_option
 def replay(
     files: tuple[Path, ...],
-    target: str,
+    server: Upstream,
     leg: SideName | None,
     upstream: str | None,
     speed: float,
     with_tools: bool,
-    ignore: tuple[str, ...],
+    ignore: tuple[Pattern, ...],
     allow_remote: bool,
     timeout: float,
     sessions: int,
     as_json: bool,
     redact: str | None,
 ) -> None:
-    """Send captured requests again and compare the answers. Exit code 1 when they differ.
+    """Send captured requests again and compare the responses. The exit code is 1 if they differ.
 
-    The default is the folder mcpmux-capture. Each captured client gets a session of its own, in its revision.
-    Cursors, states and ids of tasks are those of the new run; what a server asks is answered as it was then.
-    Lists, reads, prompts, completions and subscriptions are sent; tools are called with --with-tools only.
+    The default is the folder mcpmux-capture. Each captured client gets its own session, in its revision.
+    Cursors, states and task ids are those of the new run. Questions of a server get the captured answers.
+    Lists, reads, prompts, completions and subscriptions are sent. Tools are called with --with-tools only.
 
     \b
     Examples:
@@ -286,10 +266,10 @@ def replay(
       mcpmux traffic replay capture.jsonl --to http://127.0.0.1:8484/mcp --speed max --ignore ..text
     """
     redactor = read_redactor(redact)
-    settings = Settings(speed, with_tools, timeout, sessions, _read_paths(ignore))
-    server = _read_target(target)
-    if not allow_remote and not _is_local(server):
-        raise Mistake(f"{target} is on another machine: --allow-remote sends the captured requests there")
+    settings = Settings(speed, with_tools, timeout, sessions, ignore)
+    if not allow_remote and not _is_local(server.target):
+        where = server.target.display
+        raise Mistake(f"{where} is on another machine: --allow-remote sends the captured requests there")
     side: SideName = leg or ("upstream" if upstream else "client")
     if side == "client" and upstream is not None:
         raise Mistake("--upstream goes with --leg upstream")
@@ -298,7 +278,7 @@ def replay(
     _check_replayable(dialogues, with_tools)
     _tell_duration(dialogues, speed)
     report = Report(reading.left_out, redactor)
-    run(_replay, dialogues, target, settings, report)
+    run(_replay, dialogues, server, settings, report)
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:
@@ -307,29 +287,16 @@ def replay(
         raise click.exceptions.Exit(DIFFERENT)
 
 
-async def _replay(dialogues: Sequence[Dialogue], target: str, settings: Settings, report: Report) -> None:
+async def _replay(
+    dialogues: Sequence[Dialogue], server: Upstream, settings: Settings, report: Report
+) -> None:
     limits = Limits()
     opener = ChannelOpener(limits.max_message_bytes, limits.max_head_bytes, STOP_LADDER)
-    await run_replay(dialogues, partial(opener.open, parse_upstream_argument(target)), settings, report)
-
-
-def _read_paths(texts: Sequence[str]) -> list[Pattern]:
-    try:
-        return [parse_path(text) for text in texts]
-    except Unfit as error:
-        raise Mistake(f"--ignore: {error}") from None
-
-
-def _read_target(text: str) -> Target:
-    try:
-        return parse_upstream_argument(text).target
-    except ConfigError as error:
-        problems = [problem.removeprefix("--upstream: ") for problem in error.problems]
-        raise Mistake(f"--to: {'; '.join(problems)}") from None
+    await run_replay(dialogues, partial(opener.open, server), settings, report)
 
 
 def _is_local(target: Target) -> bool:
-    """Whether it is on this machine: a program, a socket file, or at a loopback address."""
+    """Whether it is on this machine: a program, a socket file, or a loopback address."""
     if isinstance(target, Http | WebSocket):
         return is_loopback(urlsplit(target.url).hostname or "")
     return is_loopback(target.host) if isinstance(target, Tcp) else True
@@ -351,3 +318,91 @@ def _tell_duration(dialogues: Sequence[Dialogue], speed: float) -> None:
     seconds = (last - dialogues[0].at) / speed
     if seconds > 30:
         tell(f"this takes {seconds / 60:.1f} minutes, as it did; --speed max does not wait")
+
+
+DRAIN_SECONDS = 2.0  # to finish responses when asked to stop
+
+
+@click.command()
+@files_argument
+@click.option(
+    "--listen",
+    type=ADDRESS,
+    default=DEFAULT_ADDRESS,
+    show_default=True,
+    help="Listen for HTTP at this address, or at ws:// or tcp://HOST:PORT or unix:PATH.",
+)
+@click.option("--stdio", is_flag=True, help="Serve the program that started mcpmux, on stdin and stdout.")
+@click.option("--upstream", metavar="NAME", help="Act as this upstream, and not as mcpmux itself.")
+@click.option("--latency", is_flag=True, help="Answer as slowly as in the capture.")
+@click.option("--cycle", is_flag=True, help="Repeat the responses to a request from the first one on.")
+@redact_option
+@click.option(
+    "--log-level",
+    type=LEVELS,
+    default="warning",
+    show_default=True,
+    help="The least important events to write to stderr.",
+)
+def mock(
+    files: tuple[Path, ...],
+    listen: AnyListener,
+    stdio: bool,
+    upstream: str | None,
+    latency: bool,
+    cycle: bool,
+    redact: str | None,
+    log_level: str,
+) -> None:
+    """Serve captured responses as if the servers were there.
+
+    The default is the folder mcpmux-capture. Clients of every revision are served. A request gets the
+    response to an equal captured request. With other arguments it gets that of another call of the same tool,
+    prompt or completion. Several captured responses come in their order, then the last one again. A request
+    that is not in the capture is refused, and logged.
+
+    \b
+    Examples:
+      mcpmux traffic mock
+      mcpmux traffic mock capture.jsonl --upstream docs --listen 127.0.0.1:9000
+      mcpmux traffic mock capture.jsonl --stdio       for a host app that starts its servers itself
+    """
+    configure_logs(log_level, "console", read_redactor(redact))
+    listeners = choose_listeners(Listeners(), stdio, [] if stdio else [listen])
+    reading = read_capture(files, "upstream" if upstream else "client", upstream)
+    dialogues = reading.dialogues()
+    _check_servable(dialogues)
+    trio.run(_serve_mock, listeners, dialogues, latency, cycle)
+
+
+def _check_servable(dialogues: Sequence[Dialogue]) -> None:
+    """Say what cannot be served. Raises Mistake if nothing can."""
+    answers = CapturedAnswers(dialogues)
+    reasons = count_text(answers.unusable.items())
+    if not answers.size:
+        raise Mistake(f"nothing in this capture can be served: {reasons}")
+    if answers.unusable:
+        tell(f"not served: {reasons}")
+    if answers.redacted:
+        tell(f"{answers.redacted} answers are served with redacted values in them")
+
+
+async def _serve_mock(
+    listeners: Listeners, dialogues: Sequence[Dialogue], latency: bool, cycle: bool
+) -> None:
+    stopping = trio.Event()
+    on_stderr = listeners.stdio  # stdout then belongs to the protocol
+    async with open_mock(dialogues, latency=latency, cycle=cycle) as server, trio.open_nursery() as signals:
+        serving = Serving(Limits(), server, stopping, lambda url: click.echo(url, err=on_stderr))
+        signals.start_soon(watch_signals, stopping, signals.cancel_scope)
+        async with trio.open_nursery() as clients:
+            for listener in listeners.http:
+                await clients.start(serve_http_listener, listener, serving)
+            for each in listeners.streams:
+                await clients.start(serve_stream_listener, each, serving)
+            if listeners.stdio:
+                clients.start_soon(serve_stdio, serving)
+            await stopping.wait()
+            server.close()
+            clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
+        signals.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""`mcpmux traffic tail`: what passes, as it passes."""
+"""`mcpmux traffic tail`: show messages as they pass."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from urllib.parse import parse_qs, urlsplit
 import click
 import trio
 
-from mcpmux.cli.console import tell, wants_colour
+from mcpmux.cli.console import tell
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.traffic_source import (
-    Painter,
-    Where,
+    FilteredCapture,
     by_option,
     filter_help,
     json_line,
     message_line,
+    messages_json_option,
     no_files,
     read_filter,
     show_lines,
@@ -36,7 +36,7 @@ from mcpmux.printable import printable
 from mcpmux.protocol.envelope import decode_fields, value_of
 from mcpmux.traffic.reading.filters import Filter
 from mcpmux.traffic.reading.following import Follower
-from mcpmux.traffic.reading.summary import Summarizer, Targets
+from mcpmux.traffic.reading.summary import ExchangeSummary, Summarizer, Targets
 from mcpmux.traffic.record import BadRecord, Record, decode_record
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.sse import SseDecoder, SseEvent
@@ -116,17 +116,24 @@ def _record_of(event: SseEvent) -> Record | None:
         return None
 
 
-LOOK_SECONDS = 0.1  # between two looks at files that did not grow
+LOOK_SECONDS = 0.1  # between two reads of files that did not grow
 
 
 @click.command(epilog=filter_help())
 @where_argument
-@click.option("-n", "--lines", type=click.IntRange(0, 100_000), default=10, help="Begin with the last N.")
+@click.option(
+    "-n",
+    "--lines",
+    type=click.IntRange(0, 100_000),
+    default=10,
+    show_default=True,
+    help="Begin with this number of last lines.",
+)
 @by_option
-@click.option("--once", is_flag=True, help="Show the last ones and end.")
-@click.option("--own", is_flag=True, help="Also what mcpmux asks by itself: to connect, who lives.")
-@click.option("--json", "as_json", is_flag=True, help="The messages as they are in a capture, a line each.")
-@click.option("--url", metavar="URL", help="The admin listener of a running mcpmux, in place of files.")
+@click.option("--once", is_flag=True, help="Print the last lines and end.")
+@click.option("--own", is_flag=True, help="Also show requests of mcpmux itself: to connect, health checks.")
+@messages_json_option
+@click.option("--url", metavar="URL", help="Watch the admin listener of a running mcpmux in place of files.")
 @click.option("--token", envvar="MCPMUX_ADMIN_TOKEN", help="Its token, or MCPMUX_ADMIN_TOKEN.")
 @quiet_option
 def tail(
@@ -139,11 +146,11 @@ def tail(
     url: str | None,
     token: str | None,
 ) -> None:
-    """Show what passes, as it passes. Ctrl-C ends it.
+    """Show messages as they pass, until Ctrl-C.
 
-    Files and folders of captures are followed as they grow and rotate; the default is the folder
-    mcpmux-capture. The last lines are looked for in the ends of the newest files. With --url it begins now,
-    and needs no capture.
+    Follows files and folders of captures as they grow and rotate. The default is the folder mcpmux-capture.
+    The last lines come from the ends of the newest files. With --url it begins with the next message and
+    needs no capture.
 
     \b
     Examples:
@@ -160,21 +167,20 @@ def tail(
             wanted = read_filter(" ".join(where))
             run(_follow_url, url, token, Lines(wanted, by, own=own, as_json=as_json))
         else:
-            found = Where(where)
+            found = FilteredCapture(where)
             _tail_files(found, Lines(found.filter, by, own=own, as_json=as_json), lines, once)
     except KeyboardInterrupt:
         raise click.exceptions.Exit(0) from None
 
 
 class Lines:
-    """Wanted messages or exchanges to lines on stdout. `own`: mcpmux's own are wanted, too."""
+    """Turns messages into lines. `own`: those of mcpmux itself are wanted, too."""
 
     def __init__(self, wanted: Filter, by: str, *, own: bool, as_json: bool) -> None:
         self.own = own
         self._wanted = wanted
         self._by = by
         self._as_json = as_json
-        self._paint = Painter(colour=wants_colour())
         self._targets = Targets()
         self._summarizer = Summarizer(wanted.body_tests)
 
@@ -182,37 +188,36 @@ class Lines:
         return f"<Lines {self._wanted} by {self._by}>"
 
     def of(self, records: Iterable[Record]) -> list[str]:
-        """The lines for more messages."""
+        """The lines for the next messages."""
         return [line for record in records for line in self._of_one(record)]
 
     def rest(self) -> list[str]:
-        """The lines for exchanges that have no answer."""
-        return [
-            summary_line(summary, self._paint)
-            for summary in self._summarizer.rest()
-            if self._wanted.matches(summary)
-        ]
+        """The lines for exchanges without a response."""
+        return self._exchanges(self._summarizer.rest())
+
+    def _exchanges(self, ended: Iterable[ExchangeSummary]) -> list[str]:
+        return [summary_line(summary) for summary in ended if self._wanted.matches(summary)]
 
     def _of_one(self, record: Record) -> list[str]:
         record = self._targets.fill(record)
         if self._by == "exchange":
-            ended = self._summarizer.add(record)
-            return [summary_line(summary, self._paint) for summary in ended if self._wanted.matches(summary)]
+            return self._exchanges(self._summarizer.add(record))
         if record.kind == "start" or (record.own and not self.own) or not self._wanted.matches(record):
             return []
-        if self._as_json:
-            return [json_line(record)]
-        return [message_line(record, self._paint)]
+        return [json_line(record) if self._as_json else message_line(record)]
 
 
-def _tail_files(where: Where, lines: Lines, count: int, once: bool) -> None:
+def _tail_files(where: FilteredCapture, lines: Lines, count: int, once: bool) -> None:
     try:
         follower = Follower(where.paths, where.on_bad)
     except OSError as error:
         raise Mistake(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
     with follower:
         if follower.found_nothing:
-            _tell_nothing(where, once=once)
+            reason = no_files(where.paths[0])
+            if once:
+                raise Mistake(reason)
+            tell(f"{reason}; waiting for the first one")
         if count or once:
             begin = deque(
                 chain.from_iterable(lines.of([record]) for record in follower.recent()), maxlen=count
@@ -226,22 +231,14 @@ def _tail_files(where: Where, lines: Lines, count: int, once: bool) -> None:
             run(_follow, follower, lines)
 
 
-def _tell_nothing(where: Where, *, once: bool) -> None:
-    """Raises Mistake when nobody waits for what may come."""
-    reason = no_files(where.paths[0])
-    if once:
-        raise Mistake(reason)
-    tell(f"{reason}; waiting for the first one")
-
-
 async def _follow(follower: Follower, lines: Lines) -> None:
-    """Until cancelled, or until nobody reads what is written."""
+    """Show what comes until cancelled, or until nobody reads stdout."""
     async with aclosing(_look(follower)) as source:
         await _show(source, lines)
 
 
 async def _look(follower: Follower) -> AsyncGenerator[list[Record], None]:
-    """What comes, and an empty list now and then."""
+    """Yields the messages that come, and an empty list from time to time."""
     while True:
         records = await trio.to_thread.run_sync(follower.read)
         yield records
@@ -262,7 +259,7 @@ async def _show(source: AsyncIterator[list[Record]], lines: Lines) -> None:
 
 
 def is_abandoned() -> bool:
-    """Whether whoever read our output has gone: a pipe without its other end."""
+    """Whether stdout is a pipe that nobody reads any more."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)

@@ -1,9 +1,8 @@
-"""Files to frozen values, every mistake reported at once. Read before the event loop starts."""
+"""The configuration: read from files into frozen values before the event loop starts."""
 
 from __future__ import annotations
 
-from mcpmux.config.access import AccessRule
-from mcpmux.config.auth import Auth, Issuer, OAuth, StaticToken, find_open_doors
+from mcpmux.config.auth import AccessRule, Auth, Issuer, OAuth, StaticToken, find_open_doors
 from mcpmux.config.expansion import Secret, display_url
 from mcpmux.config.listener import (
     Admin,
@@ -19,13 +18,11 @@ from mcpmux.config.listener import (
 from mcpmux.config.model import (
     Caching,
     Config,
-    Handling,
     Http,
     Identity,
     Limits,
     Logging,
     Merging,
-    Settings,
     Stdio,
     Target,
     Tcp,
@@ -34,11 +31,10 @@ from mcpmux.config.model import (
     WebSocket,
 )
 from mcpmux.config.reading import read_config
-from mcpmux.config.schema import config_schema
 from mcpmux.config.target import (
     URL_STARTS,
+    parse_http_argument,
     parse_listen_argument,
-    parse_listener_argument,
     parse_upstream_argument,
     parse_upstream_arguments,
 )
@@ -56,7 +52,6 @@ __all__ = [
     "CaptureRule",
     "ClientTls",
     "Config",
-    "Handling",
     "Http",
     "HttpListener",
     "Identity",
@@ -69,7 +64,6 @@ __all__ = [
     "Redaction",
     "Secret",
     "ServerTls",
-    "Settings",
     "StaticToken",
     "Stdio",
     "Target",
@@ -81,11 +75,10 @@ __all__ = [
     "Upstream",
     "WebSocket",
     "WebSocketListener",
-    "config_schema",
     "display_url",
     "find_open_doors",
+    "parse_http_argument",
     "parse_listen_argument",
-    "parse_listener_argument",
     "parse_upstream_argument",
     "parse_upstream_arguments",
     "read_config",

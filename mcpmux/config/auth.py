@@ -1,11 +1,11 @@
-"""Who may come in: what shows that a client is somebody, and what tokens must carry. Settings alone."""
+"""Who may connect and who may use what; how mcpmux logs in at upstreams. Settings only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Annotated, Any, TypeAlias
-from urllib.parse import urlsplit
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Annotated, TypeAlias
+from urllib.parse import SplitResult, unquote
 
 from attrs import field, frozen
 
@@ -14,12 +14,22 @@ from mcpmux.config.listener import (
     FilePath,
     HttpListener,
     Listeners,
+    Port,
     TcpListener,
     WebSocketListener,
     is_loopback,
 )
-from mcpmux.config.report import Unfit
-from mcpmux.config.scalars import Choice, Duration, Flag, HttpUrl, SecretText, Text, Whole, about
+from mcpmux.config.report import Unfit, closest, unfit
+from mcpmux.config.scalars import (
+    NAME_PATTERN,
+    Choice,
+    Flag,
+    HttpUrl,
+    Seconds,
+    SecretText,
+    Text,
+    read_only,
+)
 
 ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -27,14 +37,14 @@ ALGORITHMS = (
 )
 """Signatures that anybody can check and nobody without the private key can make. There is no other choice."""
 
-RESERVED = "cert"  # principals out of certificates begin with it
+RESERVED = "cert"  # names of principals from certificates begin with it
+MOST_LEEWAY = 300.0  # seconds; more would keep tokens alive that have expired
 
-PrincipalName: TypeAlias = Annotated[
-    str, Text("a name of letters, digits, and . _ @ -", r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-]
-Scope: TypeAlias = Annotated[
-    str, Text("a scope: printable text without spaces and quotes", r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")
-]
+PRINCIPAL_NAME = Text("a name of letters, digits, and . _ @ -", r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+SCOPE = Text("a scope: printable text without spaces and quotes", r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")
+
+PrincipalName: TypeAlias = Annotated[str, PRINCIPAL_NAME]
+Scope: TypeAlias = Annotated[str, SCOPE]
 Digest: TypeAlias = Annotated[
     str, Text("64 hexadecimal digits, as `mcpmux auth new-token` prints them", r"[0-9a-f]{64}")
 ]
@@ -46,71 +56,50 @@ MethodPattern: TypeAlias = Annotated[
 
 
 class TrustedUrl(HttpUrl, frozen=True):
-    """A URL whose answer is believed: https, or http on this machine."""
+    """A URL whose response is trusted: https, or http on this machine."""
 
     expected: str = "an https:// URL (http:// for loopback addresses only) without query"
     pattern: str = r"https?://[^\s\x00-\x1f/?#@]+(?:/[^\s\x00-\x1f?#]*)?"
 
-    def read(self, value: object) -> str:
-        url: str = super().read(value)
-        parts = urlsplit(url)
-        if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
-            raise Unfit(f"expected {self.expected}")
-        return url
+    def is_usable(self, parts: SplitResult) -> bool:
+        return super().is_usable(parts) and (parts.scheme == "https" or is_loopback(parts.hostname or ""))
 
 
-class ResourceUrl(HttpUrl, frozen=True):
-    """A resource identifier (RFC 8707): an absolute URL without query and fragment."""
-
-    expected: str = 'the URL that clients use, such as "https://mux.example.com/mcp"'
-    pattern: str = r"https?://[^\s\x00-\x1f/?#@]+(?:/[^\s\x00-\x1f?#]*)?"
-
-
-def _read_only(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    return MappingProxyType(dict(table))
+ResourceUrl: TypeAlias = Annotated[  # a resource identifier, RFC 8707
+    str, HttpUrl('the URL that clients use, such as "https://mux.example.com/mcp"', TrustedUrl().pattern)
+]
 
 
 @frozen(kw_only=True)
 class StaticToken:
-    """A token that is given to somebody by hand. Only its hash is here, so the file gives nobody entry."""
+    """A token that was given to somebody by hand. The file only has its hash, which is no use to a reader."""
 
-    sha256: Digest = field(
-        metadata=about("SHA-256 of the token, in hexadecimal. `mcpmux auth new-token` makes both.")
-    )
-    scopes: tuple[Scope, ...] = field(
-        default=(), metadata=about("Scopes that whoever has the token is granted.")
-    )
+    sha256: Digest
+    """SHA-256 of the token in hexadecimal. `mcpmux auth new-token` makes a token and its hash."""
+    scopes: tuple[Scope, ...] = ()
+    """Scopes of whoever has the token."""
 
 
 @frozen(kw_only=True)
 class Issuer:
     """An authorization server whose tokens (JWTs) are accepted."""
 
-    issuer: Annotated[str, TrustedUrl()] = field(
-        metadata=about("Its issuer identifier, exactly as its tokens have it in `iss`.")
-    )
-    audience: tuple[Audience, ...] = field(
-        default=(),
-        metadata=about("What `aud` of its tokens must have one of, where that is not `auth.resource`."),
-    )
-    jwks_url: Annotated[str, TrustedUrl()] | None = field(
-        default=None, metadata=about("Where its keys are; default: where its metadata says.")
-    )
-    jwks_file: FilePath | None = field(
-        default=None, metadata=about("File with its keys (a JWKS); then it is never asked.")
-    )
-    ca: FilePath | None = field(
-        default=None, metadata=about("PEM file with authorities to trust for it, in place of the system's.")
-    )
-    algorithms: tuple[Annotated[str, Choice(ALGORITHMS)], ...] = field(
-        default=ALGORITHMS, metadata=about("Signature algorithms that are accepted.")
-    )
-    principal: ClaimName = field(
-        default="sub", metadata=about("Claim that names the principal: it becomes `NAME:` and its value.")
-    )
-    leeway: Annotated[float, Duration()] = field(
-        default=30.0, metadata=about("How far clocks may differ when `exp` and `nbf` are judged.")
-    )
+    issuer: Annotated[str, TrustedUrl()]
+    """Its issuer identifier, exactly as the claim `iss` of its tokens has it."""
+    audience: tuple[Audience, ...] = ()
+    """The claim `aud` of its tokens must have one of these. Default: `auth.resource`."""
+    jwks_url: Annotated[str, TrustedUrl()] | None = None
+    """URL of its keys. Default: the one in its metadata."""
+    jwks_file: FilePath | None = None
+    """File with its keys (a JWKS). mcpmux then never connects to it."""
+    ca: FilePath | None = None
+    """PEM file with the authorities to trust for it in place of the system's."""
+    algorithms: tuple[Annotated[str, Choice(ALGORITHMS)], ...] = ALGORITHMS
+    """Signature algorithms that are accepted."""
+    principal: ClaimName = "sub"
+    """The claim that names the principal, who is then called `NAME:VALUE`."""
+    leeway: Seconds = 30.0
+    """How far clocks may differ when `exp` and `nbf` are checked."""
 
     def __attrs_post_init__(self) -> None:
         """Raises Unfit for keys that contradict each other."""
@@ -122,73 +111,51 @@ class Issuer:
             raise Unfit(f"`leeway` is longer than {MOST_LEEWAY:g} s; set the clocks right instead")
 
 
-MOST_LEEWAY = 300.0  # seconds; more would keep tokens alive that have expired
-
-
 @frozen(kw_only=True)
 class Auth:
-    """How clients of HTTP and WebSocket listeners show who they are; by default nobody is asked."""
+    """How clients of HTTP and WebSocket listeners show who they are. By default nobody has to."""
 
-    tokens: Mapping[PrincipalName, StaticToken] = field(
-        factory=dict, converter=_read_only, metadata=about("Static bearer tokens, by the principal's name.")
-    )
-    issuers: Mapping[PrincipalName, Issuer] = field(
-        factory=dict,
-        converter=_read_only,
-        metadata=about("Authorization servers by name; their principals are called `NAME:SUBJECT`."),
-    )
-    resource: Annotated[str, ResourceUrl()] | None = field(
-        default=None,
-        metadata=about("URL at which clients reach mcpmux: tokens of `issuers` must be made for it."),
-    )
-    required_scopes: tuple[Scope, ...] = field(
-        default=(), metadata=about("Scopes that every token must have.")
-    )
-    method_scopes: Mapping[MethodPattern, tuple[Scope, ...]] = field(
-        factory=dict,
-        converter=_read_only,
-        metadata=about('Scopes that a method needs besides: `"tools/*" = ["mcp:tools"]`.'),
-    )
-    certificates: Annotated[bool, Flag()] = field(
-        default=False,
-        metadata=about("Whether a client certificate (`tls.client_ca`) will do in place of a token."),
-    )
-    allow_anyone: Annotated[bool, Flag()] = field(
-        default=False,
-        metadata=about("Start even if a listener lets strangers in from the network who show nothing."),
-    )
+    tokens: Mapping[PrincipalName, StaticToken] = field(factory=dict, converter=read_only)
+    """Static bearer tokens by the name of the principal."""
+    issuers: Mapping[PrincipalName, Issuer] = field(factory=dict, converter=read_only)
+    """Authorization servers by name. Their principals are called `NAME:SUBJECT`."""
+    resource: ResourceUrl | None = None
+    """URL at which clients reach mcpmux. Tokens of `issuers` must be made for it."""
+    required_scopes: tuple[Scope, ...] = ()
+    """Scopes that every token must have."""
+    method_scopes: Mapping[MethodPattern, tuple[Scope, ...]] = field(factory=dict, converter=read_only)
+    """Scopes that a method needs in addition, such as `"tools/*" = ["mcp:tools"]`."""
+    certificates: Annotated[bool, Flag()] = False
+    """Whether a client certificate (`tls.client_ca`) is accepted in place of a token."""
+    allow_anyone: Annotated[bool, Flag()] = False
+    """Start even if strangers on the network can connect to a listener without showing anything."""
 
     def __attrs_post_init__(self) -> None:
-        """Raises Unfit for what does not go together."""
+        """Raises Unfit for keys that do not go together."""
         if self.issuers and self.resource is None:
             raise Unfit("`issuers` need `resource`, the URL that their tokens must be made for")
         if RESERVED in self.issuers:
             raise Unfit(f'an issuer cannot be called "{RESERVED}": so begin principals out of certificates')
-        for key, group, what in (
-            ("tokens", self.tokens, "sha256"),
-            ("issuers", self.issuers, "issuer"),
-        ):
-            for names in _same(group, what):
-                raise Unfit(
-                    f"`{key}` {' and '.join(names)} have the same `{what}`, so it is not known who comes"
-                )
+        groups: tuple[tuple[str, Mapping[str, StaticToken | Issuer], str], ...]
+        groups = (("tokens", self.tokens, "sha256"), ("issuers", self.issuers, "issuer"))
+        for key, group, what in groups:
+            names: dict[str, list[str]] = {}
+            for name, each in group.items():
+                names.setdefault(getattr(each, what), []).append(name)
+            for same in names.values():
+                if len(same) > 1:
+                    raise Unfit(
+                        f"`{key}` {' and '.join(same)} have the same `{what}`, so it is not known who comes"
+                    )
 
     @property
     def asks_tokens(self) -> bool:
-        """Whether there are tokens that can be shown."""
+        """Whether clients have to show a token."""
         return bool(self.tokens or self.issuers)
 
 
-def _same(group: Mapping[str, StaticToken | Issuer], what: str) -> Iterator[list[str]]:
-    """Names whose `what` is the same."""
-    names: dict[str, list[str]] = {}
-    for name, each in group.items():
-        names.setdefault(getattr(each, what), []).append(name)
-    return (same for same in names.values() if len(same) > 1)
-
-
 def find_open_doors(listeners: Listeners, auth: Auth) -> Iterator[tuple[str, str]]:
-    """Every (listener, mistake): strangers get in there, and nothing says that they should."""
+    """Yields (listener, mistake) for each listener that lets strangers in although no setting allows it."""
     if auth.allow_anyone:
         return
     for kind, group in (("http", listeners.http), ("websocket", listeners.websocket), ("tcp", listeners.tcp)):
@@ -217,7 +184,102 @@ def _open_door(listener: HttpListener | WebSocketListener | TcpListener, auth: A
 EXPLICITLY = "or say `auth.allow_anyone = true` (--allow-anyone) if strangers may come in"
 
 
-# How mcpmux gets tokens for one upstream from its authorization server. Settings alone.
+# Access rules: who may use what. `mux/policy` says what they mean together.
+
+USES = ("read", "subscribe", "call", "get", "complete")
+"""What is done: with resources (read, subscribe), tools (call), prompts (get); completions (complete)."""
+
+_METHOD = r"[A-Za-z][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.*-]+)+|\*"
+_LIST = re.compile(r"(?:resources|resources/templates|tools|prompts|tasks)/list|list")
+_TASK = re.compile(r"tasks(?:/.*)?")
+_DOT_SEGMENT = re.compile(r"(?:^|[/\\])\.{1,2}(?:[/\\?#]|$)")
+_ROUNDS = 3  # of decoding, as many as when a rule is applied
+
+PrincipalGlob: TypeAlias = Annotated[
+    str, Text("the name of a principal, in which * stands for any text", r"[^\x00-\x20\x7f]{1,512}")
+]
+UpstreamGlob: TypeAlias = Annotated[
+    str, Text("the name of an upstream, in which * stands for any text", r"[a-z*][a-z0-9.*-]{0,63}")
+]
+RuleName: TypeAlias = Annotated[str, Text("a name of letters, digits, and . _ -", r"[A-Za-z0-9._-]{1,64}")]
+
+
+class UseName(Text, frozen=True):
+    """What may be done: one of USES, or a method, in which * stands for any text."""
+
+    expected: str = 'one of "read", "subscribe", "call", "get", "complete", or a method such as "tools/call"'
+    pattern: str = "|".join(USES) + "|" + _METHOD
+
+    def read(self, value: object) -> str:
+        if not isinstance(value, str):
+            raise unfit("text", value)
+        if _LIST.fullmatch(value):
+            raise Unfit('lists show what may be used, so they need no rule: name "read", "call" or "get"')
+        if _TASK.fullmatch(value):
+            raise Unfit('a task is allowed to whoever may call its tool: name "call"')
+        close = None if value in USES else closest(value, USES, 0.7)
+        if close is not None:
+            raise Unfit(f'expected {self.expected}; did you mean "{close}"?')
+        name: str = super().read(value)
+        return name
+
+
+class TargetGlob(Text, frozen=True):
+    """A URI or name as the upstream has it; * stands for any text."""
+
+    expected: str = "a URI or name as the upstream itself has it, in which * stands for any text"
+    pattern: str = r"[^\x00-\x1f\x7f\ue000]+"
+
+    def read(self, value: object) -> str:
+        glob: str = super().read(value)
+        plain = glob
+        for _ in range(_ROUNDS):
+            plain = unquote(plain)
+        if ":" in plain and _DOT_SEGMENT.search(plain):
+            raise Unfit("expected a path without `.` and `..` in it: write where it leads to")
+        return glob
+
+
+@frozen(kw_only=True)
+class AccessRule:
+    """One rule. It applies when everything that it names fits."""
+
+    effect: Annotated[str, Choice(("allow", "deny"))]
+    """`deny` wins over any `allow`, whatever their order."""
+    name: RuleName | None = None
+    """The rule's name in the audit log. Default: its position, such as `access[0]`."""
+    principals: tuple[PrincipalGlob, ...] = ()
+    """Names of principals. * stands for any text. Default: everybody. "*": whoever has shown who they are."""
+    scopes: tuple[Scope, ...] = ()
+    """Scopes that the principal must have, all of them."""
+    upstreams: tuple[UpstreamGlob, ...] = ()
+    """Names of upstreams. * stands for any text. Default: all."""
+    methods: tuple[Annotated[str, UseName()], ...] = ()
+    """What is done: `read`, `subscribe`, `call`, `get`, `complete`, or methods by name. Default: all."""
+    targets: tuple[Annotated[str, TargetGlob()], ...] = ()
+    """URIs and names as the upstream itself has them, without a prefix. * stands for any text.
+    Default: all.
+    """
+
+    def __attrs_post_init__(self) -> None:
+        """Raises Unfit for a `deny` rule that names nothing."""
+        asks = self.principals or self.scopes or self.upstreams or self.methods or self.targets
+        if self.effect == "deny" and not asks:
+            raise Unfit("expected at least one of `principals`, `scopes`, `upstreams`, `methods`, `targets`")
+
+
+def find_unknown_upstreams(rules: Sequence[AccessRule], names: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Yields (number of the rule, mistake) for names that no upstream has: a misspelt one denies nothing."""
+    for number, rule in enumerate(rules):
+        for name in rule.upstreams:
+            if "*" in name or name in names or not re.fullmatch(NAME_PATTERN, name):
+                continue
+            close = closest(name, names)
+            hint = "" if close is None else f"; did you mean `{close}`?"
+            yield number, f"`upstreams`: there is no upstream of one of these names{hint}"
+
+
+# How mcpmux gets tokens for one upstream from the authorization server of that upstream.
 
 AUTHORIZATION_CODE, CLIENT_CREDENTIALS = "authorization_code", "client_credentials"
 
@@ -227,50 +289,36 @@ ClientSecret: TypeAlias = Annotated[
 ]
 
 
-class MetadataUrl(HttpUrl, frozen=True):
-    """The URL of a client's own metadata document: it is the client's name, so it is https and has a path."""
-
-    expected: str = "an https:// URL with a path and without query"
-    pattern: str = r"https://[^\s\x00-\x1f/?#@]+/[^\s\x00-\x1f?#]+"
+MetadataUrl: TypeAlias = Annotated[  # it is also the client's id, so it is https and has a path
+    str,
+    HttpUrl(
+        "an https:// URL with a path and without query", r"https://[^\s\x00-\x1f/?#@]+/[^\s\x00-\x1f?#]+"
+    ),
+]
 
 
 @frozen(kw_only=True)
 class OAuth:
-    """Tokens for an upstream; without `client_id` mcpmux registers, where it may."""
+    """Tokens for an upstream. Without `client_id` mcpmux registers itself where it may."""
 
-    grant: Annotated[str, Choice((AUTHORIZATION_CODE, CLIENT_CREDENTIALS))] = field(
-        default=AUTHORIZATION_CODE,
-        metadata=about(
-            "`authorization_code`: a person logs in with `mcpmux auth login`. "
-            "`client_credentials`: mcpmux shows its own secret."
-        ),
-    )
-    issuer: Annotated[str, TrustedUrl()] | None = field(
-        default=None,
-        metadata=about("The authorization server, and no other; default: the one that the upstream names."),
-    )
-    client_id: ClientId | None = field(
-        default=None, metadata=about("Of mcpmux, where it was registered by hand.")
-    )
-    client_secret: ClientSecret | None = field(
-        default=None,
-        metadata=about("Goes with `client_id`, and needs `issuer`, which alone it is shown to."),
-    )
-    client_metadata_url: Annotated[str, MetadataUrl()] | None = field(
-        default=None,
-        metadata=about("URL of a client metadata document of yours: the client id where servers take such."),
-    )
-    scopes: tuple[Scope, ...] = field(
-        default=(), metadata=about("Scopes to ask for; default: those that the upstream says it needs.")
-    )
-    redirect_port: Annotated[int, Whole(0, 65535)] = field(
-        default=0,
-        metadata=about("Loopback port that the browser comes back to at a login; 0: one that is free."),
-    )
-    ca: FilePath | None = field(
-        default=None,
-        metadata=about("PEM file with authorities to trust for the authorization server."),
-    )
+    grant: Annotated[str, Choice((AUTHORIZATION_CODE, CLIENT_CREDENTIALS))] = AUTHORIZATION_CODE
+    """`authorization_code`: a person logs in with `mcpmux auth login`. `client_credentials`: mcpmux shows its
+    own secret.
+    """
+    issuer: Annotated[str, TrustedUrl()] | None = None
+    """The only authorization server to use. Default: the one that the upstream names."""
+    client_id: ClientId | None = None
+    """Client id of mcpmux, if it was registered by hand."""
+    client_secret: ClientSecret | None = None
+    """Client secret. It needs `client_id` and `issuer`, and is shown to that issuer only."""
+    client_metadata_url: MetadataUrl | None = None
+    """URL of your own client metadata document. It is the client id at servers that accept one."""
+    scopes: tuple[Scope, ...] = ()
+    """Scopes to ask for. Default: those that the upstream says it needs."""
+    redirect_port: Port = 0
+    """Loopback port that the browser returns to at a login. With 0 the system chooses a free one."""
+    ca: FilePath | None = None
+    """PEM file with the authorities to trust for the authorization server."""
 
     def __attrs_post_init__(self) -> None:
         """Raises Unfit for keys that do not go together."""

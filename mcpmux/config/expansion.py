@@ -1,9 +1,10 @@
-"""What text refers to: `${VAR}`, `${VAR:-default}`, `${env:VAR}` as in VS Code and Cursor, `${file:PATH}`.
+"""References in text, secrets, and `.env` files.
 
-`$${` stands for a literal `${`. Every other `$` is left alone, so `$HOME` and `pa$$word` stay what they
-are. As in a shell the default also replaces an empty variable. A default ends at the first `}` and
-cannot hold another reference. What is put in is not expanded again. A file is read whenever the configuration
-is; line ends behind its text are left out, as editors and secret stores add one.
+A reference is `${VAR}`, `${VAR:-default}`, `${env:VAR}` as in VS Code and Cursor, or `${file:PATH}`.
+`$${` stands for a literal `${`. Every other `$` is unchanged, as in `$HOME` and `pa$$word`. As in a shell,
+the default also replaces an empty variable. A default ends at the first `}` and cannot hold another
+reference. Values are not expanded again. A file is read each time that the configuration is read. Line ends
+at the end of its text are left out, as editors and secret stores add one.
 """
 
 from __future__ import annotations
@@ -15,15 +16,13 @@ from urllib.parse import urlsplit
 
 from mcpmux.config.report import Unfit
 
-# What may be shown of values that must not be shown.
-
 MASK = "***"
 
 
 class Secret:
-    """Text that appears in no log, error or repr. `reveal` is the only way to it.
+    """Text that appears in no log, error or repr. Only `reveal` returns it.
 
-    It is no attrs class, because `attrs.asdict` would take it apart.
+    It is not an attrs class, because `attrs.asdict` would take it apart.
     """
 
     __slots__ = ("_text",)
@@ -32,6 +31,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
+        """The text itself."""
         return self._text
 
     def __eq__(self, other: object) -> bool:
@@ -48,10 +48,10 @@ class Secret:
 
 
 def display_url(url: str) -> str:
-    """The URL without what may be secret in it: user, password and query are masked."""
+    """The URL with user, password and query masked, as they may be secret."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # no URL, so nothing is known about what it holds
+    except ValueError:  # no URL, so any of it may be secret
         return MASK
     user, _, host = parts.netloc.rpartition("@")
     netloc = f"{MASK}@{host}" if user else host
@@ -59,16 +59,14 @@ def display_url(url: str) -> str:
     return f"{parts.scheme}://{netloc}{parts.path}{query}"
 
 
-# The `.env` files that a host app's `envFile` names: one `NAME=value` a line.
-#
-# Empty lines, `#` comment lines and a leading `export` are skipped over; a value may be quoted whole.
-# Nothing in a value is expanded.
+# The `.env` files that `envFile` of a host app names: one `NAME=value` on each line. Empty lines, comment
+# lines (`#`) and a leading `export` are ignored. A value may be quoted as a whole. Nothing in it is expanded.
 
 _ASSIGNMENT = re.compile(r"""(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"(.*)"|'(.*)'|(.*))""")
 
 
 def read_env_file(path: str) -> dict[str, Secret]:
-    """The variables in the file. Raises Unfit when it cannot be read or a line is no assignment."""
+    """The variables in the file. Raises Unfit if it cannot be read or a line is no assignment."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
@@ -78,7 +76,7 @@ def read_env_file(path: str) -> dict[str, Secret]:
 
 
 def parse_env_file(text: str) -> dict[str, Secret]:
-    """The variables in `text`; of two with one name the later counts. Raises Unfit naming the lines."""
+    """The variables in `text`. The last one of a name counts. Raises Unfit with the wrong lines."""
     variables: dict[str, Secret] = {}
     bad_lines: list[str] = []
     for number, line in enumerate(map(str.strip, text.splitlines()), start=1):
@@ -95,7 +93,7 @@ def parse_env_file(text: str) -> dict[str, Secret]:
     return variables
 
 
-FILE_BYTES = 64 * 1024  # of a secret in a file; more is the wrong file
+FILE_BYTES = 64 * 1024  # of a file with a secret; a longer one is the wrong file
 
 _FILE = "file:"
 _REFERENCE = re.compile(r"\$?\$\{([^}]*)(\}?)")
@@ -105,7 +103,7 @@ _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTAL
 def expand(text: str, environ: Mapping[str, str]) -> str:
     """`text` with every reference replaced.
 
-    Raises Unfit that names every variable which is not set and every reference that cannot be read.
+    Raises Unfit with every variable that is not set and every reference that cannot be read.
     """
     mistakes: list[str] = []
 
@@ -125,7 +123,7 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
 
 
 def _resolve(inner: str, closed: bool, environ: Mapping[str, str]) -> str:
-    """The value of one reference, given what stands between its braces."""
+    """The value of one reference; `inner` is the text between its braces."""
     if not closed:
         raise Unfit("`${` has no closing `}`; a literal `${` is written `$${`")
     if inner.startswith("input:"):
@@ -151,7 +149,7 @@ def _resolve(inner: str, closed: bool, environ: Mapping[str, str]) -> str:
 
 
 def _read(path: str) -> str:
-    """The text of a file, without the line ends behind it. The file's content is in no mistake."""
+    """The text of a file without line ends at its end. No mistake quotes the file."""
     if "${" in path:
         raise Unfit("the path in `${file:PATH}` cannot hold another `${…}`")
     try:

@@ -1,4 +1,4 @@
-"""Where clients connect, as values: one class for each kind of listener."""
+"""Where clients connect: one class for each kind of listener, and how TLS is spoken. Settings only."""
 
 from __future__ import annotations
 
@@ -7,67 +7,69 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeAlias
 
-from attrs import field, frozen
+from attrs import frozen
 
 from mcpmux.config.expansion import Secret
 from mcpmux.config.report import Unfit
-from mcpmux.config.scalars import Choice, Flag, SecretText, Size, Text, Whole, about
+from mcpmux.config.scalars import Choice, Flag, SecretText, Size, Text, Whole
 
-# How TLS is spoken, with servers and with clients: settings alone, nothing is read here.
+URL_PATH = Text('a path starting with "/"', r"/[^\s\x00-\x1f?#]*")
+MIN_TOKEN = 16  # characters; random text of this length cannot be guessed
 
 Host: TypeAlias = Annotated[str, Text("a host name or an IP address without brackets", r"[A-Za-z0-9._:%-]+")]
+Port: TypeAlias = Annotated[int, Whole(0, 65535)]
 FilePath: TypeAlias = Annotated[str, Text("the path of a file", r"[^\x00]+")]
 Password: TypeAlias = Annotated[Secret, SecretText()]
+UrlPath: TypeAlias = Annotated[str, URL_PATH]
+AnyPath: TypeAlias = Annotated[str, Text('a path starting with "/", or ""', r"(?:/[^\s\x00-\x1f?#]*)?")]
+HostHeader: TypeAlias = Annotated[
+    str, Text("a host name with an optional port", r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+]
+Origin: TypeAlias = Annotated[
+    str, Text('an origin such as "https://app.example.com"', r"[a-z][a-z0-9+.-]*://[^\s\x00-\x1f/?#]+")
+]
+AdminToken: TypeAlias = Annotated[
+    Secret,
+    SecretText(f"at least {MIN_TOKEN} letters, digits and -._~", rf"[A-Za-z0-9._~-]{{{MIN_TOKEN},}}"),
+]
 
 
 @frozen(kw_only=True)
 class ServerTls:
-    """TLS on a listener. Files are read at start and again with the configuration.
+    """TLS on a listener. Files are read at the start and with each reload of the configuration.
 
-    They are relative to where mcpmux was started.
+    Their paths are relative to the folder that mcpmux was started in.
     """
 
-    certificate: FilePath = field(
-        metadata=about("PEM file with the certificate, followed by those of intermediate authorities.")
-    )
-    key: FilePath | None = field(
-        default=None, metadata=about("PEM file with its private key; default: it is in `certificate`.")
-    )
-    key_password: Password | None = field(
-        default=None, metadata=about("Passphrase of the private key, best taken from a variable.")
-    )
-    client_ca: FilePath | None = field(
-        default=None,
-        metadata=about("PEM file with authorities: clients must show a certificate that one has signed."),
-    )
+    certificate: FilePath
+    """PEM file with the certificate, followed by those of intermediate authorities."""
+    key: FilePath | None = None
+    """PEM file with the private key of the certificate. Default: it is in `certificate`."""
+    key_password: Password | None = None
+    """Passphrase of the private key. It is best taken from an environment variable."""
+    client_ca: FilePath | None = None
+    """PEM file with authorities. Clients must then show a certificate that one of them has signed."""
 
 
 @frozen(kw_only=True)
 class ClientTls:
-    """TLS towards a server. Files are read at start and on a reload, relative to where mcpmux was started."""
+    """TLS to a server. Files are read at the start and with each reload of the configuration.
 
-    ca: FilePath | None = field(
-        default=None,
-        metadata=about("PEM file with the authorities to trust, in place of the system's."),
-    )
-    certificate: FilePath | None = field(
-        default=None,
-        metadata=about("PEM file with the certificate to show, for servers that ask for one."),
-    )
-    key: FilePath | None = field(
-        default=None, metadata=about("PEM file with its private key; default: it is in `certificate`.")
-    )
-    key_password: Password | None = field(
-        default=None, metadata=about("Passphrase of the private key, best taken from a variable.")
-    )
-    verify: Annotated[bool, Flag()] = field(
-        default=True,
-        metadata=about("`false` believes any server, so anyone on the way can read and change everything."),
-    )
-    server_name: Host | None = field(
-        default=None,
-        metadata=about("Name that the server's certificate must have, when it is not the URL's host."),
-    )
+    Their paths are relative to the folder that mcpmux was started in.
+    """
+
+    ca: FilePath | None = None
+    """PEM file with the authorities to trust in place of the system's."""
+    certificate: FilePath | None = None
+    """PEM file with the certificate to show to servers that ask for one."""
+    key: FilePath | None = None
+    """PEM file with the private key of the certificate. Default: it is in `certificate`."""
+    key_password: Password | None = None
+    """Passphrase of the private key. It is best taken from an environment variable."""
+    verify: Annotated[bool, Flag()] = True
+    """`false` trusts any server. Anyone on the way can then read and change everything."""
+    server_name: Host | None = None
+    """The name that the server's certificate must have if it is not the host of the URL."""
 
     def __attrs_post_init__(self) -> None:
         """Raises Unfit for keys that would have no effect."""
@@ -77,92 +79,62 @@ class ClientTls:
             raise Unfit("`ca` has no effect with `verify` false; remove one of them")
 
 
-URL_PATH = Text('a path starting with "/"', r"/[^\s\x00-\x1f?#]*")
+@frozen(kw_only=True)
+class WebListener:
+    """An endpoint that browsers can reach."""
 
-UrlPath: TypeAlias = Annotated[str, URL_PATH]
-AnyPath: TypeAlias = Annotated[str, Text('a path starting with "/", or ""', r"(?:/[^\s\x00-\x1f?#]*)?")]
-HostHeader: TypeAlias = Annotated[
-    str, Text("a host name with an optional port", r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
-]
-Origin: TypeAlias = Annotated[
-    str, Text('an origin such as "https://app.example.com"', r"[a-z][a-z0-9+.-]*://[^\s\x00-\x1f/?#]+")
-]
+    host: Host = "127.0.0.1"
+    """Address to listen on. 0.0.0.0 or :: stands for every address."""
+    port: Port
+    """TCP port. With 0 the system chooses a free one."""
+    path: UrlPath = "/mcp"
+    """Path of the endpoint."""
+    allowed_hosts: tuple[HostHeader, ...] = ()
+    """Host headers to accept besides the address itself and the loopback names."""
+    allowed_origins: tuple[Origin, ...] = ()
+    """Origins of web pages that may connect, besides pages of the listener itself."""
+    tls: ServerTls | None = None
+    """Serve https or wss with this certificate."""
 
 
 @frozen(kw_only=True)
-class HttpListener:
+class HttpListener(WebListener):
     """An HTTP endpoint for clients."""
 
-    host: Host = field(
-        default="127.0.0.1", metadata=about("Address to listen on; every address is 0.0.0.0 or ::.")
-    )
-    port: Annotated[int, Whole(0, 65535)] = field(
-        metadata=about("TCP port; 0 lets the system choose a free one.")
-    )
-    path: UrlPath = field(default="/mcp", metadata=about("Path of the endpoint."))
-    sse_path: AnyPath = field(
-        default="/sse",
-        metadata=about('Path of the event stream for clients of HTTP+SSE (2024-11-05); "" for none.'),
-    )
-    allowed_hosts: tuple[HostHeader, ...] = field(
-        default=(),
-        metadata=about("Host headers to accept besides the address itself and the loopback names."),
-    )
-    allowed_origins: tuple[Origin, ...] = field(
-        default=(),
-        metadata=about("Origins of web pages that may connect, besides pages of the listener itself."),
-    )
-    tls: ServerTls | None = field(default=None, metadata=about("Serve https with this certificate."))
+    sse_path: AnyPath = "/sse"
+    """Path of the event stream for clients that speak HTTP+SSE (2024-11-05). "" turns it off."""
 
     def __attrs_post_init__(self) -> None:
-        """Raises Unfit when two endpoints are at one path."""
+        """Raises Unfit when two endpoints have the same path."""
         if self.sse_path == self.path:
             raise Unfit('`sse_path` is the same as `path`; expected another path, or "" for none')
 
 
 @frozen(kw_only=True)
-class WebSocketListener:
+class WebSocketListener(WebListener):
     """A WebSocket endpoint for clients."""
-
-    host: Host = field(
-        default="127.0.0.1", metadata=about("Address to listen on; every address is 0.0.0.0 or ::.")
-    )
-    port: Annotated[int, Whole(0, 65535)] = field(
-        metadata=about("TCP port; 0 lets the system choose a free one.")
-    )
-    path: UrlPath = field(default="/mcp", metadata=about("Path of the endpoint."))
-    allowed_hosts: tuple[HostHeader, ...] = field(
-        default=(),
-        metadata=about("Host headers to accept besides the address itself and the loopback names."),
-    )
-    allowed_origins: tuple[Origin, ...] = field(
-        default=(),
-        metadata=about("Origins of web pages that may connect, besides pages of the listener itself."),
-    )
-    tls: ServerTls | None = field(default=None, metadata=about("Serve wss with this certificate."))
 
 
 @frozen(kw_only=True)
 class TcpListener:
     """A TCP port for clients that send lines of JSON, as on stdio."""
 
-    host: Host = field(
-        default="127.0.0.1", metadata=about("Address to listen on; whoever reaches it may do everything.")
-    )
-    port: Annotated[int, Whole(0, 65535)] = field(
-        metadata=about("TCP port; 0 lets the system choose a free one.")
-    )
-    tls: ServerTls | None = field(default=None, metadata=about("Serve inside TLS with this certificate."))
+    host: Host = "127.0.0.1"
+    """Address to listen on. Anyone who can reach it may do everything."""
+    port: Port
+    """TCP port. With 0 the system chooses a free one."""
+    tls: ServerTls | None = None
+    """Use TLS with this certificate."""
 
 
 @frozen(kw_only=True)
 class UnixListener:
     """A Unix socket for clients that send lines of JSON, as on stdio."""
 
-    path: FilePath = field(metadata=about("Where its file is made; it is removed at the end."))
-    mode: Annotated[str, Text('permissions such as "0600"', "0?[0-7]{3}")] = field(
-        default="0600", metadata=about("Permissions of the file, in octal: who may connect.")
-    )
+    path: FilePath
+    """Path of the socket file. mcpmux creates it, and removes it at the end."""
+    mode: Annotated[str, Text('permissions such as "0600"', "0?[0-7]{3}")] = "0600"
+    """Permissions of the file in octal. They decide who may connect."""
 
 
 AnyListener: TypeAlias = HttpListener | WebSocketListener | TcpListener | UnixListener
@@ -172,21 +144,16 @@ AnyListener: TypeAlias = HttpListener | WebSocketListener | TcpListener | UnixLi
 class Listeners:
     """Where clients connect."""
 
-    stdio: Annotated[bool, Flag()] = field(
-        default=False, metadata=about("Serve one client on standard input and output.")
-    )
-    http: tuple[HttpListener, ...] = field(
-        default=(), metadata=about('HTTP endpoints: "HOST:PORT", or a table for more settings.')
-    )
-    websocket: tuple[WebSocketListener, ...] = field(
-        default=(), metadata=about('WebSocket endpoints: "HOST:PORT", or a table for more settings.')
-    )
-    tcp: tuple[TcpListener, ...] = field(
-        default=(), metadata=about('TCP ports for lines of JSON: "HOST:PORT", or a table.')
-    )
-    unix: tuple[UnixListener, ...] = field(
-        default=(), metadata=about("Unix sockets for lines of JSON: the path, or a table.")
-    )
+    stdio: Annotated[bool, Flag()] = False
+    """Serve one client on standard input and output."""
+    http: tuple[HttpListener, ...] = ()
+    """HTTP endpoints: "HOST:PORT", or a table for more settings."""
+    websocket: tuple[WebSocketListener, ...] = ()
+    """WebSocket endpoints: "HOST:PORT", or a table for more settings."""
+    tcp: tuple[TcpListener, ...] = ()
+    """TCP ports for lines of JSON: "HOST:PORT", or a table for more settings."""
+    unix: tuple[UnixListener, ...] = ()
+    """Unix sockets for lines of JSON: the path, or a table for more settings."""
 
     def __attrs_post_init__(self) -> None:
         """Raises Unfit for an address that is there twice."""
@@ -200,65 +167,41 @@ class Listeners:
 
     @property
     def streams(self) -> tuple[WebSocketListener | TcpListener | UnixListener, ...]:
-        """Those that carry one client a stream."""
+        """The listeners where each connection is one client."""
         return (*self.websocket, *self.tcp, *self.unix)
-
-
-# The admin listener: whether there is one, where, for whom, and how much of the traffic it remembers.
-
-MIN_TOKEN = 16  # characters; random text of this length cannot be guessed
-AdminToken: TypeAlias = Annotated[
-    Secret,
-    SecretText(f"at least {MIN_TOKEN} letters, digits and -._~", rf"[A-Za-z0-9._~-]{{{MIN_TOKEN},}}"),
-]
 
 
 @frozen(kw_only=True)
 class Admin:
-    """A listener for the people who run mcpmux: what passes, and how the upstreams are. Never for clients."""
+    """A listener for the people who run mcpmux, to see traffic and control upstreams. Never for clients."""
 
-    host: Host = field(
-        default="127.0.0.1",
-        metadata=about(
-            "Address to listen on; one that is not loopback needs a `token`, and should have `tls`."
-        ),
-    )
-    port: Annotated[int, Whole(0, 65535)] | None = field(
-        default=None, metadata=about("TCP port; 0 lets the system choose one. Without a port it is off.")
-    )
-    token: AdminToken | None = field(
-        default=None,
-        metadata=about(
-            "What must be shown to get in. Default: a new one at each start, in the URL it prints."
-        ),
-    )
-    allowed_hosts: tuple[HostHeader, ...] = field(
-        default=(),
-        metadata=about("Host headers to accept besides the address itself and the loopback names."),
-    )
-    tls: ServerTls | None = field(default=None, metadata=about("Serve https with this certificate."))
-    ready: Annotated[str, Choice(("listening", "any", "all"))] = field(
-        default="any",
-        metadata=about(
-            "When `/health/ready` says yes, unless mcpmux stops: `listening` always, `any` when every "
-            "upstream was tried and one is ready, `all` when every one is."
-        ),
-    )
-    keep_exchanges: Annotated[int, Whole(1, 10_000_000)] = field(
-        default=100_000, metadata=about("Exchanges that are remembered; the oldest go first.")
-    )
-    keep_bytes: Annotated[int, Size(2**20)] = field(
-        default=256 * 2**20, metadata=about("Memory for what is remembered, about.")
-    )
+    host: Host = "127.0.0.1"
+    """Address to listen on. An address that is not loopback needs a `token`, and should have `tls`."""
+    port: Port | None = None
+    """TCP port. With 0 the system chooses a free one. Without a port the listener is off."""
+    token: AdminToken | None = None
+    """The token to show. Default: mcpmux makes a new one at each start and prints it in the URL."""
+    allowed_hosts: tuple[HostHeader, ...] = ()
+    """Host headers to accept besides the address itself and the loopback names."""
+    tls: ServerTls | None = None
+    """Serve https with this certificate."""
+    ready: Annotated[str, Choice(("listening", "any", "all"))] = "any"
+    """When `/health/ready` says yes while mcpmux is not stopping. `listening`: always. `any`: every upstream
+    was tried and at least one is ready. `all`: every upstream is ready.
+    """
+    keep_exchanges: Annotated[int, Whole(1, 10_000_000)] = 100_000
+    """Number of exchanges to remember. The oldest are forgotten first."""
+    keep_bytes: Annotated[int, Size(2**20)] = 256 * 2**20
+    """Approximate memory for the exchanges that are remembered."""
 
     def __attrs_post_init__(self) -> None:
-        """Raises Unfit for a door to the network that has no key of the user's."""
+        """Raises Unfit for a listener that the network reaches and whose token nobody has chosen."""
         if self.token is None and not is_loopback(self.host):
             raise Unfit(f"`host` {self.host} is reached from the network; set `token` too, or use 127.0.0.1")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Whether only this machine can reach the address `host`."""
     if host.lower() == "localhost":
         return True
     try:
@@ -282,30 +225,21 @@ def split_address(text: str) -> tuple[str, int]:
     return match[1] or match[2], int(match[3])
 
 
-def parse_address(text: str) -> HttpListener:
-    """The HTTP listener at an address. Raises Unfit."""
-    host, port = split_address(text)
-    return HttpListener(host=host, port=port)
+def _at_address(kind: type) -> Callable[[str], Any]:
+    """Parses `HOST:PORT` to a listener of this kind."""
 
+    def parse(text: str) -> Any:
+        host, port = split_address(text)
+        return kind(host=host, port=port)
 
-def _parse_websocket(text: str) -> WebSocketListener:
-    host, port = split_address(text)
-    return WebSocketListener(host=host, port=port)
-
-
-def _parse_tcp(text: str) -> TcpListener:
-    host, port = split_address(text)
-    return TcpListener(host=host, port=port)
-
-
-def _parse_unix(text: str) -> UnixListener:
-    return UnixListener(path=Text("the path of a socket", PATH_PATTERN).read(text))
+    return parse
 
 
 SHORT_FORMS: Mapping[type, tuple[str, Callable[[str], Any]]] = {
-    HttpListener: (ADDRESS_PATTERN, parse_address),
-    WebSocketListener: (ADDRESS_PATTERN, _parse_websocket),
-    TcpListener: (ADDRESS_PATTERN, _parse_tcp),
-    UnixListener: (PATH_PATTERN, _parse_unix),
+    **{kind: (ADDRESS_PATTERN, _at_address(kind)) for kind in (HttpListener, WebSocketListener, TcpListener)},
+    UnixListener: (
+        PATH_PATTERN,
+        lambda text: UnixListener(path=Text("the path of a socket", PATH_PATTERN).read(text)),
+    ),
 }
-"""Of each class that may also be text: the pattern of that text, and what reads it."""
+"""For each class that may also be written as text: the pattern of that text, and its parser."""

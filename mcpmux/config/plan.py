@@ -1,15 +1,14 @@
-"""What has to happen for one configuration to become another while mcpmux runs. Pure.
+"""What to do when the configuration changes while mcpmux runs. Pure.
 
 Rules
-  * An upstream that is disabled is as if it were not there.
-  * An upstream is restarted when something changed that its session was opened with. What is looked up at
-    each use (IN_PLACE) changes in place; so does what no one has said anything about yet: nothing.
-  * A setting is changed in place (LIVE), or it is told that it takes effect when mcpmux is started again.
-    What is not known here is told, never passed over. Listeners begin and end to ask for tokens at a start.
+  * A disabled upstream counts as absent.
+  * An upstream is adjusted if only keys of IN_PLACE changed: those are looked up at each use. If any other
+    key changed, its session was opened with the old value, so the upstream is restarted.
+  * A setting of LIVE changes in place. Any other setting is pending: it takes effect at the next start, and
+    the user is told. Whether listeners ask for tokens at all only changes at a start.
 
-Laws: the plan from a configuration to itself is empty; no upstream is in two parts of a plan; taking away
-what is removed and adding what is added makes the old names the new ones; the plan back removes what this
-one adds.
+Laws: the plan from a configuration to itself is empty; no upstream is in two parts of a plan; the old names
+without `removed` and with `added` are the new names; the plan back removes what this one adds.
 """
 
 from __future__ import annotations
@@ -33,22 +32,23 @@ IN_PLACE = frozenset(
         "caching",
     }
 )
-"""Of an upstream: looked up at each use."""
+"""Keys of an upstream that are looked up at each use."""
 
 TOKENS = frozenset({"auth.tokens", "auth.issuers"})
 LIVE = TOKENS | {
     *("access", "caching", "merging", "identity", "logging.level", "logging.format", "redaction"),
     *("auth.resource", "auth.required_scopes", "auth.method_scopes", "auth.certificates"),
 }
-"""Settings, whole sections or single keys, that change in place."""
+"""Sections or keys of the settings that change in place."""
 
 
 @frozen(kw_only=True)
 class Plan:
-    """The way from one configuration to another; every part in the order of the new one.
+    """The steps from one configuration to another, in the order of the new one.
 
-    `added`, `removed`, `restarted`, `adjusted`: names of upstreams. `reordered`: those that stay stand in
-    another order. `settings`: keys that change in place. `pending`: keys that change at the next start.
+    `added`, `removed`, `restarted`, `adjusted`: names of upstreams. `reordered`: whether the upstreams that
+    stay have another order. `settings`: keys that change in place. `pending`: keys that change at the next
+    start.
     """
 
     added: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Plan:
     pending: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether there is anything to do or to tell."""
+        """Whether there is anything to do or to say."""
         return self != _NOTHING
 
     @property
@@ -69,7 +69,7 @@ class Plan:
         return bool(self.added or self.removed or self.restarted or self.adjusted or self.reordered)
 
     def as_json(self) -> dict[str, list[str]]:
-        """For machines and the log; empty parts are left out."""
+        """The parts that are not empty, for machines and the log."""
         parts = ("added", "removed", "restarted", "adjusted", "settings", "pending")
         return {part: list(names) for part in parts if (names := getattr(self, part))}
 
@@ -78,7 +78,7 @@ _NOTHING = Plan()
 
 
 def plan_change(old: Config, new: Config) -> Plan:
-    """The way from `old` to `new`."""
+    """The plan from `old` to `new`."""
     before, after = _enabled(old), _enabled(new)
     differing = {name: _differences(before[name], after[name]) for name in after if name in before}
     settings = tuple(_changed_settings(old, new))
@@ -99,12 +99,12 @@ def _enabled(config: Config) -> dict[str, Upstream]:
 
 
 def _differences(old: Upstream, new: Upstream) -> set[str]:
-    """The attributes in which two upstreams differ."""
+    """The names of the keys in which two upstreams differ."""
     return {key.name for key in attrs.fields(Upstream) if getattr(old, key.name) != getattr(new, key.name)}
 
 
 def _changed_settings(old: Config, new: Config) -> Iterator[str]:
-    """Every key that differs, as `section.key`, or as `section` where that is a list."""
+    """Yields every key that differs as `section.key`, or `section` if that is a list."""
     for section in attrs.fields(Settings):
         before, after = getattr(old, section.name), getattr(new, section.name)
         if not attrs.has(type(after)):

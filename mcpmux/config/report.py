@@ -1,7 +1,7 @@
 """Mistakes in a configuration: where each one is, what was expected, and the list of all of them.
 
-No text made here ever holds a value of the file: a value may be a secret, so mistakes name the key
-path, what was expected and what sort of thing stood there instead.
+A mistake never quotes a value of the file, because the value may be secret. It names the key path, what was
+expected, and the sort of value that was found.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from mcpmux.errors import ConfigError
 KeyPath: TypeAlias = tuple[str | int, ...]
 
 ELSEWHERE = {"mcpservers": "upstreams", "servers": "upstreams", "timeout": "request_timeout"}
-"""What keys are called in the files of host apps, and here."""
+"""Keys in the files of host apps -> our keys."""
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_$-]+")
 
 
 class Unfit(ValueError):
-    """One value does not do. The text says what was expected and never repeats the value."""
+    """A value is not accepted. The message says what was expected and never quotes the value."""
 
 
 def sort_of(value: object) -> str:
-    """What a value is, in the words of TOML and JSON: "text", "a number", "a table", …"""
+    """The sort of a value in the words of TOML and JSON: "text", "a number", "a table", …"""
     for types, name in (
         (bool, "true or false"),
         (str, "text"),
@@ -43,7 +43,7 @@ def sort_of(value: object) -> str:
 
 
 def unfit(expected: str, value: object) -> Unfit:
-    """The mistake for a value of the wrong sort."""
+    """The exception for a value of the wrong sort."""
     return Unfit(f"expected {expected}, got {sort_of(value)}")
 
 
@@ -60,15 +60,15 @@ def format_path(path: KeyPath) -> str:
 
 
 def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str | None:
-    """The word that somebody may have meant; None when there is none that is `alike`, from 0 to 1."""
-    # Not at the top: who makes no mistakes need not wait for it.
+    """The known word that is most like `word`, or None. `alike`: least similarity, from 0 to 1."""
+    # Not at the top: only a mistake needs it.
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word, list(known), n=1, cutoff=alike)), None)
 
 
 def suggest(key: str, known: Iterable[str]) -> str:
-    """What to say of an unknown `key`: the likeliest known one, or else all that are known."""
+    """The message about an unknown `key`: the most similar known key, or else all known keys."""
     known = sorted(known)
     lowered = {name.lower(): name for name in known}
     elsewhere = ELSEWHERE.get(key.lower())
@@ -80,15 +80,17 @@ def suggest(key: str, known: Iterable[str]) -> str:
 
 @define
 class Report:
-    """The mistakes found so far in one source. `origin` is a file name or "standard input"."""
+    """Collects the mistakes in one source. `origin` is the name of a file, or "standard input"."""
 
     origin: str
     problems: list[str] = field(factory=list)
 
     def add(self, path: KeyPath, text: str) -> None:
+        """Add a mistake about the value at `path`."""
         where = f"{format_path(path)}: " if path else ""
         self.problems.append(f"{self.origin}: {where}{text}")
 
     def raise_if_any(self) -> None:
+        """Raises ConfigError with all mistakes, if there are any."""
         if self.problems:
             raise ConfigError(self.problems)

@@ -1,19 +1,20 @@
 """What a single value of the configuration may be.
 
-A scalar stands in a field's type, `Annotated[int, Whole(1, 10)]`. It does two things, and they agree:
-`read` turns the value from the file into ours or raises Unfit, and `schema` describes the accepted
-values in JSON Schema. The schema sees text before `${VAR}` is expanded, so it lets any such text pass.
+A scalar is in the type of a field: `Annotated[int, Whole(1, 10)]`. `read` turns a value of the file into a
+value of ours, or raises Unfit. `schema` describes the same values in JSON Schema. A schema applies to text
+before `${VAR}` is expanded, so it accepts any text with `${`.
 
-They are structs, unlike the tables: those of attrs are compiled one by one at every start.
+Scalars are structs of msgspec and not of attrs, because attrs compiles each class at every start.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
-from urllib.parse import urlsplit
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, TypeAlias
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -29,23 +30,33 @@ _DIGITS = r"[0-9]{1,15}"
 _SHARE = r"0(?:\.[0-9]{1,9})?|1(?:\.0{1,9})?"
 
 
-@runtime_checkable
-class Scalar(Protocol):
-    def read(self, value: object) -> object: ...
+class Scalar(msgspec.Struct, frozen=True):
+    """The base of all scalars."""
 
-    def schema(self) -> dict[str, Any]: ...
+    def read(self, value: object) -> Any:
+        """Our value for a value of the file, in which variables are expanded already. Raises Unfit."""
+        raise NotImplementedError
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of the values that `read` accepts, before variables are expanded."""
+        raise NotImplementedError
 
 
-def about(description: str) -> dict[str, str]:
-    """Field metadata: the sentence that the JSON Schema shows for the key."""
-    return {"description": description}
+def read_only(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A copy of `table` that cannot be changed."""
+    return MappingProxyType(dict(table))
 
 
 def _text_pattern(pattern: str) -> str:
     return f"^(?:{pattern})$|{_HAS_REFERENCE}"
 
 
-class Flag(msgspec.Struct, frozen=True):
+def _number_schema(kind: str, pattern: str, **bounds: float) -> dict[str, Any]:
+    """Numbers of JSON within bounds, or text that matches `pattern`."""
+    return {"type": [kind, "string"], **bounds, "pattern": _text_pattern(pattern)}
+
+
+class Flag(Scalar, frozen=True):
     """`true` or `false`."""
 
     def read(self, value: object) -> bool:
@@ -57,8 +68,8 @@ class Flag(msgspec.Struct, frozen=True):
         return {"type": "boolean"}
 
 
-class Text(msgspec.Struct, frozen=True):
-    """Text that matches `pattern` as a whole; `expected` completes "expected …"."""
+class Text(Scalar, frozen=True):
+    """Text of which the whole matches `pattern`. `expected` completes the sentence "expected …"."""
 
     expected: str = "text without NUL characters"
     pattern: str = r"[^\x00]*"
@@ -75,18 +86,22 @@ class Text(msgspec.Struct, frozen=True):
 
 
 class SecretText(Text, frozen=True):
-    """Text that is read into a Secret."""
+    """Text that becomes a Secret."""
 
     def read(self, value: object) -> Secret:
         return Secret(super().read(value))
 
 
+KEY_CHARACTERS = 16  # of a key, at least: random text of this length cannot be guessed
+KeyText: TypeAlias = Annotated[
+    Secret, SecretText(f"at least {KEY_CHARACTERS} characters", rf"[^\x00]{{{KEY_CHARACTERS},}}")
+]
 HEADER_NAME = Text("the name of an HTTP header", r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 HEADER_VALUE = SecretText("text of one line that fits in an HTTP header", r"[\t\x20-\x7e\xa0-\xff]*")
 
 
 class EnvironmentValue(SecretText, frozen=True):
-    """A variable for a child process. Host apps also write whole numbers here."""
+    """An environment variable for a child process. Host apps also write whole numbers here."""
 
     def read(self, value: object) -> Secret:
         if isinstance(value, int) and not isinstance(value, bool):
@@ -106,17 +121,20 @@ class HttpUrl(Text, frozen=True):
     def read(self, value: object) -> str:
         url: str = super().read(value)
         try:
-            parts = urlsplit(url)
-            usable = bool(parts.hostname) and parts.port != 0
+            usable = self.is_usable(urlsplit(url))
         except ValueError:  # brackets that do not match, a port out of range
             usable = False
         if not usable:
             raise Unfit(f"expected {self.expected}")
         return url
 
+    def is_usable(self, parts: SplitResult) -> bool:
+        """Whether the parts are those of a usable URL. Raises ValueError for a port out of range."""
+        return bool(parts.hostname) and parts.port != 0
+
 
 class ProxyUrl(SecretText, frozen=True):
-    """The URL of an HTTP proxy, which may hold a user and a password; "" for none."""
+    """The URL of an HTTP proxy, perhaps with user and password. "" means none."""
 
     expected: str = 'a URL such as "http://proxy.example.com:3128", or "" for no proxy'
     pattern: str = r"(?:https?://[^\s\x00-\x1f/?#]+/?)?"
@@ -128,8 +146,8 @@ class ProxyUrl(SecretText, frozen=True):
         return url
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """One of a few words."""
+class Choice(Scalar, frozen=True):
+    """One of several words."""
 
     words: tuple[str, ...]
 
@@ -142,8 +160,8 @@ class Choice(msgspec.Struct, frozen=True):
         return {"anyOf": [{"enum": list(self.words)}, {"type": "string", "pattern": _HAS_REFERENCE}]}
 
 
-class Whole(msgspec.Struct, frozen=True):
-    """A whole number from `low` to `high`; text of digits will do, so that `"${PORT}"` works."""
+class Whole(Scalar, frozen=True):
+    """A whole number from `low` to `high`, or text of digits, so that `"${PORT}"` works."""
 
     low: int
     high: int
@@ -155,16 +173,11 @@ class Whole(msgspec.Struct, frozen=True):
         return number
 
     def schema(self) -> dict[str, Any]:
-        return {
-            "type": ["integer", "string"],
-            "minimum": self.low,
-            "maximum": self.high,
-            "pattern": _text_pattern(_DIGITS),
-        }
+        return _number_schema("integer", _DIGITS, minimum=self.low, maximum=self.high)
 
 
-class Share(msgspec.Struct, frozen=True):
-    """A number from 0 to 1; text of such a number will do, so that `"${SHARE}"` works."""
+class Share(Scalar, frozen=True):
+    """A number from 0 to 1, or text of such a number, so that `"${SHARE}"` works."""
 
     def read(self, value: object) -> float:
         number = float(value) if isinstance(value, str) and re.fullmatch(_SHARE, value) else value
@@ -173,11 +186,11 @@ class Share(msgspec.Struct, frozen=True):
         return float(number)
 
     def schema(self) -> dict[str, Any]:
-        return {"type": ["number", "string"], "minimum": 0, "maximum": 1, "pattern": _text_pattern(_SHARE)}
+        return _number_schema("number", _SHARE, minimum=0, maximum=1)
 
 
-class Duration(msgspec.Struct, frozen=True):
-    """A number of seconds above 0, or text with a unit: "500ms", "10s", "2m", "1h". `off`: 0 will do, too."""
+class Duration(Scalar, frozen=True):
+    """A number of seconds above 0, or text with a unit: "500ms", "10s", "2m", "1h". `off`: 0 is accepted."""
 
     off: bool = False
 
@@ -189,11 +202,13 @@ class Duration(msgspec.Struct, frozen=True):
         return float(seconds)
 
     def schema(self) -> dict[str, Any]:
-        least = "minimum" if self.off else "exclusiveMinimum"
-        return {"type": ["number", "string"], least: 0, "pattern": _text_pattern(_DURATION)}
+        return _number_schema("number", _DURATION, **{"minimum" if self.off else "exclusiveMinimum": 0})
 
 
-class Size(msgspec.Struct, frozen=True):
+Seconds: TypeAlias = Annotated[float, Duration()]
+
+
+class Size(Scalar, frozen=True):
     """A number of bytes from `low` to `high`, or text with a unit: "512KiB", "64MiB"."""
 
     low: int
@@ -206,16 +221,11 @@ class Size(msgspec.Struct, frozen=True):
         return int(size)
 
     def schema(self) -> dict[str, Any]:
-        return {
-            "type": ["integer", "string"],
-            "minimum": self.low,
-            "maximum": self.high,
-            "pattern": _text_pattern(_SIZE),
-        }
+        return _number_schema("integer", _SIZE, minimum=self.low, maximum=self.high)
 
 
 def _measure(value: object, pattern: str, units: dict[str, Any]) -> float | None:
-    """The number that `value` is, or that its text with a unit means; None for anything else."""
+    """`value` if it is a number, or the value of a text with a unit; None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -224,10 +234,10 @@ def _measure(value: object, pattern: str, units: dict[str, Any]) -> float | None
     return float(match[1]) * units[match[2]] if match else None
 
 
-# Names of upstreams: what is one, and how a host app's free-form server name becomes one.
+# Names of upstreams. A host app's free-form name of a server is turned into one.
 
-# A name stands before `+` in exposed URIs and before `__` in exposed tool names, so it can hold
-# neither; 32 characters leave half of the 64 that hosts allow for a tool name to the tool.
+# `+` follows a name in exposed URIs and `__` in exposed tool names, so a name can hold neither. Host apps
+# allow 64 characters for a tool name; 32 for the upstream leave half of them to the tool.
 NAME_PATTERN = "[a-z][a-z0-9.-]{0,31}"
 _MAX_LENGTH = 32
 _FALLBACK = "server"
@@ -236,11 +246,12 @@ _VALID = re.compile(NAME_PATTERN)
 
 
 def is_name(text: str) -> bool:
+    """Whether `text` can be the name of an upstream."""
     return _VALID.fullmatch(text) is not None
 
 
 def derive_name(text: str) -> str:
-    """A valid name that resembles `text`: "My Server" -> "my-server", "@scope/pkg" -> "scope-pkg"."""
+    """A valid name like `text`: "My Server" -> "my-server", "@scope/pkg" -> "scope-pkg"."""
     if is_name(text):
         return text
     name = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
@@ -252,8 +263,9 @@ def derive_name(text: str) -> str:
 
 
 def derive_names(texts: Sequence[str]) -> list[str]:
-    """A name for each text, all different. A text that is a name keeps it; of others that would collide
-    the later ones get `-2`, `-3` and so on.
+    """A different name for each text. A text that is a name already stays the same.
+
+    Of others that would be the same, the later ones get `-2`, `-3` and so on.
     """
     taken = {text for text in texts if is_name(text)}
     names: list[str] = []

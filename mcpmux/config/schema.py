@@ -1,21 +1,24 @@
-"""A JSON Schema (draft 2020-12) of the configuration for editors, made from the classes it is read into.
+"""The JSON Schema (draft 2020-12) of the configuration, made from the classes of the settings, for editors.
 
-One schema is for both layouts: a document with servers where a host app keeps them is judged as a
-host app's file, any other as ours. Text that is not yet expanded passes wherever text may stand.
+One schema is for both layouts. A document with servers where a host app keeps them is checked as a file of
+a host app, any other as ours. Text with `${…}` is accepted wherever text is.
 """
 
 from __future__ import annotations
 
+import ast
 import collections.abc
+import inspect
+from functools import cache
+from importlib import import_module
+from itertools import pairwise
 from typing import Any, get_args, get_origin, get_type_hints
 
 import attrs
 
-from mcpmux.config.document import UpstreamTable
-from mcpmux.config.host_files import SERVER_PLACES, HostEntry
+from mcpmux.config.layout import MCPMUX, SCHEMA, SERVER_PLACES, UPSTREAMS, HostEntry, UpstreamTable
 from mcpmux.config.listener import SHORT_FORMS
 from mcpmux.config.model import Settings
-from mcpmux.config.reading import MCPMUX, SCHEMA, UPSTREAMS
 from mcpmux.config.scalars import NAME_PATTERN, Text
 from mcpmux.config.structuring import find_optional, find_scalar
 
@@ -76,14 +79,14 @@ def _host_layout(definitions: _Schema) -> _Schema:
 
 
 def _require_at(place: tuple[str, ...]) -> _Schema:
-    """Matches documents that have something at the key path."""
+    """A schema for documents that have something at the key path."""
     key, *rest = place
     inner = {"properties": {key: _require_at(tuple(rest))}} if rest else {}
     return {"type": "object", "required": [key], **inner}
 
 
 def _refer(cls: type, definitions: _Schema) -> _Schema:
-    """A reference to the definition of `cls`, which is added if it is not there yet."""
+    """A reference to the definition of `cls`, which is added if it is missing."""
     if cls.__name__ not in definitions:
         definition = _class_schema(cls, definitions)
         definitions[cls.__name__] = _with_short_form(cls, definition)
@@ -91,7 +94,7 @@ def _refer(cls: type, definitions: _Schema) -> _Schema:
 
 
 def _with_short_form(cls: type, definition: _Schema) -> _Schema:
-    """A listener may also be text, of a pattern of its own."""
+    """The definition of a class. A listener may also be text with its own pattern."""
     if cls not in SHORT_FORMS:
         return definition
     pattern, _ = SHORT_FORMS[cls]
@@ -101,10 +104,16 @@ def _with_short_form(cls: type, definition: _Schema) -> _Schema:
 def _class_schema(cls: type, definitions: _Schema) -> _Schema:
     types = get_type_hints(cls, include_extras=True)
     fields = attrs.fields(cls)
-    properties = {field.name: _field_schema(field, types[field.name], definitions) for field in fields}
+    docstrings = _field_docstrings(cls)
+    properties = {
+        field.name: _type_schema(types[field.name], definitions)
+        | ({"description": docstrings[field.name]} if field.name in docstrings else {})
+        | ({"default": field.default} if isinstance(field.default, str | int | float) else {})
+        for field in fields
+    }
     properties |= dict.fromkeys(sorted(getattr(cls, "ignored_keys", ())), True)
     schema: _Schema = {
-        "description": (cls.__doc__ or "").strip(),
+        "description": " ".join((cls.__doc__ or "").split()),
         "type": "object",
         "properties": properties,
         "additionalProperties": False,
@@ -113,13 +122,36 @@ def _class_schema(cls: type, definitions: _Schema) -> _Schema:
     return schema | ({"required": required} if required else {})
 
 
-def _field_schema(field: attrs.Attribute[Any], type_: Any, definitions: _Schema) -> _Schema:
-    schema = _type_schema(type_, definitions)
-    if "description" in field.metadata:
-        schema = {**schema, "description": field.metadata["description"]}
-    if isinstance(field.default, str | int | float):
-        schema = {**schema, "default": field.default}
-    return schema
+def _field_docstrings(cls: type) -> dict[str, str]:
+    """The docstring below each field of `cls`, on one line. See "attribute docstrings" in PEP 257.
+
+    They are read from the source, so no other command needs memory for them.
+    """
+    return {
+        name: text
+        for base in reversed(cls.__mro__)
+        if attrs.has(base)
+        for name, text in _docstrings_in(base.__module__).get(base.__name__, {}).items()
+    }
+
+
+@cache
+def _docstrings_in(module: str) -> dict[str, dict[str, str]]:
+    """Class -> field -> docstring, for the classes of a module."""
+    tree = ast.parse(inspect.getsource(import_module(module)))
+    return {
+        node.name: {
+            field.target.id: " ".join(below.value.value.split())
+            for field, below in pairwise(node.body)
+            if isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+            and isinstance(below.value.value, str)
+        }
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    }
 
 
 def _type_schema(type_: Any, definitions: _Schema) -> _Schema:

@@ -1,7 +1,7 @@
-"""Parsed tables to attrs values with cattrs, and its exception groups to mistakes with key paths.
+"""From parsed tables to attrs values with cattrs, and from its exception groups to mistakes with key paths.
 
-Stricter than cattrs is by itself: nothing is coerced, text is no list, an unknown key is a mistake.
-Environment variables are expanded on the way, and only in values that are read.
+It is stricter than cattrs: nothing is coerced, text is not a list, and an unknown key is a mistake.
+Environment variables are expanded in the values that are read, and nowhere else.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _is_mapping(type_: Any) -> bool:
 
 
 def find_scalar(type_: Any) -> Scalar | None:
-    """The scalar that an `Annotated` type carries."""
+    """The scalar in an `Annotated` type, or None."""
     metadata = type_.__metadata__ if get_origin(type_) is Annotated else ()
     return next((item for item in metadata if isinstance(item, Scalar)), None)
 
@@ -54,14 +54,14 @@ def find_optional(type_: Any) -> Any:
 
 
 def make_converter(environ: Mapping[str, str]) -> Converter:
-    """The converter for every class of the configuration, with variables taken from `environ`."""
+    """The converter for all classes of the configuration. `environ` has the variables for `${VAR}`."""
     converter = Converter(detailed_validation=True)
     register = converter.register_structure_hook_factory
     register(attrs.has, lambda cls: _table_hook(cls, converter))
     register(lambda type_: type_ in SHORT_FORMS, lambda cls: _listener_hook(cls, converter, environ))
     register(_is_list, lambda type_: _list_hook(type_, converter))
     register(_is_mapping, lambda type_: _mapping_hook(type_, converter))
-    # Optional here means that the key may be absent; null is not a value of any key.
+    # Optional means that the key may be absent. null is not a value of any key.
     register(
         lambda type_: find_optional(type_) is not None,
         lambda type_: converter.get_structure_hook(find_optional(type_)),
@@ -82,7 +82,7 @@ def _scalar_hook(type_: Any, environ: Mapping[str, str]) -> Hook:
 
 def _table_hook(cls: type, converter: Converter) -> Hook:
     ignored: Collection[str] = getattr(cls, "ignored_keys", ())
-    structure_known: Hook | None = None  # made at the first such table: most files have few of all kinds
+    structure_known: Hook | None = None  # made at the first such table, as most files have few kinds
 
     def hook(value: Any, _: Any) -> Any:
         nonlocal structure_known
@@ -136,7 +136,7 @@ def _mapping_hook(type_: Any, converter: Converter) -> Hook:
 
 
 def _gather(items: Iterable[tuple[Any, Any]], structure_item: Callable[[Any, Any], T], type_: Any) -> list[T]:
-    """Every item structured. Raises one group of what all of them raised, noted with index or key."""
+    """Structure every item. Raises one group with all exceptions, each noted with its index or key."""
     done: list[T] = []
     errors: list[Exception] = []
     for index, item in items:
@@ -158,9 +158,9 @@ def structure(
     report: Report,
     also_known: Collection[str] = (),
 ) -> T | None:
-    """`raw`, which stands at `path`, as a `cls`; None after reporting all that is wrong with it.
+    """The value of class `cls` for `raw`, which is at `path`. Returns None if `report` got mistakes.
 
-    `also_known` are keys that are read elsewhere, for suggestions.
+    `also_known`: keys that are read elsewhere, for suggestions.
     """
     try:
         return converter.structure(raw, cls)
@@ -171,7 +171,7 @@ def structure(
 
 
 def _find_mistakes(error: BaseException, also_known: Collection[str]) -> Iterator[tuple[KeyPath, str]]:
-    """Every mistake in a tree of cattrs errors, with its path below the structured value."""
+    """Yields every mistake in a tree of cattrs errors, with its path below the structured value."""
     step = _step_of(error)
     if isinstance(error, BaseValidationError):
         for inner in error.exceptions:
@@ -190,7 +190,7 @@ def _find_mistakes(error: BaseException, also_known: Collection[str]) -> Iterato
 
 
 def _step_of(error: BaseException) -> KeyPath:
-    """The step from the enclosing value to the one that `error` is about, out of cattrs' notes."""
+    """The key or index of the value that `error` is about, from the notes of cattrs."""
     for note in getattr(error, "__notes__", ()):
         if isinstance(note, AttributeValidationNote):
             return (note.name,)

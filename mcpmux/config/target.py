@@ -1,10 +1,10 @@
-"""The URL of a running server: which transport it means, and which settings go with that.
+"""Servers and listeners as text: the URL of a running server, and arguments of the command line.
 
     http:// https://    Streamable HTTP, or HTTP+SSE        tcp://HOST:PORT    lines of JSON over TCP
     ws:// wss://        WebSocket                           tls://HOST:PORT    the same inside TLS
                                                             unix:PATH          lines of JSON, Unix socket
 
-The scheme alone decides. Whether there is TLS stands in the scheme too; a `tls` table only says how.
+Only the scheme decides, also about TLS. A `tls` table says how TLS is used, not whether.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from mcpmux.config.auth import OAuth
 from mcpmux.config.expansion import Secret
@@ -26,35 +26,21 @@ from mcpmux.config.listener import (
     TcpListener,
     UnixListener,
     WebSocketListener,
-    parse_address,
     split_address,
 )
 from mcpmux.config.model import Http, Stdio, Target, Tcp, Unix, Upstream, WebSocket, find_conflicts
 from mcpmux.config.report import Unfit
-from mcpmux.config.scalars import Text, derive_name, is_name
+from mcpmux.config.scalars import HttpUrl, derive_name, is_name
 from mcpmux.errors import ConfigError
 
-# Upstreams and listeners on the command line: `NAME=URL`, `NAME=COMMAND LINE`, `HOST:PORT`, `SCHEME:…`.
+# Arguments of the command line: `NAME=URL`, `NAME=COMMAND LINE`, `HOST:PORT`, `SCHEME:…`.
 
 _NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.*)", re.DOTALL)
 _DEFAULT_PATH = "/mcp"
 
 
-def parse_upstream_argument(text: str) -> Upstream:
-    """The upstream that `NAME=URL` or `NAME=COMMAND LINE` describes. Raises ConfigError.
-
-    Without `NAME=` it is unprefixed, and its name is taken from the URL or the command. The command
-    line is split as a shell does, and nothing in it is expanded.
-    """
-    try:
-        return _parse_upstream(text)
-    except Unfit as mistake:
-        problem = f"--upstream: {mistake}"
-    raise ConfigError([problem])
-
-
 def parse_upstream_arguments(texts: Sequence[str]) -> tuple[Upstream, ...]:
-    """The upstreams of all arguments; only a single one may go without a name.
+    """The upstreams of all `--upstream` arguments. A single one needs no name.
 
     Raises ConfigError with every mistake at once.
     """
@@ -62,7 +48,7 @@ def parse_upstream_arguments(texts: Sequence[str]) -> tuple[Upstream, ...]:
     problems: list[str] = []
     for number, text in enumerate(texts, start=1):
         try:
-            upstream = _parse_upstream(text)
+            upstream = parse_upstream_argument(text)
         except Unfit as mistake:
             problems.append(f"--upstream number {number}: {mistake}")
         else:
@@ -76,45 +62,12 @@ def parse_upstream_arguments(texts: Sequence[str]) -> tuple[Upstream, ...]:
     return tuple(upstreams)
 
 
-def parse_listener_argument(text: str) -> HttpListener:
-    """The listener at `HOST:PORT`. Raises ConfigError."""
-    try:
-        return parse_address(text)
-    except Unfit as mistake:
-        problem = str(mistake)
-    raise ConfigError([problem])
+def parse_upstream_argument(text: str) -> Upstream:
+    """The upstream that `NAME=URL` or `NAME=COMMAND LINE` describes. Raises Unfit.
 
-
-def parse_listen_argument(text: str) -> AnyListener:
-    """The listener at a URL: http, ws or tcp and `//HOST:PORT`, or `unix:PATH`. Raises ConfigError."""
-    try:
-        return _parse_listener(text)
-    except Unfit as mistake:
-        problem = str(mistake)
-    raise ConfigError([problem])
-
-
-def _parse_listener(text: str) -> AnyListener:
-    scheme, colon, rest = text.partition(":")
-    if scheme in ("https", "wss", "tls") and colon:
-        raise Unfit(f"{scheme}:// needs a certificate, which only a configuration file can name")
-    if scheme == "unix" and rest:
-        place = make_target(ServerUrl().read(text))
-        assert isinstance(place, Unix)
-        return UnixListener(path=place.path)
-    if scheme not in ("http", "ws", "tcp") or not rest.startswith("//"):
-        raise Unfit("expected http://HOST:PORT, ws://HOST:PORT, tcp://HOST:PORT or unix:PATH")
-    address, _, path = rest[2:].partition("/")
-    host, port = split_address(address)
-    if scheme == "tcp":
-        if path:
-            raise Unfit("expected tcp://HOST:PORT, which has no path")
-        return TcpListener(host=host, port=port)
-    path = URL_PATH.read(f"/{path}") if path else _DEFAULT_PATH
-    return (HttpListener if scheme == "http" else WebSocketListener)(host=host, port=port, path=path)
-
-
-def _parse_upstream(text: str) -> Upstream:
+    Without `NAME=` it has no prefix, and its name comes from the URL or the command. The command line is
+    split as a shell does it. Nothing in it is expanded.
+    """
     if text.startswith("="):
         raise Unfit("expected a name before =")
     match = None if text.startswith(URL_STARTS) else _NAMED.fullmatch(text)
@@ -140,13 +93,42 @@ def _parse_target(text: str) -> Target:
 
 
 def _name_target(target: Target) -> str:
-    """A name for an upstream that was given none."""
+    """A name for an upstream without one."""
     if isinstance(target, Stdio):
         return derive_name(PurePath(target.command).stem)
     if isinstance(target, Unix):
         return derive_name(PurePath(target.path).stem)
     return derive_name(urlsplit(target.display).hostname or "")
 
+
+def parse_http_argument(text: str) -> HttpListener:
+    """The listener at `HOST:PORT`. Raises Unfit."""
+    host, port = split_address(text)
+    return HttpListener(host=host, port=port)
+
+
+def parse_listen_argument(text: str) -> AnyListener:
+    """The listener at a URL: http, ws or tcp and `//HOST:PORT`, or `unix:PATH`. Raises Unfit."""
+    scheme, colon, rest = text.partition(":")
+    if scheme in ("https", "wss", "tls") and colon:
+        raise Unfit(f"{scheme}:// needs a certificate, which only a configuration file can name")
+    if scheme == "unix" and rest:
+        place = make_target(ServerUrl().read(text))
+        assert isinstance(place, Unix)
+        return UnixListener(path=place.path)
+    if scheme not in ("http", "ws", "tcp") or not rest.startswith("//"):
+        raise Unfit("expected http://HOST:PORT, ws://HOST:PORT, tcp://HOST:PORT or unix:PATH")
+    address, _, path = rest[2:].partition("/")
+    host, port = split_address(address)
+    if scheme == "tcp":
+        if path:
+            raise Unfit("expected tcp://HOST:PORT, which has no path")
+        return TcpListener(host=host, port=port)
+    path = URL_PATH.read(f"/{path}") if path else _DEFAULT_PATH
+    return (HttpListener if scheme == "http" else WebSocketListener)(host=host, port=port, path=path)
+
+
+# URLs of servers.
 
 URL_STARTS = ("http://", "https://", "ws://", "wss://", "tcp://", "tls://", "unix:")
 
@@ -156,8 +138,8 @@ _NOT_OVER_HTTP = ("proxy", "transport")
 _NOT_IN_LINES = ("headers", "oauth", *_NOT_OVER_HTTP)
 
 
-class ServerUrl(Text, frozen=True):
-    """A URL with a scheme of the table above, without a fragment."""
+class ServerUrl(HttpUrl, frozen=True):
+    """A URL without a fragment, with a scheme from the table at the top of this file."""
 
     expected: str = (
         "a URL: http://, https://, ws:// or wss:// and a host; tcp:// or tls:// and HOST:PORT; or unix:PATH"
@@ -167,18 +149,10 @@ class ServerUrl(Text, frozen=True):
         r"|(?:tcp|tls)://[^\s\x00-\x1f/?#@]+/?|unix:[^\x00]*[^\x00/]"
     )
 
-    def read(self, value: object) -> str:
-        url: str = super().read(value)
-        try:
-            parts = urlsplit(url)
-            usable = url.startswith("unix:") or (bool(parts.hostname) and parts.port != 0)
-            if parts.scheme in ("tcp", "tls"):
-                usable = usable and parts.port is not None
-        except ValueError:  # brackets that do not match, a port out of range
-            usable = False
-        if not usable:
-            raise Unfit(f"expected {self.expected}")
-        return url
+    def is_usable(self, parts: SplitResult) -> bool:
+        if parts.scheme == "unix":
+            return True
+        return super().is_usable(parts) and (parts.scheme not in ("tcp", "tls") or parts.port is not None)
 
 
 def make_target(
@@ -189,7 +163,7 @@ def make_target(
     transport: str = "auto",
     oauth: OAuth | None = None,
 ) -> Http | WebSocket | Tcp | Unix:
-    """The server at `url`, which a ServerUrl has read; settings that do not go with it are not looked at."""
+    """The server at `url`, which a ServerUrl has read. Settings that do not go with it are ignored."""
     tls = tls or ClientTls()
     scheme, parts = url.partition(":")[0], urlsplit(url)
     if scheme == "unix":
@@ -199,11 +173,14 @@ def make_target(
         return Tcp(parts.hostname, parts.port, tls if scheme == "tls" else None)
     if scheme in ("ws", "wss"):
         return WebSocket(url, headers or {}, tls, oauth)
-    return Http(url, headers or {}, tls, proxy, transport, oauth)
+    return Http(url, headers or {}, tls, oauth, proxy, transport)
 
 
 def find_url_clashes(settings: Mapping[str, Any], url: object) -> Iterator[str]:
-    """Every setting that does not go with the scheme of `url`. One that expansion makes is not judged."""
+    """Yields a mistake for each setting that does not go with the scheme of `url`.
+
+    A URL that only expansion completes has no scheme yet, so nothing is wrong with it here.
+    """
     scheme = url.partition(":")[0].lower() if isinstance(url, str) else ""
     strangers: tuple[str, ...] = ()
     if scheme in ("ws", "wss"):

@@ -1,15 +1,11 @@
-"""Paths into a message: `params.arguments.ssn`, `result.content[*].text`, `..name` for a member below.
-
-Names with special characters are written `["a.b"]`; a `$` in front stands for the message and may be there.
-"""
+"""What to record of the traffic: capture files, the audit log, redaction and OpenTelemetry. Settings only."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 from attrs import field, frozen
@@ -20,19 +16,23 @@ from mcpmux.config.scalars import (
     HEADER_NAME,
     HEADER_VALUE,
     Choice,
-    Duration,
     Flag,
     HttpUrl,
-    SecretText,
+    KeyText,
+    Seconds,
     Share,
     Size,
     Text,
     Whole,
-    about,
+    read_only,
 )
 
 if TYPE_CHECKING:
     import regex
+
+
+# Paths into a message: `params.arguments.ssn`, `result.content[*].text`, `..name` for a member anywhere
+# below. Names with special characters are written `["a.b"]`. A path may begin with `$`, the message itself.
 
 
 class Wild(Enum):
@@ -85,83 +85,61 @@ def _step_of(match: re.Match[str]) -> Step:
     return ONE
 
 
-# Which messages are kept in files, how much of each, and what becomes of the files.
+# Capture files, and the audit log.
 
 LEVELS = ("off", "metadata", "truncated", "full")
 """From nothing to everything."""
 
 Level: TypeAlias = Annotated[str, Choice(LEVELS)]
 Glob: TypeAlias = Annotated[str, Text("a name, in which * stands for any text", r"[^\x00\s]+")]
+Folder: TypeAlias = Annotated[str, Text("the path of a folder", r"[^\x00]+")]
 
 
 @frozen(kw_only=True)
 class CaptureRule:
-    """The level for some messages. What a rule does not name, it does not ask for."""
+    """The level for some messages. A rule applies when everything that it names fits."""
 
-    level: Level = field(metadata=about("How much of these messages is kept."))
-    upstream: Glob | None = field(
-        default=None, metadata=about("Name of the upstream they go to or come from; * stands for any text.")
-    )
-    method: Glob | None = field(
-        default=None, metadata=about("Method; an answer has that of its request. * stands for any text.")
-    )
+    level: Level
+    """How much of these messages to keep."""
+    upstream: Glob | None = None
+    """Name of the upstream that they go to or come from. * stands for any text."""
+    method: Glob | None = None
+    """Method. A response has the method of its request. * stands for any text."""
 
     def __attrs_post_init__(self) -> None:
-        """Raises Unfit for a rule that is the default level by another name."""
+        """Raises Unfit for a rule that fits every message."""
         if self.upstream is None and self.method is None:
             raise Unfit("expected `upstream` or `method`; for all messages set `level` of `capture`")
 
 
 @frozen(kw_only=True)
 class Capture:
-    """Messages of both legs in files of JSON lines, redacted."""
+    """Writes the messages that clients and upstreams send and receive to files of JSON lines, redacted."""
 
-    level: Level = field(
-        default="off",
-        metadata=about(
-            "How much of each message is kept: nothing, all but the body, the body's beginning, everything."
-        ),
-    )
-    rules: tuple[CaptureRule, ...] = field(
-        default=(), metadata=about("Other levels for some upstreams and methods; the first that fits counts.")
-    )
-    directory: Annotated[str, Text("the path of a folder", r"[^\x00]+")] = field(
-        default="mcpmux-capture",
-        metadata=about("Where the files are, made when it is missing; relative to where mcpmux was started."),
-    )
-    body_bytes: Annotated[int, Size(1)] = field(
-        default=4096, metadata=about("How much of a body is kept at level `truncated`.")
-    )
-    queue_bytes: Annotated[int, Size(65536)] = field(
-        default=32 * 2**20,
-        metadata=about(
-            "Messages that may wait to be written, as a rule for 0.25 s at most; `kill -9` loses them."
-        ),
-    )
-    on_full: Annotated[str, Choice(("drop", "wait"))] = field(
-        default="drop",
-        metadata=about(
-            "When the disk is too slow: `drop` and count messages, or let clients' new requests `wait`."
-        ),
-    )
-    rotate_size: Annotated[int, Size(4096)] = field(
-        default=64 * 2**20, metadata=about("Size from which on a new file is begun.")
-    )
-    rotate_age: Annotated[float, Duration()] = field(
-        default=3600.0, metadata=about("Age from which on a new file is begun, with the next message.")
-    )
-    compress: Annotated[bool, Flag()] = field(
-        default=True, metadata=about("Compress files that are complete, with gzip.")
-    )
-    keep_bytes: Annotated[int, Size(4096, 2**50)] = field(
-        default=2**30, metadata=about("All files together; the oldest go first.")
-    )
-    keep_files: Annotated[int, Whole(1, 1_000_000)] | None = field(
-        default=None, metadata=about("Number of files; the oldest go first.")
-    )
-    keep_age: Annotated[float, Duration()] | None = field(
-        default=None, metadata=about("Files that were last written longer ago than this are removed.")
-    )
+    level: Level = "off"
+    """How much of each message to keep: nothing, all but the body, the beginning of the body, everything."""
+    rules: tuple[CaptureRule, ...] = ()
+    """Other levels for some upstreams and methods. The first rule that fits counts."""
+    directory: Folder = "mcpmux-capture"
+    """Folder for the files. It is created if it is missing. Relative to where mcpmux was started."""
+    body_bytes: Annotated[int, Size(1)] = 4096
+    """How much of a body to keep at level `truncated`."""
+    queue_bytes: Annotated[int, Size(65536)] = 32 * 2**20
+    """Memory for messages that wait to be written, usually for 0.25 s at most. `kill -9` loses them."""
+    on_full: Annotated[str, Choice(("drop", "wait"))] = "drop"
+    """If the disk is too slow: `drop` messages and count them, or let new requests of clients `wait`."""
+    rotate_size: Annotated[int, Size(4096)] = 64 * 2**20
+    """Size at which a new file is started."""
+    rotate_age: Seconds = 3600.0
+    """Age at which a new file is started, with the next message."""
+    compress: Annotated[bool, Flag()] = True
+    """Compress finished files with gzip."""
+    keep_bytes: Annotated[int, Size(4096, 2**50)] = 2**30
+    """Size of all files together. The oldest files are deleted first."""
+    keep_files: Annotated[int, Whole(1, 1_000_000)] | None = None
+    """Number of files. The oldest files are deleted first."""
+    keep_age: Seconds | None = None
+    """Files that were last written longer ago than this are deleted."""
 
     @property
     def on(self) -> bool:
@@ -169,59 +147,35 @@ class Capture:
         return self.level != "off" or any(rule.level != "off" for rule in self.rules)
 
 
-# What the audit log is, and what happens when it cannot be written.
-
-# Long enough that it cannot be guessed when it is random text.
-MIN_AUDIT_KEY = 16
-AuditKey: TypeAlias = Annotated[
-    Secret, SecretText(f"at least {MIN_AUDIT_KEY} characters", rf"[^\x00]{{{MIN_AUDIT_KEY},}}")
-]
-
-
 @frozen(kw_only=True)
 class Audit:
-    """One record of every exchange, hash-chained, in files that are never deleted."""
+    """One record for every exchange, chained by hashes, in files that are never deleted."""
 
-    directory: Annotated[str, Text("the path of a folder", r"[^\x00]+")] | None = field(
-        default=None,
-        metadata=about(
-            "Where the files are, made when it is missing; relative to where mcpmux was started. "
-            "Without it there is no audit log."
-        ),
-    )
-    key: AuditKey | None = field(
-        default=None,
-        metadata=about("Makes the hashes, so that nobody without it can write a chain that holds."),
-    )
-    rotate_size: Annotated[int, Size(4096)] = field(
-        default=64 * 2**20, metadata=about("Size from which on a new file is begun; the chain goes on.")
-    )
-    sync: Annotated[str, Choice(("batch", "always", "never"))] = field(
-        default="batch",
-        metadata=about(
-            "Before its answer goes out a record is on the disk, together with whatever waits (`batch`) or "
-            "by itself (`always`), or only with the system, which a power cut may lose (`never`)."
-        ),
-    )
-    on_full: Annotated[str, Choice(("refuse", "continue"))] = field(
-        default="refuse",
-        metadata=about(
-            "When the log cannot be written: `refuse` exchanges, or `continue` and note the gap afterwards."
-        ),
-    )
-    begin: Annotated[str, Choice(("listens", "all"))] = field(
-        default="listens",
-        metadata=about(
-            "Which exchanges have a record before anything is done for them, too: those that may last for "
-            "days, or `all`, so that nothing is ever done without a trace."
-        ),
-    )
+    directory: Folder | None = None
+    """Folder for the files. It is created if it is missing. Relative to where mcpmux was started. Without it
+    there is no audit log.
+    """
+    key: KeyText | None = None
+    """Key of the hashes. Nobody without it can write a chain that verifies."""
+    rotate_size: Annotated[int, Size(4096)] = 64 * 2**20
+    """Size at which a new file is started. The chain goes on in it."""
+    sync: Annotated[str, Choice(("batch", "always", "never"))] = "batch"
+    """When a record is on the disk. `batch`: before the response goes out, together with other records that
+    wait. `always`: before the response goes out, each record by itself. `never`: when the system writes it,
+    so a power cut may lose it.
+    """
+    on_full: Annotated[str, Choice(("refuse", "continue"))] = "refuse"
+    """If the log cannot be written: `refuse` exchanges, or `continue` and note the gap afterwards."""
+    begin: Annotated[str, Choice(("listens", "all"))] = "listens"
+    """Which exchanges also get a record before anything is done for them. `listens`: those that may last for
+    days. `all`: every exchange, so that nothing is ever done without a trace.
+    """
 
 
-# What must never be written down, besides what mcpmux knows by itself: as the user says it, checked.
+# What to redact besides what mcpmux redacts by itself.
 #
-# A pattern is tried once, on text made to be hard for it, so that one that takes forever on hostile text is
-# a mistake in the configuration and not a surprise.
+# Each pattern is tried once on text that is hard for it. A pattern that takes forever on hostile text is
+# therefore reported as a mistake in the configuration.
 
 BUILT_IN = (
     "authorization",
@@ -236,38 +190,14 @@ BUILT_IN = (
     "url-userinfo",
     "url-token",
 )
-"""The rules that mcpmux has by itself, as its replacements name them."""
+"""The built-in rules, as replacements name them."""
 
 PROBE_SECONDS = 0.2  # for a text of PROBE_LENGTH; a pattern without trouble needs well under a millisecond
 PROBE_LENGTH = 3000
 
 
-class JsonPath(Text, frozen=True):
-    """A path into a message; it stays text."""
-
-    expected: str = "a path"
-    pattern: str = r"[^\x00]+"
-
-    def read(self, value: object) -> str:
-        text: str = super().read(value)
-        parse_path(text)
-        return text
-
-
-class Pattern(Text, frozen=True):
-    """A regular expression; it stays text."""
-
-    expected: str = "a regular expression"
-    pattern: str = r"[^\x00]+"
-
-    def read(self, value: object) -> str:
-        text: str = super().read(value)
-        check_pattern(text)
-        return text
-
-
 def compile_pattern(text: str) -> regex.Pattern[str]:
-    """A regular expression of the user. Raises Unfit for what is none."""
+    """Compile a regular expression of the user. Raises Unfit if it is none."""
     import regex  # not at the top: it is large, and few configurations have a pattern
 
     try:
@@ -279,7 +209,7 @@ def compile_pattern(text: str) -> regex.Pattern[str]:
 
 
 def check_pattern(text: str) -> None:
-    """Raises Unfit for what is no regular expression, matches nothing at all, or takes forever."""
+    """Raises Unfit for text that is no regular expression, matches empty text, or takes forever."""
     compiled = compile_pattern(text)
     try:
         if compiled.search("", timeout=PROBE_SECONDS) is not None:
@@ -294,100 +224,71 @@ def check_pattern(text: str) -> None:
 
 
 def _probes_of(pattern: str) -> list[str]:
-    """Texts of few characters over and over, with an end that fits nothing."""
+    """Texts that repeat few characters and end in one that no pattern expects."""
     letters = dict.fromkeys([*(char for char in pattern if char.isalnum()), *"aA0 -_./=@"])
     singles = [letter * PROBE_LENGTH + "\x01" for letter in list(letters)[:40]]
     return [*singles, "aA0-" * (PROBE_LENGTH // 4) + "\x01", "0 " * (PROBE_LENGTH // 2) + "\x01"]
 
 
-class KeyName(Text, frozen=True):
-    """The name of a member; it must be more than separators."""
+class Checked(Text, frozen=True):
+    """Text that `check` accepts, which raises Unfit. It stays text."""
 
-    expected: str = "the name of a member"
-    pattern: str = r"[^\x00]*[^\x00\s._-][^\x00]*"
+    check: Callable[[str], object] = str
 
-
-class RuleName(Text, frozen=True):
-    """What a replacement says."""
-
-    expected: str = "a name of letters, digits, spaces and -"
-    pattern: str = r"[A-Za-z0-9][A-Za-z0-9 -]{0,31}"
+    def read(self, value: object) -> str:
+        text: str = super().read(value)
+        self.check(text)
+        return text
 
 
-def _read_only(patterns: Mapping[str, str]) -> Mapping[str, str]:
-    return MappingProxyType(dict(patterns))
+JsonPath: TypeAlias = Annotated[str, Checked("a path", r"[^\x00]+", parse_path)]
+Pattern: TypeAlias = Annotated[str, Checked("a regular expression", r"[^\x00]+", check_pattern)]
+KeyName: TypeAlias = Annotated[str, Text("the name of a member", r"[^\x00]*[^\x00\s._-][^\x00]*")]
+RuleName: TypeAlias = Annotated[
+    str, Text("a name of letters, digits, spaces and -", r"[A-Za-z0-9][A-Za-z0-9 -]{0,31}")
+]
 
 
 @frozen(kw_only=True)
 class Redaction:
-    """What is replaced in everything that is written down or shown of messages."""
+    """What to replace in all messages that are written down or shown."""
 
-    keys: tuple[Annotated[str, KeyName()], ...] = field(
-        default=(),
-        metadata=about(
-            "Members whose values are replaced wherever they are; case, `-` and `_` do not matter."
-        ),
-    )
-    paths: tuple[Annotated[str, JsonPath()], ...] = field(
-        default=(), metadata=about("Places in a message that are replaced: `params.arguments.ssn`.")
-    )
-    patterns: Mapping[Annotated[str, RuleName()], Annotated[str, Pattern()]] = field(
-        factory=dict,
-        converter=_read_only,
-        metadata=about("Regular expressions by name; what they match in any text is replaced by the name."),
-    )
-    skip: tuple[Annotated[str, Choice(BUILT_IN)], ...] = field(
-        default=(), metadata=about("Built-in rules not to use, for what they find where no secret is.")
-    )
-
-
-# Whether and where OpenTelemetry spans and metrics are sent.
-
-
-def _tracing_read_only(headers: Mapping[str, Secret]) -> Mapping[str, Secret]:
-    return MappingProxyType(dict(headers))
+    keys: tuple[KeyName, ...] = ()
+    """Names of members whose values are replaced anywhere. Case, `-` and `_` do not matter."""
+    paths: tuple[JsonPath, ...] = ()
+    """Places in a message whose values are replaced, such as `params.arguments.ssn`."""
+    patterns: Mapping[RuleName, Pattern] = field(factory=dict, converter=read_only)
+    """Regular expressions by name. What they match in any text is replaced by the name."""
+    skip: tuple[Annotated[str, Choice(BUILT_IN)], ...] = ()
+    """Built-in rules not to use, because they find text that is no secret."""
 
 
 @frozen(kw_only=True)
 class Tracing:
-    """OpenTelemetry after its conventions for MCP, sent by OTLP over HTTP. Needs the extra `otel`."""
+    """OpenTelemetry spans and metrics by its conventions for MCP, sent by OTLP over HTTP.
 
-    enabled: Annotated[bool, Flag()] = field(
-        default=False, metadata=about("Make spans of exchanges and their calls of upstreams, and send them.")
-    )
-    endpoint: Annotated[str, HttpUrl()] | None = field(
-        default=None,
-        metadata=about(
-            "Base URL of the collector; /v1/traces and /v1/metrics are put behind it. Default: as the "
-            "OTEL_EXPORTER_OTLP_* variables say, else http://localhost:4318."
-        ),
-    )
+    Needs the extra `otel`.
+    """
+
+    enabled: Annotated[bool, Flag()] = False
+    """Make spans of exchanges and of their calls to upstreams, and send them."""
+    endpoint: Annotated[str, HttpUrl()] | None = None
+    """Base URL of the collector. /v1/traces and /v1/metrics are appended. Default: what the environment
+    variables OTEL_EXPORTER_OTLP_* say, else http://localhost:4318.
+    """
     headers: Mapping[Annotated[str, HEADER_NAME], Annotated[Secret, HEADER_VALUE]] = field(
-        factory=dict,
-        converter=_tracing_read_only,
-        metadata=about("Headers for the collector, such as its key."),
+        factory=dict, converter=read_only
     )
-    service: Annotated[str, Text("text that is not empty", r"[^\x00]+")] = field(
-        default="mcpmux", metadata=about("`service.name` of everything that is sent.")
-    )
-    sample: Annotated[float, Share()] = field(
-        default=1.0,
-        metadata=about(
-            "Share of the traces that begin here to be sent, 0 to 1; a caller's own trace goes by its flag."
-        ),
-    )
-    propagate: Annotated[bool, Flag()] = field(
-        default=True,
-        metadata=about(
-            "Tell upstreams the trace, in `_meta` and HTTP headers; `false` leaves what clients say as it is."
-        ),
-    )
-    metrics: Annotated[bool, Flag()] = field(
-        default=True, metadata=about("Send the durations of operations as OpenTelemetry metrics, too.")
-    )
-    interval: Annotated[float, Duration()] = field(
-        default=60.0, metadata=about("How often metrics are sent.")
-    )
-    queue_spans: Annotated[int, Whole(16, 1_000_000)] = field(
-        default=4096, metadata=about("Spans that may wait to be sent; more are dropped, and told.")
-    )
+    """Headers for the collector, such as its API key."""
+    service: Annotated[str, Text("text that is not empty", r"[^\x00]+")] = "mcpmux"
+    """The `service.name` of everything that is sent."""
+    sample: Annotated[float, Share()] = 1.0
+    """Share of the traces that start here to send, from 0 to 1. A caller's own trace keeps its own flag."""
+    propagate: Annotated[bool, Flag()] = True
+    """Pass the trace on to upstreams in `_meta` and HTTP headers. `false` passes on what clients say."""
+    metrics: Annotated[bool, Flag()] = True
+    """Also send the durations of operations as OpenTelemetry metrics."""
+    interval: Seconds = 60.0
+    """How often metrics are sent."""
+    queue_spans: Annotated[int, Whole(16, 1_000_000)] = 4096
+    """Number of spans that may wait to be sent. More are dropped, and the log says so."""

@@ -1,1 +1,1 @@
-"""Three small MCP servers that come with mcpmux: to try it, to look at, to test against."""
+"""Three small MCP servers that come with mcpmux: to try it, to read, and to test against."""

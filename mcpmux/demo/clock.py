@@ -1,7 +1,7 @@
-"""A clock that knows one old revision: what an MCP server is in plain Python, without any library.
+"""A clock that knows one old revision: an MCP server in plain Python, without any library.
 
-Run by `python -m mcpmux.demo.clock`. Speaks 2025-11-25 only, so it shows that a client of any other
-revision need not care once mcpmux is in between. One request at a time; a line in, a line out.
+Run by `python -m mcpmux.demo.clock`. It only speaks 2025-11-25, and mcpmux makes it usable for clients of any
+revision. It serves one request at a time: a line in, a line out.
 
 Source: "Lifecycle", "Transports" (stdio), `server/tools` and `server/resources` of 2025-11-25.
 """
@@ -52,7 +52,7 @@ TOOL = {
 
 
 class Refusal(Exception):
-    """A request that is answered with a JSON-RPC error."""
+    """A JSON-RPC error to answer a request with."""
 
     def __init__(self, code: int, message: str, data: Json | None = None) -> None:
         super().__init__(message)
@@ -60,7 +60,7 @@ class Refusal(Exception):
 
 
 def initialize(_params: Json) -> Json:
-    """The one revision, whatever the client asked for: it decides whether to go on."""
+    """The one revision, whatever the client asked for. The client decides whether to go on."""
     return {
         "protocolVersion": REVISION,
         "capabilities": {"resources": {}, "tools": {}},
@@ -70,14 +70,14 @@ def initialize(_params: Json) -> Json:
 
 
 def read_resource(params: Json) -> Json:
-    """The time as a text."""
+    """The time as text."""
     if params.get("uri") != URI:
         raise Refusal(-32002, "Resource not found", {"uri": params.get("uri")})
     return {"contents": [{"uri": URI, "mimeType": "text/plain", "text": _now(UTC).isoformat() + "\n"}]}
 
 
 def call_tool(params: Json) -> Json:
-    """The time as a text and as an object."""
+    """The time as text and as an object."""
     if params.get("name") != TOOL["name"]:
         raise Refusal(-32602, f"Unknown tool: {params.get('name')}")
     arguments = params.get("arguments", {})
@@ -117,7 +117,7 @@ METHODS: dict[str, Callable[[Json], Json]] = {
 
 
 def answer_line(line: bytes) -> Json | None:
-    """The answer to one line; None for what wants no answer."""
+    """The response to one line; None for a notification."""
     try:
         message = json.loads(line)
     except ValueError:
@@ -140,7 +140,7 @@ def _answer(method: object, params: object) -> Json:
 
 
 def main() -> None:
-    """Answer line by line until standard input ends or nobody reads the answers."""
+    """Answer line by line until standard input ends or nobody reads the responses."""
     with suppress(BrokenPipeError):
         for line in sys.stdin.buffer:
             answer = answer_line(line)

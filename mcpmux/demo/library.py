@@ -1,4 +1,4 @@
-"""A server of a little book: an image, a read with several contents, resource links, a long-running tool.
+"""A server of a little book: an image, a read of several contents, resource links, a slow tool.
 
 Run by `python -m mcpmux.demo.library`. Speaks every revision.
 """
@@ -6,10 +6,10 @@ Run by `python -m mcpmux.demo.library`. Speaks every revision.
 from __future__ import annotations
 
 import base64
+from collections import Counter
 
 import trio
 
-from mcpmux.demo.picture import draw_cover
 from mcpmux.demo.server import (
     DemoServer,
     Json,
@@ -25,10 +25,15 @@ from mcpmux.protocol import method as m
 
 COVER = "book:///cover"
 EVERYTHING = "book:///all"
-COVER_SIDE = 32  # pixels
+COVER_PNG = (  # 32 by 32 pixels, from red on the left to blue at the bottom
+    "iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAfklEQVR42rXNkRaDUAAA0PdoGIbDYThcFobhMAzDYTgcDsNwOAyH"
+    "YRgOW9S+4p5z/cY9D1sIPybu+UEHiQ5SHRx1cNJBpoOzDi46KHRQ6qDSwVUHtQ4aHbQ6uOmg08FdBw8dPHXQ62DQwUsHbx2MOvjo"
+    "YNLBrINFB18drDT4A/9y+K82rnweAAAAAElFTkSuQmCC"
+)
 STEPS = 20  # of the long-running tool
 DEFAULT_SECONDS = 2.0  # long enough to watch the bar
 MAX_SECONDS = 60.0
+_NO_PUNCTUATION = str.maketrans("", "", ",.")
 
 CHAPTERS = {
     "book:///chapter/1": (
@@ -84,14 +89,13 @@ def describe(uri: str) -> Json:
 def list_resources() -> list[Json]:
     """`resources/list`."""
     whole = {"uri": EVERYTHING, "name": "The whole book", "description": "Chapters and cover in one read"}
-    cover = {"uri": COVER, "name": "Cover", "mimeType": "image/png", "size": len(draw_cover(COVER_SIDE))}
+    cover = {"uri": COVER, "name": "Cover", "mimeType": "image/png", "size": len(base64.b64decode(COVER_PNG))}
     return [whole, cover, *(describe(uri) for uri in CHAPTERS)]
 
 
 def cover_contents() -> Json:
     """The image, as read."""
-    data = base64.b64encode(draw_cover(COVER_SIDE)).decode()
-    return {"uri": COVER, "mimeType": "image/png", "blob": data}
+    return {"uri": COVER, "mimeType": "image/png", "blob": COVER_PNG}
 
 
 def chapter_contents(uri: str) -> Json:
@@ -138,18 +142,11 @@ async def build_index(seconds: object, report: Report) -> Json:
     for step in range(1, STEPS + 1):
         await trio.sleep(seconds / STEPS)
         await report(step, STEPS, f"page {step} of {STEPS}")
-    counts = count_words()
-    frequent = sorted(counts, key=lambda word: (-counts[word], word))[:5]
-    return {"content": [text_block("\n".join(f"{counts[word]} × {word}" for word in frequent))]}
-
-
-def count_words() -> dict[str, int]:
-    """How often each word of the chapters occurs."""
-    counts: dict[str, int] = {}
-    for _, text in CHAPTERS.values():
-        for word in text.lower().replace(",", "").replace(".", "").split():
-            counts[word] = counts.get(word, 0) + 1
-    return counts
+    words = Counter(
+        " ".join(text for _, text in CHAPTERS.values()).lower().translate(_NO_PUNCTUATION).split()
+    )
+    frequent = sorted(words, key=lambda word: (-words[word], word))[:5]
+    return {"content": [text_block("\n".join(f"{words[word]} × {word}" for word in frequent))]}
 
 
 def make_server() -> DemoServer:

@@ -1,7 +1,7 @@
-"""What a bundled server is made of: its lists and its answers, served on standard input and output.
+"""The framework of the bundled servers: lists and responses, served on standard input and output.
 
-Promises: modern clients (2026-07-28) and legacy ones are served alike, lists in pages, unknown methods
-refused. Refuses to know what a server is about: that is in the tables that it is built from.
+It serves modern clients (2026-07-28) and legacy ones alike, lists in pages, and refuses unknown methods.
+What a server is about is in the tables that it is built from.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from mcpmux.transports.inline import in_task
 from mcpmux.transports.pipe import MessagePipe
 from mcpmux.transports.stdio import open_stdio_pipe
 
-LINGER_SECONDS = 1.0  # for answering what was asked before the client closed its side
-MESSAGE_BYTES = 2**20  # longest request; nobody says more to a demo
+LINGER_SECONDS = 1.0  # to answer requests from before the client closed its side
+MESSAGE_BYTES = 2**20  # longest request
 
 Json = dict[str, Any]
 
 Report = Callable[[float, float, str], Awaitable[None]]
-"""Tells the client (progress, total, message), if it asked to be told."""
+"""Sends (progress, total, message) to the client if it wants progress."""
 
 Answer = Callable[[Json, Report], Awaitable[Json]]
-"""Takes the params of a request, gives its result or raises RpcError."""
+"""Takes the params of a request, and returns its result or raises RpcError."""
 
 
 class DemoServer:
-    """One server. `lists` gives the items of each list method, `answers` the results of other methods."""
+    """One server. `lists`: list method -> its items. `answers`: other method -> its result."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class DemoServer:
         return f"<DemoServer {bytes(self._info).decode()}>"
 
     async def serve(self, pipe: MessagePipe) -> None:
-        """Serve the client at the other end until it has gone and everything is answered."""
+        """Serve the client at the other end until it is gone and every request is answered."""
         async with open_link(pipe, self.answer, _ignore, objects=True, linger=LINGER_SECONDS) as link:
             await link.ended.wait()
 
     async def answer(self, request: Request, notify: Notify) -> Fields:
-        """Answer one request in the words of its era. Raises RpcError."""
+        """Answer one request in its era. Raises RpcError."""
         await in_task()  # tools sleep
         try:
             call = Call.of(request.method, request.payload)
@@ -92,7 +92,7 @@ class DemoServer:
         }
 
     def _capabilities(self) -> Json:
-        """What there is a table for is offered."""
+        """The capabilities of the methods in the tables."""
         offered = {m.LISTS[method].capability for method in self._lists}
         if m.COMPLETE in self._answers:
             offered.add("completions")
@@ -133,11 +133,11 @@ class DemoServer:
 
 
 def _ignore(_notification: Notification) -> None:
-    """Nothing that a client can notify of matters here."""
+    """Ignore notifications of the client."""
 
 
 def _read_cursor(cursor: Any) -> int:
-    """The position that a cursor of ours stands for."""
+    """The position that a cursor stands for."""
     if cursor is None:
         return 0
     if isinstance(cursor, str) and cursor.isdecimal() and len(cursor) < 10:
@@ -159,7 +159,7 @@ def _reporter(call: Call, notify: Notify) -> Report:
 
 
 def required_text(params: Json, key: str) -> str:
-    """The string at `key`. Raises RpcError when there is none."""
+    """The string at `key`. Raises RpcError if there is none."""
     value = params.get(key)
     if isinstance(value, str):
         return value
@@ -167,7 +167,7 @@ def required_text(params: Json, key: str) -> str:
 
 
 def object_at(params: Json, key: str) -> Json:
-    """The object at `key`, empty when there is none. Raises RpcError when it is something else."""
+    """The object at `key`, or an empty one. Raises RpcError if it is something else."""
     value = params.get(key, {})
     if isinstance(value, dict):
         return value
@@ -175,22 +175,22 @@ def object_at(params: Json, key: str) -> Json:
 
 
 def unknown(kind: str, key: str, value: str) -> RpcError:
-    """The error for something that is not there: `unknown("Resource", "uri", "book:///x")`."""
+    """The error for something that does not exist: `unknown("Resource", "uri", "book:///x")`."""
     return RpcError(INVALID_PARAMS, f"{kind} not found: {value}", {key: value})
 
 
 def text_block(text: str) -> Json:
-    """A content block of text."""
+    """A text content block."""
     return {"type": "text", "text": text}
 
 
 def tool_failure(reason: str) -> Json:
-    """The result of a tool that could not do what it was asked to: for the model to read."""
+    """The result of a tool that failed, with the reason for the model."""
     return {"content": [text_block(reason)], "isError": True}
 
 
 def run_server(server: DemoServer) -> None:
-    """Serve whoever started this process, until it closes our standard input."""
+    """Serve the program that started this process, until it closes standard input."""
     trio.run(_serve_stdio, server)
 
 

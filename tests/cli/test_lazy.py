@@ -12,9 +12,7 @@ import click
 import pytest
 
 from mcpmux.cli.lazy import LazyCommands
-from mcpmux.cli.main import PLACES, cli
-from mcpmux.cli.traffic import PLACES as TRAFFIC
-from mcpmux.cli.traffic import traffic
+from mcpmux.cli.main import PLACES, TRAFFIC_PLACES, cli, traffic
 from tests.cli.running import WAIT_SECONDS
 
 SHOW_IMPORTED = """
@@ -28,7 +26,7 @@ finally:
 
 BENCH = ("mcpmux.bench", "mcpmux.cli.bench")
 TRAFFIC_TOOLS = (
-    "mcpmux.cli.traffic",
+    "mcpmux.cli.traffic_source",
     "mcpmux.traffic.replay",
     "mcpmux.traffic.reading.dialogue",
     "mcpmux.traffic.reading.export",
@@ -56,6 +54,7 @@ NEVER_SERVED = (  # without TLS, WebSocket, OAuth, an inspector, a capture, seve
     "mcpmux.traffic.audit",
     "mcpmux.traffic.capture",
     "mcpmux.app.workers.supervisor",
+    "mcpmux.config.schema",
 )
 ROOMS = ("mcpmux.app", "mcpmux.config", "mcpmux.runtime", "mcpmux.transports", "mcpmux.traffic")
 
@@ -150,7 +149,7 @@ def test_a_benchmark_imports_the_load_generator() -> None:
     assert "mcpmux.bench.plan" in imported("bench", "--help")
 
 
-@pytest.mark.parametrize(("group", "places"), [(cli, PLACES), (traffic, TRAFFIC)])
+@pytest.mark.parametrize(("group", "places"), [(cli, PLACES), (traffic, TRAFFIC_PLACES)])
 def test_every_place_has_its_command(group: click.Command, places: dict[str, str]) -> None:
     assert isinstance(group, LazyCommands)
     context = click.Context(group)

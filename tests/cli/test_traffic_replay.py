@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.demo.bundle import SERVERS
+from mcpmux.cli.serve import SERVERS
 from mcpmux.traffic.capture.files import find_files
 from tests.cli.conftest import Invoke
 from tests.cli.running import COMMAND, Running

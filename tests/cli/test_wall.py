@@ -9,39 +9,39 @@ from click.testing import CliRunner
 
 from mcpmux.cli.lazy import LazyCommands
 from mcpmux.cli.options import quiet_option
-from mcpmux.cli.process import Mistake, judge
+from mcpmux.cli.process import Mistake, error_for_user
 from mcpmux.errors import ConfigError, RpcError, TransportError
 
 
 def test_groups_are_told_as_their_causes() -> None:
     group = ExceptionGroup("", [TransportError("no way"), ExceptionGroup("", [RpcError(1, "no such thing")])])
-    verdict = judge(group)
+    verdict = error_for_user(group)
     assert isinstance(verdict, click.ClickException)
     assert (verdict.exit_code, verdict.message) == (1, "no way; no such thing")
 
 
 def test_interrupt_beats_everything_that_came_with_it() -> None:
-    verdict = judge(BaseExceptionGroup("", [KeyboardInterrupt(), TransportError("lost")]))
+    verdict = error_for_user(BaseExceptionGroup("", [KeyboardInterrupt(), TransportError("lost")]))
     assert isinstance(verdict, click.exceptions.Exit)
     assert verdict.exit_code == 130
 
 
 def test_broken_pipe_is_left_to_click_which_is_silent() -> None:
     broken = BrokenPipeError(32, "Broken pipe")
-    assert judge(ExceptionGroup("", [broken])) is broken
+    assert error_for_user(ExceptionGroup("", [broken])) is broken
 
 
 def test_a_full_disk_is_told_as_that_and_not_as_our_fault() -> None:
-    verdict = judge(ExceptionGroup("", [OSError(errno.ENOSPC, "No space left on device")]))
+    verdict = error_for_user(ExceptionGroup("", [OSError(errno.ENOSPC, "No space left on device")]))
     assert isinstance(verdict, click.ClickException)
     assert (verdict.exit_code, verdict.message) == (1, "the output: cannot write: no space left on device")
-    verdict = judge(OSError(errno.EIO, "Input/output error", "a\x1b.json"))
+    verdict = error_for_user(OSError(errno.EIO, "Input/output error", "a\x1b.json"))
     assert isinstance(verdict, click.ClickException)
     assert verdict.message == "a\\x1b.json: cannot write: input/output error"
 
 
 def test_configuration_mistakes_are_listed_one_per_line() -> None:
-    verdict = judge(ConfigError(["a: wrong", "b: wrong\x1b[31m too"]))
+    verdict = error_for_user(ConfigError(["a: wrong", "b: wrong\x1b[31m too"]))
     assert isinstance(verdict, Mistake)
     assert verdict.exit_code == 2
     assert verdict.message == "2 mistakes:\n  a: wrong\n  b: wrong\\x1b[31m too"
@@ -49,7 +49,7 @@ def test_configuration_mistakes_are_listed_one_per_line() -> None:
 
 @pytest.mark.parametrize("fault", [ValueError("\x07oops"), ExceptionGroup("", [ValueError("\x07oops")])])
 def test_our_own_fault_is_one_sentence_that_says_where_to_see_more(fault: Exception) -> None:
-    verdict = judge(fault)
+    verdict = error_for_user(fault)
     assert isinstance(verdict, click.ClickException)
     assert verdict.exit_code == 1
     assert verdict.message.startswith("ValueError: \\x07oops; this is a fault in mcpmux")

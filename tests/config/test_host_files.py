@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mcpmux.config import Http, HttpListener, Secret, Stdio, Unix, WebSocket
-from mcpmux.config.host_files import HOST_APP_KEYS
+from mcpmux.config.layout import HOST_APP_KEYS
 from tests.config.documents import problems_of, read
 
 NPX = {"command": "npx"}

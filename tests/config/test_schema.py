@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from mcpmux.config import config_schema, read_config
-from mcpmux.config.source import parse_jsonc
+from mcpmux.config import read_config
+from mcpmux.config.reading import parse_jsonc
+from mcpmux.config.schema import config_schema
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 EXAMPLES = sorted([*CONFIGS.glob("*.json"), *CONFIGS.glob("*.toml")])

@@ -1,33 +1,56 @@
-"""`mcpmux access`: what the access rules of a configuration say, without asking any server."""
+"""`mcpmux config` and `mcpmux access`: what a configuration may say, and what its access rules mean.
+
+No server is asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 from typing import Any
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from mcpmux.cli.console import make_table, show_json, show_table
 from mcpmux.cli.lazy import Commands
-from mcpmux.cli.options import load_config
+from mcpmux.cli.options import load_config, upstream_json_option
 from mcpmux.config import Config
+from mcpmux.config.schema import config_schema
 from mcpmux.errors import ConfigError
 from mcpmux.mux.namespace import Namespace
-from mcpmux.mux.policy import NO_RULE, USES, Explanation, Policy, explain, policy_of
+from mcpmux.mux.policy import NO_RULE, USES, Explanation, explain, policy_of
 from mcpmux.printable import printable
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.principal import Principal
 
-DEFAULT_USES = {"uri": "read", "name": "call"}
 STYLES = {"allow": "green", "deny": "red"}
 
 
 @click.group(cls=Commands)
+def config() -> None:
+    """Describe the configuration file.
+
+    \b
+    Example:
+      mcpmux config schema > mcpmux.schema.json
+    """
+
+
+@config.command()
+def schema() -> None:
+    """Print the JSON Schema of the configuration, for editors that complete and check it.
+
+    \b
+    Example:
+      mcpmux config schema > mcpmux.schema.json
+    """
+    click.echo(json.dumps(config_schema(), indent=2, ensure_ascii=False))
+
+
+@click.group(cls=Commands)
 def access() -> None:
-    """About the access rules of a configuration.
+    """Try the access rules of a configuration.
 
     \b
     Example:
@@ -37,13 +60,13 @@ def access() -> None:
 
 @access.command()
 @click.argument("config")
-@click.option("--principal", default="", help="Name of the principal; default: a client that nobody knows.")
-@click.option("--scope", "scopes", multiple=True, help="A scope that it has. May be repeated.")
+@click.option("--principal", default="", help="Name of the principal. Default: an unknown client.")
+@click.option("--scope", "scopes", multiple=True, help="A scope that the principal has. May be repeated.")
 @click.option("--method", help="read, subscribe, call, get, complete, or a method such as resources/read.")
-@click.option("--uri", help="URI, as clients say it; with --upstream as the server itself has it.")
-@click.option("--name", help="Name of a tool or prompt, as clients say it or, with --upstream, its own.")
-@click.option("--upstream", help="Name of the upstream, when URI or name are its own.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line and upstream.")
+@click.option("--uri", help="URI as clients see it, or with --upstream as the server has it.")
+@click.option("--name", help="Name of a tool or prompt as clients see it, or with --upstream its own.")
+@click.option("--upstream", help="Name of the upstream whose own URI or name is given.")
+@upstream_json_option
 def test(
     config: str,
     principal: str,
@@ -56,8 +79,8 @@ def test(
 ) -> None:
     """Say whether a principal may do something, and which rule decides.
 
-    No server is asked. A URI without prefix is looked at for every upstream. Exit code 0 when it is allowed
-    (for one upstream at least), 1 when it is refused.
+    No server is asked. A URI without a prefix is tried at every upstream. The exit code is 0 if it is allowed
+    for at least one upstream, and 1 if it is refused.
 
     \b
     Examples:
@@ -72,28 +95,29 @@ def test(
     if policy is None:
         click.echo("allowed: there are no access rules, so everybody may do everything")
         return
-    use = method or DEFAULT_USES["uri" if uri is not None else "name"]
+    use = method or ("read" if uri is not None else "call")
     if use not in USES and "/" not in use:
         raise ConfigError(
             [f"--method: expected one of {', '.join(USES)}, or a method such as resources/read"]
         )
     targets = [(upstream, uri or name or "")] if upstream is not None else find_targets(loaded, uri, name)
     who = Principal(principal, frozenset(scopes))
-    judged = [
-        (each, own, judge(policy, who, each, USES.get(use, use), own, is_uri=uri is not None))
-        for each, own in targets
-    ]
-    for each, own, explanation in judged:
+    asked = USES.get(use, use)
+    is_template = uri is not None and asked == m.COMPLETE  # a URI that is completed is a template
+    allowed = False
+    for each, own in targets:
+        explanation = explain(policy, who, each, asked, own, is_template=is_template)
+        allowed = allowed or explanation.decision.allowed
         if as_json:
             show_json(raw(as_members(each, own, explanation)))
         else:
             show(each, own, explanation)
-    if not any(explanation.decision.allowed for _, _, explanation in judged):
+    if not allowed:
         raise click.exceptions.Exit(1)
 
 
 def find_targets(config: Config, uri: str | None, name: str | None) -> list[tuple[str, str]]:
-    """(upstream, its own URI or name) of what a client says. Raises ConfigError."""
+    """(upstream, its own URI or name) for what a client sends. Raises ConfigError."""
     enabled = {each.name: each.prefix for each in config.upstreams if each.enabled}
     namespace = Namespace(enabled)
     if uri is not None:
@@ -108,16 +132,8 @@ def find_targets(config: Config, uri: str | None, name: str | None) -> list[tupl
     return [resolved]
 
 
-def judge(
-    policy: Policy, principal: Principal, upstream: str, method: str, target: str, *, is_uri: bool
-) -> Explanation:
-    """What the rules say; a URI that is to be completed is a template."""
-    is_template = is_uri and method == m.COMPLETE
-    return explain(policy, principal, upstream, method, target, is_template=is_template)
-
-
 def as_members(upstream: str, target: str, explanation: Explanation) -> dict[str, Any]:
-    """For machines."""
+    """The decision and every rule, for machines."""
     return {
         "upstream": upstream,
         "target": target,
@@ -132,23 +148,15 @@ def as_members(upstream: str, target: str, explanation: Explanation) -> dict[str
 
 
 def show(upstream: str, target: str, explanation: Explanation) -> None:
-    """For people: the decision, then every rule."""
+    """The decision and every rule, for people."""
     allowed, rule = explanation.decision
     word = "allowed" if allowed else "refused"
     why = "no rule allows it" if rule == NO_RULE and not allowed else f"by {rule}"
     click.echo(f"{word}: {printable(target)} of {upstream}, {why}")
-    show_table(fill_table(explanation))
-    for reading in explanation.readings:
-        click.echo(f"  a server may also read it as {printable(reading)}")
-
-
-def fill_table(explanation: Explanation) -> Table:
-    """One row for each rule: what it does, and which of its members do not fit."""
     table = make_table(["  RULE", "EFFECT", "FITS"])
     for each in explanation.reasons:
-        table.add_row(f"  {each.rule}", Text(each.effect, style=STYLES[each.effect]), _told(each.misfits))
-    return table
-
-
-def _told(misfits: Sequence[str]) -> str:
-    return f"no: {', '.join(misfits)}" if misfits else "yes"
+        fits = f"no: {', '.join(each.misfits)}" if each.misfits else "yes"
+        table.add_row(f"  {each.rule}", Text(each.effect, style=STYLES[each.effect]), fits)
+    show_table(table)
+    for reading in explanation.readings:
+        click.echo(f"  a server may also read it as {printable(reading)}")

@@ -1,0 +1,320 @@
+"""`mcpmux traffic stats` and `mcpmux traffic export`: a capture as numbers, or for other programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from mcpmux import __version__
+from mcpmux.cli.console import OUT, is_screen, make_table, show_heading, show_table, tell
+from mcpmux.cli.options import load_config, quiet_option
+from mcpmux.cli.process import Mistake
+from mcpmux.cli.traffic_source import (
+    FilteredCapture,
+    filter_help,
+    format_ms,
+    format_size,
+    format_time,
+    show_lines,
+    where_argument,
+)
+from mcpmux.printable import printable
+from mcpmux.protocol.raw_json import Raw
+from mcpmux.traffic.correlation import method_id_target
+from mcpmux.traffic.reading.export import to_csv, to_har
+from mcpmux.traffic.reading.stats import CLIENTS, PERCENTILES, Group, Histogram, Stats, Timeline
+from mcpmux.traffic.record import Record, encode_record
+from mcpmux.traffic.redaction.redactor import Redactor
+
+SPARKS = "▁▂▃▄▅▆▇█"
+SPARK_WIDTH = 12
+BAR_WIDTH = 40
+LATENCY_BARS = 12
+NAME_LIMIT = 50
+ROWS_LIMIT = 40
+PIPE_WIDTH = 100  # columns of a picture away from a terminal
+
+_HEADINGS = ["UPSTREAM", "METHOD", "ANSWERS", "ERRORS", "OPEN", "P50", "P90", "P99", "MAX", "SIZE", "LATENCY"]
+
+
+@click.command(epilog=filter_help())
+@where_argument
+@click.option("--json", "as_json", is_flag=True, help="Print all groups and the timeline as one JSON object.")
+@quiet_option
+def stats(where: tuple[str, ...], as_json: bool) -> None:
+    """Count messages, errors and latencies for each upstream and method.
+
+    Rows of (clients) show the latency for clients, rows of an upstream the latency of the upstream alone.
+    Errors are JSON-RPC errors, tool results with isError, and HTTP statuses from 400. Percentiles are at most
+    1% off. OPEN counts requests whose response is not in the capture.
+
+    \b
+    Examples:
+      mcpmux traffic stats
+      mcpmux traffic stats captures/ 'method=resources/read since=1h'
+      mcpmux traffic stats --json leg=upstream | jq '.groups[] | {upstream, method, latencyMs}'
+    """
+    source = FilteredCapture(where)
+    found = Stats()
+    for record in source.wanted():
+        found.add(record)
+    if as_json:
+        click.echo(json.dumps(found.as_json()))
+    else:
+        _show(found)
+    source.check_read()
+
+
+def _show(found: Stats) -> None:
+    show_lines([_overview(found)])
+    groups = found.groups()
+    if groups:
+        click.echo()
+        show_table(fill_table(groups[:ROWS_LIMIT]))
+        if len(groups) > ROWS_LIMIT:
+            click.echo(f"… {len(groups) - ROWS_LIMIT} more rows; --json has them all")
+    _show_pictures(found)
+
+
+def _overview(found: Stats) -> str:
+    if not found.messages:
+        return "no messages"
+    span = f"{format_time(found.first or '')} to {format_time(found.last or '')} UTC"
+    invalid = f", {found.invalid} invalid" if found.invalid else ""
+    return f"{found.messages} messages, {format_size(found.bytes)}{invalid}, {span}"
+
+
+def fill_table(groups: Sequence[Group]) -> Table:
+    """One row for each group. The last column shows the distribution of latencies."""
+    table = make_table(_HEADINGS, right_aligned=frozenset(_HEADINGS[2:-1]))
+    for group in groups:
+        rate = group.error_rate
+        errors = f"{group.failures} {rate:.1%}" if group.failures and rate is not None else "-"
+        told = [group.latency.percentile(share) for share in PERCENTILES.values()]
+        most = group.latency.most if group.latency.count else None
+        table.add_row(
+            Text(printable(group.upstream[:NAME_LIMIT]), style="dim" if group.upstream == CLIENTS else ""),
+            printable(group.method[:NAME_LIMIT]),
+            str(group.answers or group.notifications),
+            Text(errors, style="red" if group.failures else ""),
+            str(group.open or "-"),
+            *("-" if value is None else format_ms(value) for value in (*told, most)),
+            format_size(group.bytes),
+            spark([count for _, count in group.latency.bars(SPARK_WIDTH)]),
+        )
+    return table
+
+
+def spark(counts: Sequence[int]) -> str:
+    """A sparkline of numbers. Only zero is a blank."""
+    most = max(counts, default=0)
+    if not most:
+        return ""
+    return "".join(SPARKS[math.ceil(count / most * 8) - 1] if count else " " for count in counts)
+
+
+def _show_pictures(found: Stats) -> None:
+    upstreams = found.latency(CLIENTS).count == 0
+    latency = found.latency() if upstreams else found.latency(CLIENTS)
+    if latency.count > 1:
+        click.echo()
+        show_heading(f"Latency {'of upstreams' if upstreams else 'as clients saw it'}")
+        show_lines(latency_lines(latency))
+    if len(found.timeline.slots()) > 1:
+        click.echo()
+        show_heading("Answers over time")
+        show_lines(timeline_lines(found.timeline, OUT.width if is_screen() else PIPE_WIDTH))
+
+
+def latency_lines(latency: Histogram) -> list[str]:
+    """A bar and a number for each range of latencies."""
+    bars = latency.bars(LATENCY_BARS)
+    most = max(count for _, count in bars)
+    return [
+        f"  ≤ {format_ms(end):>8}  {'█' * math.ceil(count / most * BAR_WIDTH):<{BAR_WIDTH}} {count}"
+        for end, count in bars
+    ]
+
+
+def timeline_lines(timeline: Timeline, width: int) -> list[str]:
+    """Sparklines of all responses and of those that are not ok, and the times of both ends."""
+    slots = timeline.slots()
+    most = max(slot.answers for slot in slots)
+    failed = [slot.failed for slot in slots]
+    room = max(10, width - 4)
+    step = math.ceil(len(slots) / room)
+    counts = [sum(slot.answers for slot in slots[at : at + step]) for at in range(0, len(slots), step)]
+    wrong = [sum(failed[at : at + step]) for at in range(0, len(slots), step)]
+    ends = [f"{datetime.fromtimestamp(slot.start, UTC):%Y-%m-%d %H:%M:%S}" for slot in (slots[0], slots[-1])]
+    lines = [f"  {spark(counts)}"]
+    if any(wrong):
+        lines.append(f"  {spark(wrong)}  not ok, {sum(wrong)} in all")
+    gap = " " * max(2, len(counts) - len(ends[0]) - len(ends[1]))
+    lines.append(f"  {ends[0]}{gap}{ends[1]}")
+    return [*lines, f"  at most {most / timeline.width:.1f} a second, in slots of {timeline.width} s"]
+
+
+STDOUT = "-"
+TOGETHER_BYTES = 64 * 1024  # written to a file in one go
+
+Export = Callable[[Iterable[Record]], Iterator[str]]
+
+
+@click.command(epilog=filter_help())
+@where_argument
+@click.option("--har", metavar="FILE", help="HTTP archive 1.2, for the developer tools of browsers.")
+@click.option("--csv", metavar="FILE", help="A table without bodies.")
+@click.option("--jsonl", metavar="FILE", help="A capture of these messages, for replay and mock.")
+@click.option("--redact", metavar="CONFIG", help="Also apply the [redaction] of this configuration.")
+@quiet_option
+def export(
+    where: tuple[str, ...], har: str | None, csv: str | None, jsonl: str | None, redact: str | None
+) -> None:
+    """Write captured messages for other programs. FILE may be - for standard output.
+
+    Known secrets are redacted once more. In HAR each request and its response are one entry on each leg. The
+    host of the entry says which leg and which peer. Only you can read the files.
+
+    \b
+    Examples:
+      mcpmux traffic export captures/ 'since=1h' --har session.har
+      mcpmux traffic export leg=upstream --csv - | head
+      mcpmux traffic export 'client=claude-ai' --jsonl part.jsonl
+    """
+    formats: dict[Export, str | None] = {_to_har: har, to_csv: csv, _to_jsonl: jsonl}
+    chosen = [(name, convert) for convert, name in formats.items() if name is not None]
+    if not chosen:
+        raise Mistake("choose at least one of --har FILE, --csv FILE and --jsonl FILE")
+    _check_apart([name for name, _ in chosen])
+    redactor = Redactor(load_config(redact).redaction if redact is not None else None)
+    source = FilteredCapture(where, change=lambda record: redact_record(record, redactor))
+    for name, convert in chosen:
+        counted = _Counted(source.everything() if name == jsonl and not source.filter else source.wanted())
+        if name == STDOUT:
+            with click.open_file(STDOUT, "wb") as stdout:
+                _write(stdout, convert(counted))
+        else:
+            size = write_file(name, convert(counted), source.files())
+            tell(f"{name}: {counted.number} messages, {format_size(size)}")
+        if not counted.number:
+            tell("there is no message that fits the filter" if source.filter else "there is no message in it")
+    source.check_read()
+
+
+def _to_jsonl(records: Iterable[Record]) -> Iterator[str]:
+    return (encode_record(record).decode() for record in records)
+
+
+def _to_har(records: Iterable[Record]) -> Iterator[str]:
+    return to_har(records, __version__)
+
+
+def write_file(name: str, pieces: Iterable[str], sources: Sequence[Path]) -> int:
+    """Write a file as a whole or not at all, for its owner alone. Returns its number of bytes.
+
+    A regular file is written under another name and renamed when it is complete. A pipe or a device is
+    written to directly and never replaced.
+    Raises Mistake when it is one of `sources`, ClickException when it cannot be written.
+    """
+    path = Path(name)
+    try:
+        if path.exists() and any(path.samefile(source) for source in sources if source.exists()):
+            raise Mistake(f"{name}: this is one of the files that are read")
+        if path.exists() and not path.is_file():
+            with path.open("wb", TOGETHER_BYTES) as file:
+                return _write(file, pieces)
+        return _replace(path.resolve(), pieces)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise click.ClickException(f"{name}: cannot write: {reason}") from None
+
+
+def _replace(path: Path, pieces: Iterable[str]) -> int:
+    with tempfile.NamedTemporaryFile(
+        buffering=TOGETHER_BYTES, dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".part", delete=False
+    ) as file:
+        try:
+            size = _write(file, pieces)
+            file.close()
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink()
+            raise
+    return size
+
+
+def _write(file: IO[bytes], pieces: Iterable[str]) -> int:
+    """Write the first piece at once and the others with the file's own buffering. Returns the bytes."""
+    size = 0
+    for piece in pieces:
+        first = not size
+        size += file.write(piece.encode("utf-8", "replace"))
+        if first:
+            file.flush()
+    file.flush()
+    return size
+
+
+def _check_apart(names: Sequence[str]) -> None:
+    """Raises Mistake when two formats would go to one place."""
+    places = [name if name == STDOUT else os.path.realpath(name) for name in names]
+    for name, place in zip(names, places, strict=True):
+        if places.count(place) > 1:
+            raise Mistake(f"{name}: two formats cannot go to the same place")
+
+
+class _Counted:
+    """Messages, counted as they pass. `number` is right at the end."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.number = 0
+        self._records = records
+
+    def __iter__(self) -> Iterator[Record]:
+        for record in self._records:
+            self.number += record.kind != "start"
+            yield record
+
+
+def redact_record(record: Record, redactor: Redactor) -> Record:
+    """The message without what the redactor knows as secret."""
+    changes: dict[str, Any] = {
+        "target": redactor.redact_name(record.target),
+        "method": redactor.redact_name(record.method),
+        "client": redactor.redact_name(record.client),
+    }
+    if record.message is not None:
+        body, count = redactor.redact(record.method, bytes(record.message))
+        if count:
+            changes |= _changed_body(body, record)
+    elif record.text is not None:
+        text, count = redactor.redact(record.method, record.text.encode("utf-8", "replace"))
+        changes["text"] = text.decode("utf-8", "replace")
+    else:
+        count = 0
+    if count:
+        changes["redacted"] = (record.redacted or 0) + count
+    if all(getattr(record, name) == value for name, value in changes.items()):
+        return record
+    return msgspec.structs.replace(record, **changes)
+
+
+def _changed_body(body: bytes, record: Record) -> dict[str, Any]:
+    """The members that change with the body: none may show what was redacted in it."""
+    if body[:1] != b"{":
+        return {"message": None, "text": body.decode("utf-8", "replace"), "target": None}
+    if record.kind not in ("request", "notification"):
+        return {"message": Raw(body)}
+    _, _, target = method_id_target(body)
+    return {"message": Raw(body), "target": target}

@@ -1,0 +1,325 @@
+"""`mcpmux traffic grep` and `mcpmux traffic show`: find messages, and look at one exchange or message."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+import click
+import msgspec
+
+from mcpmux.cli.console import paint, tell
+from mcpmux.cli.options import quiet_option
+from mcpmux.cli.process import Mistake
+from mcpmux.cli.traffic_source import (
+    FilteredCapture,
+    by_option,
+    filter_help,
+    format_ms,
+    format_size,
+    json_line,
+    message_line,
+    messages_json_option,
+    show_lines,
+    stream_lines,
+    summary_line,
+    where_argument,
+)
+from mcpmux.printable import printable
+from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.traffic.reading.filters import body_texts
+from mcpmux.traffic.reading.summary import ExchangeSummary, Passage, Summarizer, passages
+from mcpmux.traffic.record import Record
+
+AROUND = 30  # characters of a body to show on both sides of a match
+
+Hit = tuple[str, re.Match[str]]
+
+
+@click.command(epilog=filter_help())
+@click.argument("pattern")
+@where_argument
+@click.option("-i", "--ignore-case", is_flag=True, help="Do not distinguish upper and lower case.")
+@click.option("-F", "--fixed", is_flag=True, help="PATTERN is text, not a regular expression.")
+@click.option("-c", "--count", is_flag=True, help="Print only how many there are.")
+@by_option
+@messages_json_option
+@quiet_option
+def grep(
+    pattern: str,
+    where: tuple[str, ...],
+    ignore_case: bool,
+    fixed: bool,
+    count: bool,
+    by: str,
+    as_json: bool,
+) -> None:
+    """Find messages by a regular expression in their body, method or target.
+
+    An empty PATTERN finds every message that fits the filter. The exit code is 1 if there is none.
+
+    \b
+    Examples:
+      mcpmux traffic grep 'timed? out' captures/ 'upstream=docs'
+      mcpmux traffic grep '' 'status!=ok duration>200ms'
+      mcpmux traffic grep -F 'file:///a.md' --by exchange
+    """
+    if as_json and by == "exchange":
+        raise Mistake("--json shows messages; leave out --by exchange")
+    source = FilteredCapture(where)
+    expression = compile_pattern(pattern, ignore_case=ignore_case, fixed=fixed)
+    found = ((record, hit) for record in source.wanted() if (hit := search(record, expression)) is not None)
+    if by == "exchange":
+        lines = _exchange_lines(source, expression)
+    elif as_json:
+        lines = (json_line(record) for record, _ in found)
+    else:
+        lines = (message_line(record) + excerpt(hit) for record, hit in found)
+    if count:
+        number = sum(1 for _ in lines)
+        click.echo(str(number))
+    else:
+        number = stream_lines(lines)
+    source.check_read()
+    if not number:
+        raise click.exceptions.Exit(1)
+
+
+def compile_pattern(pattern: str, *, ignore_case: bool, fixed: bool) -> re.Pattern[str]:
+    """The regular expression of a pattern. Raises Mistake that shows the wrong place."""
+    try:
+        return re.compile(re.escape(pattern) if fixed else pattern, re.IGNORECASE if ignore_case else 0)
+    except re.error as error:
+        place = " " * len(printable(pattern[: error.pos or 0])) + "^"
+        hint = "-F looks for the text as it is"
+        raise Mistake(f"{error.msg}; {hint}\n  {printable(pattern)}\n  {place}") from None
+
+
+def search(record: Record, expression: re.Pattern[str]) -> Hit | None:
+    """The text of a message in which the expression was found, and the match."""
+    for text in (*body_texts(record), record.method, record.target, ""):
+        if text is not None and (found := expression.search(text)) is not None:
+            return text, found
+    return None
+
+
+def excerpt(hit: Hit) -> str:
+    """A match and the text around it, to follow a message's line."""
+    text, found = hit
+    start, end = found.span()
+    if start == end:
+        return ""
+    before = text[max(0, start - AROUND) : start]
+    after = text[end : end + AROUND]
+    middle = paint(printable(text[start : min(end, start + 10 * AROUND)]), fg="red", bold=True)
+    return f"  {paint('|', dim=True)} {printable(before)}{middle}{printable(after)}"
+
+
+def _exchange_lines(source: FilteredCapture, expression: re.Pattern[str]) -> Iterator[str]:
+    """The exchanges with a message in which the expression was found."""
+    body_tests = source.filter.body_tests
+    summarizer = Summarizer([*body_tests, lambda record: search(record, expression) is not None])
+    mine = len(body_tests)
+
+    def line_of(ended: Iterable[ExchangeSummary]) -> Iterator[str]:
+        for summary in ended:
+            if mine in summary.passed_tests and source.filter.matches(summary):
+                yield summary_line(summary)
+
+    for record in source.everything():
+        yield from line_of(summarizer.add(record))
+    yield from line_of(summarizer.rest())
+
+
+MESSAGES_LIMIT = 1000  # of an exchange; a listen may have any number
+BYTES_LIMIT = 64 * 2**20  # of their bodies
+BODY_LINES = 400  # of a body that is shown or compared without --full
+CONTEXT_LINES = 2
+ENVELOPE = ("jsonrpc", "id", "method", "params", "result", "error")
+
+
+@click.command()
+@click.argument("number", required=False, metavar="[EXCHANGE]")
+@click.argument("where", nargs=-1, metavar="[FILES|DIR]...")
+@click.option(
+    "--message", "seq", type=click.IntRange(1), metavar="SEQ", help="Show only this message, in full."
+)
+@click.option("--run", metavar="RUN", help="Look in this run of mcpmux. Default: the newest that has it.")
+@click.option("--full", is_flag=True, help="Show long bodies in full.")
+@messages_json_option
+@quiet_option
+def show(
+    number: str | None,
+    where: tuple[str, ...],
+    seq: int | None,
+    run: str | None,
+    full: bool,
+    as_json: bool,
+) -> None:
+    """Show one exchange: when each message passed, and what mcpmux changed in it.
+
+    Each message that mcpmux sent on is compared with the message that it received. Lines with - are as
+    received, lines with + are as sent. What is the same is left out. `tail` and `grep` show the numbers of
+    exchanges. --json prints the numbers of messages as `seq`.
+
+    \b
+    Examples:
+      mcpmux traffic show 17
+      mcpmux traffic show 17 captures/ --full
+      mcpmux traffic show --message 102 captures/
+    """
+    if seq is not None and number is not None:
+        where = (number, *where)  # with --message the first argument is a file
+    elif seq is None and number is None:
+        raise Mistake("name an exchange by its number, or a message by --message SEQ")
+    exchange = _read(number) if seq is None else 0
+    source = FilteredCapture(where)
+    if source.filter:
+        raise Mistake("show takes files and folders only; `mcpmux traffic grep` knows filters")
+    found = find_message(source, seq, run) if seq is not None else find_exchange(source, exchange, run)
+    if as_json:
+        for record in found:
+            show_lines([json_line(record)])
+    elif seq is not None:
+        show_lines([*message_lines(found[0])])
+    else:
+        show_lines([*exchange_lines(found, full=full)])
+    source.check_read()
+
+
+def _read(number: str | None) -> int:
+    text = (number or "").removeprefix("#")
+    if not text.isascii() or not text.isdigit() or len(text) > 15:
+        raise Mistake(f"expected the number of an exchange, such as 17, got {printable(number or '')!r}")
+    return int(text)
+
+
+def find_message(source: FilteredCapture, seq: int, run: str | None) -> list[Record]:
+    """A list with the newest message of that number. Raises ClickException."""
+    found = None
+    for record in source.everything():
+        if record.seq == seq and record.kind != "start" and run in (None, record.run):
+            found = record
+    if found is None:
+        raise click.ClickException(f"there is no message {seq}{_of_run(run)} in what was read")
+    return [found]
+
+
+def find_exchange(source: FilteredCapture, number: int, run: str | None) -> list[Record]:
+    """The messages of an exchange of one run, in order. Raises ClickException."""
+    found: list[Record] = []
+    others: set[str] = set()
+    left_out = size = 0
+    for record in source.everything():
+        if record.exchange != number or run not in (None, record.run):
+            continue
+        if found and found[-1].run != record.run:
+            others.add(found[-1].run)
+            found, left_out, size = [], 0, 0
+        if len(found) >= MESSAGES_LIMIT or size > BYTES_LIMIT:
+            left_out += 1
+            continue
+        size += record.size
+        found.append(record)
+    if not found:
+        raise click.ClickException(f"there is no exchange {number}{_of_run(run)} in what was read")
+    if left_out:
+        tell(f"{left_out} more messages of this exchange are left out; grep exchange={number} shows them")
+    if others:
+        tell(f"other runs have an exchange {number}, too: --run {', '.join(sorted(others))}")
+    return found
+
+
+def _of_run(run: str | None) -> str:
+    return "" if run is None else f" of run {printable(run)}"
+
+
+def exchange_lines(records: list[Record], *, full: bool) -> Iterator[str]:
+    """The exchange on one line, its timeline, and what was changed."""
+    summarizer = Summarizer()
+    ended = [summary for record in records for summary in summarizer.add(record)] + summarizer.rest()
+    yield from map(summary_line, ended[:1])
+    first = records[0]
+    yield paint(f"run {printable(first.run)}, {len(records)} messages", dim=True)
+    yield ""
+    for record in records:
+        after = format_ms((record.at - first.at) * 1000)
+        yield f"{'+' + after:>11}  {message_line(record)}  {paint(f'message {record.seq}', dim=True)}"
+    for passage in passages(records):
+        yield ""
+        yield from passage_lines(passage, full=full)
+
+
+def passage_lines(passage: Passage, *, full: bool) -> Iterator[str]:
+    """A message that was sent on, compared with the one that was received."""
+    after = passage.after
+    if len(passage.before) > 1:
+        seqs = ", ".join(str(record.seq) for record in passage.before)
+        peers = ", ".join(printable(record.peer or "?") for record in passage.before)
+        yield paint(f"message {after.seq} merges {seqs} of {peers}", bold=True)
+        yield f"  --message {after.seq} shows it"
+        return
+    before = passage.before[0]
+    where = f"{printable(before.peer or '?')} → {printable(after.peer or '?')}"
+    word = "answered" if after.kind in ("result", "error") else after.kind
+    what = f"{printable(after.method or after.kind)} {word}"
+    yield paint(f"{where}: {what}, messages {before.seq} and {after.seq}", bold=True)
+    if before.size == after.size and body_of(before) == body_of(after):
+        yield "  not changed" if body_of(before) is not None else "  without bodies"
+        return
+    came, went = _body_lines(_ordered(before), full), _body_lines(_ordered(after), full)
+    lines = difflib.unified_diff(came, went, n=CONTEXT_LINES, lineterm="")
+    shown = False
+    for line in islice(lines, 2, None):
+        if not line.startswith("@@"):
+            shown = True
+            yield "  " + paint(line, fg={"-": "red", "+": "green"}.get(line[:1]))
+        elif shown:
+            yield "  …"
+    if not shown and not full and len(came) > BODY_LINES:
+        yield f"  the same in the first {BODY_LINES} lines; --full compares all"
+    elif not shown:
+        yield f"  the same but for order and spelling ({format_size(before.size)}, {format_size(after.size)})"
+
+
+def _ordered(record: Record) -> Record:
+    """The message with the members of its envelope in a fixed order: their order is no change."""
+    if record.message is None:
+        return record
+    try:
+        members = msgspec.json.decode(record.message, type=Fields)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return record
+    others = [name for name in members if name not in ENVELOPE]
+    names = [*(name for name in ENVELOPE if name in members), *others]
+    message = Raw(msgspec.json.encode({name: members[name] for name in names}))
+    return msgspec.structs.replace(record, message=message)
+
+
+def message_lines(record: Record) -> Iterator[str]:
+    """One message with its whole body."""
+    yield message_line(record)
+    yield paint(f"run {printable(record.run)}, message {record.seq}", dim=True)
+    yield ""
+    yield from _body_lines(record, full=True)
+
+
+def body_of(record: Record) -> bytes | str | None:
+    """The body as it was captured."""
+    return bytes(record.message) if record.message is not None else record.text
+
+
+def _body_lines(record: Record, full: bool) -> list[str]:
+    """The body with a line for each member, or as text if it is no JSON."""
+    if record.message is None and record.text is None:
+        return ["(the body was not captured)"]
+    if record.message is not None:
+        pretty = msgspec.json.format(bytes(record.message), indent=2).decode("utf-8", "replace")
+    else:
+        pretty = record.text or ""
+    lines = [printable(line) for line in pretty.split("\n")]
+    if not full and len(lines) > BODY_LINES:
+        return [*lines[:BODY_LINES], "… more; --full shows it"]
+    return lines

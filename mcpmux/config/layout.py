@@ -1,0 +1,359 @@
+"""The two layouts of a document: our own, and the JSON in which host apps keep their servers.
+
+Our own layout has `upstreams` beside the settings. A host app's file has its servers in `mcpServers`, or in
+`servers` as VS Code does, and is used unchanged: keys that only mean something to a host app are accepted and
+not read. Our own settings are in `"mcpmux"` objects, beside the servers and in the entry of each server. Host
+apps ignore those.
+
+The classes mirror the files: their attributes are the keys. Which keys may be used together is checked here,
+where all of them are seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+import attrs
+from attrs import field, frozen
+
+from mcpmux.config.auth import OAuth
+from mcpmux.config.expansion import Secret, read_env_file
+from mcpmux.config.listener import ClientTls
+from mcpmux.config.model import Handling, Prefix, Stdio, Target, Transport, Upstream
+from mcpmux.config.report import KeyPath, Report, Unfit, closest, sort_of
+from mcpmux.config.scalars import (
+    HEADER_NAME,
+    HEADER_VALUE,
+    Choice,
+    EnvironmentValue,
+    Flag,
+    ProxyUrl,
+    Text,
+    derive_name,
+    derive_names,
+    is_name,
+)
+from mcpmux.config.target import ServerUrl, find_url_clashes, make_target
+
+UPSTREAMS = "upstreams"
+MCPMUX = "mcpmux"
+SCHEMA = "$schema"  # names the JSON Schema for editors
+
+# Where the servers are: Claude Desktop, Cursor and most others; VS Code's mcp.json; its settings.json.
+SERVER_PLACES: tuple[tuple[str, ...], ...] = (("mcpServers",), ("servers",), ("mcp", "servers"))
+
+Filled: TypeAlias = Annotated[str, Text("text that is not empty", r"[^\x00]+")]
+VariableName: TypeAlias = Annotated[str, Text("the name of an environment variable", r"[^=\x00]+")]
+VariableValue: TypeAlias = Annotated[Secret, EnvironmentValue()]
+HeaderName: TypeAlias = Annotated[str, HEADER_NAME]
+HeaderValue: TypeAlias = Annotated[Secret, HEADER_VALUE]
+Url: TypeAlias = Annotated[str, ServerUrl()]
+
+NEITHER = "expected `command` (a program to start) or `url` (the endpoint of a running server)"
+BOTH = "expected `command` or `url`, got both"
+
+
+# Tables inherit from several bases, which attrs' slots do not allow.
+@frozen(kw_only=True, slots=False)
+class UpstreamSettings(Handling):
+    """What mcpmux has to know about a server besides how to reach it."""
+
+    enabled: Annotated[bool, Flag()] = True
+    """`false` has the same effect as removing the upstream from the file."""
+    prefix: Prefix | None = None
+    """Marks its names and URIs. Default: its name. "" means no prefix, which only one upstream may have."""
+    tls: ClientTls = field(factory=ClientTls)
+    """How to verify the server of an https, wss or tls URL, and what to show it."""
+    proxy: Annotated[Secret, ProxyUrl()] | None = None
+    """HTTP proxy on the way to the URL. "" means none. Default: what variables like HTTPS_PROXY say."""
+    oauth: OAuth | None = None
+    """How to get tokens for the server of a URL from its authorization server. {} finds out everything."""
+
+    def make_upstream(self, name: str, target: Target, enabled: bool) -> Upstream:
+        """The upstream with these settings at `target`."""
+        handling = {key.name: getattr(self, key.name) for key in attrs.fields(Handling)}
+        prefix = name if self.prefix is None else self.prefix
+        return Upstream(name=name, target=target, enabled=enabled, prefix=prefix, **handling)
+
+
+@frozen(kw_only=True, slots=False)
+class TargetKeys:
+    """The keys that say which server it is. Our files and those of host apps spell them alike."""
+
+    command: Filled | None = None
+    """Program to start. It speaks MCP on stdio."""
+    args: tuple[Annotated[str, Text()], ...] = ()
+    """Arguments of the program."""
+    env: Mapping[VariableName, VariableValue] = field(factory=dict)
+    """Environment variables of the program, in addition to those that it inherits."""
+    cwd: Filled | None = None
+    """Working directory of the program."""
+    url: Url | None = None
+    """URL of a running server: http(s), ws(s), tcp or tls://HOST:PORT, unix:PATH."""
+    headers: Mapping[HeaderName, HeaderValue] = field(factory=dict)
+    """Headers to send with every HTTP request, or with the WebSocket handshake."""
+
+
+@frozen(kw_only=True, slots=False)
+class UpstreamTable(TargetKeys, UpstreamSettings):
+    """A server: a program to start (`command`) or the endpoint of a running server (`url`)."""
+
+    transport: Transport = "auto"
+    """What the URL speaks: `streamable` HTTP, or `sse` for HTTP+SSE of 2024-11-05. `auto` finds out."""
+
+    @classmethod
+    def is_disabled(cls, raw: Mapping[str, Any]) -> bool:
+        """Whether a table that is not yet read turns its upstream off."""
+        return raw.get("enabled") is False
+
+    @classmethod
+    def find_clashes(cls, raw: Mapping[str, Any]) -> Iterator[str]:
+        """Yields every mistake about keys that do not go together."""
+        if "command" in raw and "url" in raw:
+            yield BOTH
+            return
+        if "command" not in raw and "url" not in raw:
+            known = {key.name for key in attrs.fields(cls)}
+            if not any(closest(key.lower(), {"command", "url"}) for key in raw if key not in known):
+                yield NEITHER  # otherwise the mistake about the misspelt key says enough
+            return
+        present, strangers = (
+            ("command", ("headers", "transport")) if "command" in raw else ("url", ("args", "env", "cwd"))
+        )
+        for key in strangers:
+            if key in raw:
+                yield f"`{key}` does not go with `{present}`"
+        yield from find_network_clashes(raw, raw.get("url"))
+
+    def build(self, name: str, enabled: bool) -> Upstream:
+        """The upstream of a table whose keys do not clash."""
+        if self.command is not None:
+            return self.make_upstream(name, Stdio(self.command, self.args, self.env, self.cwd), enabled)
+        assert self.url is not None
+        target = make_target(self.url, self.headers, self.tls, self.proxy, self.transport, self.oauth)
+        return self.make_upstream(name, target, enabled)
+
+
+def find_network_clashes(settings: Mapping[str, Any], url: object) -> Iterator[str]:
+    """Yields every mistake about the network settings of a server at `url`, which is None for a program.
+
+    A URL that only expansion completes is checked when it is used.
+    """
+    for key in ("tls", "proxy", "oauth"):
+        if key in settings and url is None:
+            yield f"`{key}` does not go with `command`"
+    yield from find_url_clashes(settings, url)
+
+
+# Servers in the files of host apps.
+
+_STDIO_WORDS = ("stdio", "local")
+_HTTP_WORDS = ("http", "streamable-http", "streamableHttp", "streamable_http")
+_SSE_WORD = "sse"
+_WEBSOCKET_WORDS = ("ws", "websocket")
+_URL_KEYS = ("url", "serverUrl", "httpUrl")
+_TRANSPORT_KEYS = ("type", "transport")
+
+# Keys in the entry of a server that are for the host app itself.
+# fmt: off
+HOST_APP_KEYS = frozenset({
+    # which tools to use, and which of them without asking
+    "allowedTools", "alwaysAllow", "autoApprove", "disabledTools", "enabledTools", "excludeTools",
+    "filterMapping", "includeTools", "tools", "trust",
+    # how it starts and watches servers
+    "alwaysLoad", "autoStart", "dev", "initTimeout", "keep_alive", "sandbox", "sandboxEnabled",
+    "sse_read_timeout", "startupTimeout", "start_on_launch", "timeout", "watchPaths",
+    # how it logs in to the server
+    "auth", "authProviderType", "authentication", "headersHelper", "oauth", "oauthScopes", "scopes",
+    "targetAudience", "targetServiceAccount",
+    # what it shows to people
+    "description", "gallery", "icon", "iconUrl", "id", "metadata", "name", "source", "version",
+})
+# fmt: on
+
+
+class HostTransport(Choice, frozen=True):
+    """The transport of a server, as host apps spell it."""
+
+    words: tuple[str, ...] = _STDIO_WORDS + _HTTP_WORDS + (_SSE_WORD,) + _WEBSOCKET_WORDS
+
+    def read(self, value: object) -> str:
+        if value not in self.words:
+            raise Unfit('expected "stdio", "http", "sse" or "websocket"')
+        return str(value)
+
+
+class EnvFile(Text, frozen=True):
+    """The path of a `.env` file. It is read into its variables."""
+
+    expected: str = "the path of a file"
+    pattern: str = r"[^\x00]+"
+
+    def read(self, value: object) -> dict[str, Secret]:
+        return read_env_file(super().read(value))
+
+
+@frozen(kw_only=True, slots=False)
+class HostEntry(TargetKeys):
+    """A server in the file of a host app."""
+
+    ignored_keys: ClassVar[frozenset[str]] = HOST_APP_KEYS
+
+    type: Annotated[str, HostTransport()] | None = None
+    """The transport. Without it `command` or `url` decides."""
+    transport: Annotated[str, HostTransport()] | None = None
+    """Another spelling of `type`."""
+    envFile: Annotated[Mapping[str, Secret], EnvFile()] = field(factory=dict)  # noqa: N815  # host apps' spelling
+    """A file of `NAME=value` lines. Variables in `env` win over it."""
+    serverUrl: Url | None = None  # noqa: N815  # host apps' spelling
+    """Another spelling of `url`."""
+    httpUrl: Url | None = None  # noqa: N815  # host apps' spelling
+    """Another spelling of `url`."""
+    disabled: Annotated[bool, Flag()] = False
+    """`true` has the same effect as removing the server from the file."""
+    enabled: Annotated[bool, Flag()] = True
+    """`false` has the same effect as removing the server from the file."""
+    mcpmux: UpstreamSettings = field(factory=UpstreamSettings)
+    """Settings that only mcpmux reads, such as the prefix and timeouts."""
+
+    @classmethod
+    def is_disabled(cls, raw: Mapping[str, Any]) -> bool:
+        """Whether an entry that is not yet read turns its server off."""
+        ours = raw.get(MCPMUX)
+        return (
+            raw.get("disabled") is True
+            or raw.get("enabled") is False
+            or (isinstance(ours, Mapping) and ours.get("enabled") is False)
+        )
+
+    @classmethod
+    def find_clashes(cls, raw: Mapping[str, Any]) -> Iterator[str]:
+        """Yields every mistake about keys that do not go together.
+
+        Unlike our own tables, an entry may have `env` beside `url`: host apps write such entries.
+        """
+        urls = [key for key in _URL_KEYS if key in raw]
+        if "command" in raw and urls:
+            yield BOTH
+        elif "command" not in raw and not urls:
+            yield NEITHER
+        elif len(urls) > 1:
+            yield "expected one of " + ", ".join(f"`{key}`" for key in urls)
+        else:
+            yield from _find_wrong_transport(raw)
+            ours = raw.get(MCPMUX)
+            settings = {**ours} if isinstance(ours, Mapping) else {}
+            if urls and "headers" in raw:
+                settings["headers"] = raw["headers"]
+            yield from find_network_clashes(settings, raw[urls[0]] if urls else None)
+
+    def build(self, name: str, enabled: bool) -> Upstream:
+        """The upstream of an entry whose keys do not clash."""
+        ours = self.mcpmux
+        url = self.url or self.serverUrl or self.httpUrl
+        if url is not None:
+            transport = _SSE_WORD if _SSE_WORD in (self.type, self.transport) else "auto"
+            target = make_target(url, self.headers, ours.tls, ours.proxy, transport, ours.oauth)
+            return ours.make_upstream(name, target, enabled)
+        assert self.command is not None
+        env = {**self.envFile, **self.env}
+        return ours.make_upstream(name, Stdio(self.command, self.args, env, self.cwd), enabled)
+
+
+def _find_wrong_transport(raw: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a mistake for each transport key that contradicts `command` or the URL."""
+    url = next((raw[key] for key in _URL_KEYS if key in raw), None)
+    scheme = url.partition(":")[0] if isinstance(url, str) else ""
+    wrong = dict.fromkeys(_STDIO_WORDS, "`url`")
+    if "command" in raw:
+        wrong = dict.fromkeys((*_HTTP_WORDS, _SSE_WORD, *_WEBSOCKET_WORDS), "`command`")
+    elif scheme in ("ws", "wss"):
+        wrong |= dict.fromkeys((*_HTTP_WORDS, _SSE_WORD), f"a {scheme}:// URL")
+    elif scheme in ("http", "https"):
+        wrong |= dict.fromkeys(_WEBSOCKET_WORDS, f"an {scheme}:// URL; expected ws:// or wss://")
+    for key in _TRANSPORT_KEYS:
+        word = raw.get(key)
+        if isinstance(word, str) and word in wrong:
+            yield f'`{key}` is "{word}", which does not go with {wrong[word]}'
+
+
+# The parts of a document: the servers, wherever they are, and our settings.
+
+
+@frozen(repr=False)
+class Entry:
+    """One server in the document, not yet read."""
+
+    path: KeyPath
+    name: str
+    table: type[UpstreamTable] | type[HostEntry]
+    raw: object
+
+    @property
+    def is_disabled(self) -> bool:
+        """Whether the entry turns its server off, so that mistakes in it do no harm."""
+        return isinstance(self.raw, Mapping) and self.table.is_disabled(self.raw)
+
+
+@frozen(repr=False)
+class Layout:
+    """The parts of a document. `other_keys` are beside the settings and are no settings."""
+
+    entries: tuple[Entry, ...]
+    settings: object
+    settings_path: KeyPath = ()
+    other_keys: Collection[str] = ()
+
+
+def lay_out(table: Mapping[str, Any], report: Report, *, is_json: bool) -> Layout:
+    """The parts of the document `table`. Mistakes about the outermost tables go to `report`."""
+    if is_json and any(find_servers(table)):
+        return _lay_out_host_file(table, report)
+    return _lay_out_own(table, report)
+
+
+def find_servers(document: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Yields (key path, what is there) for every place of the document where a host app keeps servers."""
+    for place in SERVER_PLACES:
+        node: object = document
+        for key in place:
+            node = node.get(key) if isinstance(node, Mapping) else None
+        if node is not None:
+            yield place, node
+
+
+def _lay_out_own(table: Mapping[str, Any], report: Report) -> Layout:
+    path: KeyPath = (UPSTREAMS,)
+    entries = [
+        Entry((*path, name), name, UpstreamTable, raw)
+        for name, raw in _items(table.get(UPSTREAMS, {}), path, report)
+    ]
+    for entry in entries:
+        if not is_name(entry.name):
+            expected = f'a name of a-z, 0-9, "." and "-" such as `{derive_name(entry.name)}`'
+            report.add(entry.path, f"expected {expected}, at most 32 characters")
+    other_keys = {UPSTREAMS, SCHEMA}
+    settings = {key: value for key, value in table.items() if key not in other_keys}
+    return Layout(tuple(entries), settings, (), other_keys)
+
+
+def _lay_out_host_file(table: Mapping[str, Any], report: Report) -> Layout:
+    for key in table:  # all other keys belong to the host app
+        if key != MCPMUX and closest(key.lower(), [MCPMUX], 0.8):
+            report.add((key,), f"unknown key; did you mean `{MCPMUX}`?")
+    servers = [
+        ((*place, key), raw)
+        for place, found in find_servers(table)
+        for key, raw in _items(found, place, report)
+    ]
+    names = derive_names([path[-1] for path, _ in servers])
+    entries = [Entry(path, name, HostEntry, raw) for name, (path, raw) in zip(names, servers, strict=True)]
+    return Layout(tuple(entries), table.get(MCPMUX, {}), (MCPMUX,))
+
+
+def _items(table: object, path: KeyPath, report: Report) -> Iterator[tuple[str, object]]:
+    if isinstance(table, Mapping):
+        yield from table.items()
+    else:
+        report.add(path, f"expected a table of upstreams, got {sort_of(table)}")
