@@ -74,6 +74,7 @@ class Mock:
 
     async def answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
         """See Service."""
+        await in_task()
         if call.method == m.LISTEN:
             return await self._listen(request_id, call, notify)
         captured = self.find(call, NEWEST)
@@ -85,6 +86,7 @@ class Mock:
 
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[MockSession, Fields]:
         """See Service."""
+        await in_task()
         call = read_call(request)
         captured = find_initialize(self.answers, call.params)
         if captured is None:
@@ -135,7 +137,6 @@ class Mock:
     async def wait(self, began: float, after: float) -> None:
         """Until what came `after` seconds is due."""
         if self.latency:
-            await in_task()
             await trio.sleep_until(began + after)
 
     async def _listen(self, request_id: Id, call: Call, notify: Notify) -> Fields:
@@ -248,6 +249,7 @@ class MockSession:
 
     async def answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
         """See Session."""
+        await in_task()
         if request.method == m.PING:
             return {}
         if request.method == m.INITIALIZE:
