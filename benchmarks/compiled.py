@@ -83,7 +83,7 @@ def _digest() -> str:
     found = hashlib.sha256(repr((sys.version, sorted(_flags().items()), os.environ.get("CC"))).encode())
     for name in COMPILED:
         for path in sorted([PROJECT / name, *(PROJECT / name).rglob("*")]):
-            if path.is_file() and "__pycache__" not in path.parts:
+            if path.is_file() and path.suffix != ".md" and "__pycache__" not in path.parts:
                 found.update(str(path).encode() + path.read_bytes())
     return found.hexdigest()
 

@@ -272,7 +272,7 @@ class HttpSession:
             if not events and call.over:
                 return
             if not events:
-                await call.arrival.park()
+                await call.wait()
 
     # Streams that the client opens itself
 

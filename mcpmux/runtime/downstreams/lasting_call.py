@@ -21,7 +21,7 @@ from mcpmux.transports.inline import Inline, Wake
 
 
 class LastingCall:
-    """One call. `number`: of its stream, None while it has none; `arrival` wakes who waits for events.
+    """One call. `number`: of its stream, None while it has none.
 
     `wake`: of whoever waits for the first thing that happens: an event, its end, or `until`, in trio's time.
     """
@@ -32,10 +32,10 @@ class LastingCall:
         self.number: int | None = None
         self.over = False
         self.only_answer: bytes | None = None  # when it never had a stream; None: it was cancelled
-        self.arrival = trio.lowlevel.ParkingLot()
+        self._arrival: trio.lowlevel.ParkingLot | None = None
         self.wake: Wake | None = None
         self._nursery = nursery
-        self._scope = trio.CancelScope()
+        self._scope: trio.CancelScope | None = None
         self._running: Inline | None = None
         self._attended = False
 
@@ -51,23 +51,33 @@ class LastingCall:
     def _attend(self) -> None:
         if not self._attended and self._running is not None:
             self._attended = True
+            scope = self._make_scope()
             try:
-                self._nursery.start_soon(self._go_on, self._running, name=f"call {self.request.id}")
+                self._nursery.start_soon(_go_on, self._running, scope, name=f"call {self.request.id}")
             except RuntimeError:  # the endpoint has ended before this connection: nothing goes on any more
                 self._running.close()
 
-    async def _go_on(self, inline: Inline) -> None:
-        with self._scope:
-            await inline.attend()
+    def _make_scope(self) -> trio.CancelScope:
+        """Its scope; most calls are over before they need one."""
+        if self._scope is None:
+            self._scope = trio.CancelScope()
+        return self._scope
 
     def cancel(self, reason: str) -> None:
         """Nobody wants its answer any more."""
-        self._scope.cancel(reason=reason)
+        self._make_scope().cancel(reason=reason)
         self._attend()
+
+    async def wait(self) -> None:
+        """Until there is more in its stream, or it is over."""
+        if self._arrival is None:
+            self._arrival = trio.lowlevel.ParkingLot()
+        await self._arrival.park()
 
     def tell(self) -> None:
         """There is something in its stream, or it is time for one."""
-        self.arrival.unpark_all()
+        if self._arrival is not None:
+            self._arrival.unpark_all()
         if self.wake is not None:
             self.wake()
 
@@ -80,3 +90,8 @@ class LastingCall:
     def cut_off(self) -> None:
         """Nobody waits any longer for an answer that comes alone."""
         self.tell()
+
+
+async def _go_on(inline: Inline, scope: trio.CancelScope) -> None:
+    with scope:
+        await inline.attend()
