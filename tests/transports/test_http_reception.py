@@ -467,11 +467,29 @@ async def test_a_request_that_is_abandoned_closes_its_connection_and_is_not_hear
 
 async def test_without_an_idle_connection_or_a_turn_nothing_is_posted():
     async with pooled(hangs, connections=1) as pool:
-        assert pool.may_post
+        assert pool.may_post()
         ear = Ear(pool)
-        assert not pool.may_post
+        assert not pool.may_post()
         with trio.move_on_after(0):
             await ear.sent.wait()
+
+
+async def test_a_request_that_found_no_idle_connection_opens_one_for_the_next_ones():
+    async def answers(connection):
+        while await connection.receive_request():
+            await connection.send(BODY)
+
+    async with pooled(answers, answers) as pool:
+        ear = Ear(pool)
+        assert not pool.may_post()
+        assert await ear.outcome() == b"0123456789"
+        assert len(pool._idle) == 1
+        async with pool.request("POST", "/", (), b"", idempotent=True) as response:
+            await response.read()
+        assert len(pool._idle) == 2
+        async with pool.request("POST", "/", (), b"", idempotent=True) as response:
+            await response.read()
+        assert len(pool._idle) == 2
 
 
 async def test_many_at_once_get_their_own_answers():

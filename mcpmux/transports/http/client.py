@@ -66,6 +66,7 @@ class HttpPool:
         self._idle: list[HttpConnection] = []  # the longest idle first
         self._ending: dict[HttpConnection, None] = {}  # idle as soon as their streams have ended
         self._fresh_seconds = min(FRESH_SECONDS, self.limits.idle_seconds)
+        self._too_few = 0  # requests that found no connection idle, and wait for a task to be sent
         self._closed = False
         self._clock = _find_clock  # what every request looks at, without a detour once it is known
 
@@ -114,7 +115,7 @@ class HttpPool:
             with not_sent_yet():
                 await self._wait_for_turn()
         try:
-            connection = self._take_idle(idempotent)
+            connection = None if self._opens_another() else self._take_idle(idempotent)
             if connection is not None:
                 connection.take_over()
                 try:
@@ -132,12 +133,16 @@ class HttpPool:
             raise
         return HttpResponse(connection, self)
 
-    @property
     def may_post(self) -> bool:
-        """Whether something may be posted now: an idle connection is received for, and the pool is open."""
-        if self._reception is None or not self._idle or self._running >= self.limits.connections:
+        """Whether something may be posted now: an idle connection is received for, and the pool is open.
+
+        What may not be is expected in `send`, which then opens a connection for those that come after it.
+        """
+        if self._reception is None or self._running >= self.limits.connections:
             return False
-        return not self._closed
+        if not self._idle:
+            self._too_few += 1
+        return bool(self._idle) and not self._closed
 
     def post(
         self,
@@ -226,6 +231,17 @@ class HttpPool:
         """Hand the right to hold a connection to whoever has waited longest."""
         if self._running < self.limits.connections or not self._waiting.unpark():  # else nobody waits
             self._running -= 1
+
+    def _opens_another(self) -> bool:
+        """Whether to open a connection even if one is idle by now.
+
+        As many as are needed at once: one that found none idle was sent in a task, and those after it would
+        be, too, as long as the connections that there are come back before the task has its turn.
+        """
+        if not self._too_few:
+            return False
+        self._too_few -= 1
+        return self._running + len(self._idle) <= self.limits.idle
 
     def _take_idle(self, idempotent: bool) -> HttpConnection | None:
         """The connection that was used last, if it is still good.
