@@ -41,7 +41,8 @@ class Server:
     """Answers reads with JSON and tools with an event stream of `parts`, each received by itself.
 
     Each part is made of the request's id. `stays`: the stream does not end then. `left` is set when it was
-    closed by the client. `resumed` has the events that it was asked to go on behind, where `rest` follows.
+    closed by the client, `taken_back` when it was told that a call is. `resumed` has the events that it was
+    asked to go on behind, where `rest` follows.
     """
 
     def __init__(self, *parts: Any, rest: Any = None, stays: bool = False) -> None:
@@ -49,10 +50,13 @@ class Server:
         self.rest = rest
         self.stays = stays
         self.left = trio.Event()
+        self.taken_back = trio.Event()
         self.resumed: list[str] = []
         self._id: Any = None
 
     async def __call__(self, web: Web, request: Any, message: Json, reply: Any) -> None:
+        if message["method"] == "notifications/cancelled":
+            self.taken_back.set()
         if await initialize(web, request, message, reply):
             return
         if message["method"] == "resources/read":
@@ -287,4 +291,4 @@ async def test_stream_that_says_nothing_is_overdue():
         with pytest.raises(RpcError, match=r"within 1 s"):
             await client.call()
         await server.left.wait()
-        assert "notifications/cancelled" in client.web.methods()
+        await server.taken_back.wait()

@@ -218,10 +218,14 @@ class HttpChannel(Channel):
 
     def _take_event(self, ticket: HttpTicket, sent: SentRequest) -> Reply | ErrorReply | None:
         """The answer, when it is the only event of a stream so far; a stream without any is heard on."""
+        stream = ticket.stream
+        if stream is not None:
+            stream.is_silent = False  # as it may have broken off
         response = sent.take_begun()
         if response is None or not is_event_stream(response):
             return None
-        stream = ticket.stream = ticket.stream or BegunStream(self._peer.message_limit)
+        if stream is None:
+            stream = ticket.stream = BegunStream(self._peer.message_limit)
         stream.is_silent = stream.read(response) and not stream.data and not response.is_whole
         if stream.is_silent:
             sent.hear_more(partial(self._take, ticket))
