@@ -18,7 +18,6 @@ from mcpmux.runtime.upstreams import http_channel
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_ticket import HttpTicket
 from mcpmux.runtime.upstreams.memory import DOUBTS
-from mcpmux.transports.http.server import _handle_in_task
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.reception import available
 from tests.runtime.http_world import HttpWorld
@@ -63,7 +62,7 @@ class Asking:
         attend, carry = Inline.attend, HttpChannel._carry
 
         async def note_attended(inline: Inline) -> None:
-            if not inline.is_over and inline._coroutine.__name__ != _handle_in_task.__name__:  # the server's
+            if not inline.is_over and "_handle_in_task" not in repr(inline._coroutine):  # the server's
                 self.attended.append(inline)
             await attend(inline)
 
