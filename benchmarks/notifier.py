@@ -30,8 +30,8 @@ from mcpmux.protocol.meta import META, SERVER_INFO, SUBSCRIPTION_ID
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST
 from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_request import HttpRequest
 from mcpmux.transports.sse import encode_event
 
 URI = "bench:///changing"

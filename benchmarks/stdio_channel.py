@@ -25,10 +25,9 @@ from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.revisions import NEWEST
-from mcpmux.runtime.link import Link
-from mcpmux.runtime.linking import open_link
-from mcpmux.runtime.term import Term
+from mcpmux.runtime.link import Link, open_link
 from mcpmux.runtime.upstreams.channels import answer_server
+from mcpmux.transports.deadlines import Deadline
 from mcpmux.transports.process import StopLadder, open_process
 
 MESSAGE_BYTES = 2**20
@@ -53,7 +52,7 @@ class Asking:
         """Ask as long as the clock runs."""
         while self._clock.running:
             began = time.perf_counter()
-            result = await self._link.exchange(self._call, _unheard, Term(PATIENCE, 0.0, PATIENCE))
+            result = await self._link.exchange(self._call, _unheard, Deadline(PATIENCE, 0.0, PATIENCE))
             contents = result["contents"]
             if self._contents is None:
                 self._contents = contents

@@ -26,8 +26,8 @@ from mcpmux.protocol.revisions import LEGACY as LEGACY_REVISIONS
 from mcpmux.protocol.revisions import NEWEST, negotiate_legacy
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_request import HttpRequest
 from mcpmux.transports.sse import encode_event
 from mcpmux.transports.stdio import open_stdio_pipe
 

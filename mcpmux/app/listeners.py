@@ -38,10 +38,10 @@ from mcpmux.runtime.downstreams.http_owner import HttpOwner
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.transports.handing import HandedListener, Handing
-from mcpmux.transports.http.message import HttpLimits
+from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.shared import Handler
-from mcpmux.transports.reception import Reception
+from mcpmux.transports.readiness import Reception
 from mcpmux.transports.stdio import open_stdio_pipe
 from mcpmux.transports.stream import (
     in_tls,

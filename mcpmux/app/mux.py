@@ -31,7 +31,7 @@ from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.input_requests import SHARED_CAPABILITIES
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.calls import Client, Question
-from mcpmux.runtime.downstreams.front import Front
+from mcpmux.runtime.downstreams.service import Front
 from mcpmux.runtime.guard import Guard
 from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.relay import Relay, upstream_of
@@ -46,8 +46,7 @@ from mcpmux.runtime.upstreams.memory import Store
 from mcpmux.runtime.upstreams.subscriber import Subscriber
 from mcpmux.runtime.upstreams.upstream import OpenChannel, Upstream
 from mcpmux.transports.process import StopLadder
-from mcpmux.transports.receiving import open_reception
-from mcpmux.transports.reception import Reception, available
+from mcpmux.transports.readiness import Reception, available, open_reception
 from mcpmux.transports.tls.context import TlsContexts
 
 log = structlog.get_logger()

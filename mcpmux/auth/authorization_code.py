@@ -30,10 +30,11 @@ from mcpmux.auth.registration import known_client, register
 from mcpmux.auth.token_endpoint import Denied, request_tokens
 from mcpmux.auth.token_store import Login, OAuthClient, StoreTrouble, TokenStore
 from mcpmux.errors import McpmuxError, RemoteProtocolError, TransportError
-from mcpmux.transports.http.message import Fields, HttpLimits
+from mcpmux.transports.http.limits import HttpLimits
+from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_request import HttpRequest
 
 STATE_BYTES = 32
 VERIFIER_CHARACTERS = 64  # 43 to 128 by RFC 7636, section 4.1

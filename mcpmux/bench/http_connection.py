@@ -21,7 +21,7 @@ from mcpmux.config import Limits
 from mcpmux.errors import ConnectFailed, McpmuxError, MessageTooLarge, TransportClosed
 from mcpmux.transports.http.response import ResponseParser
 from mcpmux.transports.http.route import HttpOrigin
-from mcpmux.transports.reception import Reception
+from mcpmux.transports.readiness import Reception
 
 RECEIVE_BYTES = 64 * 1024
 MOST_HEADS = 64  # remembered; a Date makes a new one each second

@@ -31,11 +31,10 @@ from mcpmux.runtime.upstreams.connection import Connection
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
 from mcpmux.transports.http.client import EVENT_STREAM
-from mcpmux.transports.http.encoding import encode_request_head
+from mcpmux.transports.http.message import encode_request_head
 from mcpmux.transports.http.response import ResponseParser
 from mcpmux.transports.http.route import HttpOrigin, choose_proxy
-from mcpmux.transports.receiving import open_reception
-from mcpmux.transports.reception import available
+from mcpmux.transports.readiness import available, open_reception
 from mcpmux.transports.sse import SseDecoder
 
 FIRST_ID = 1_000_000  # ids of one width keep the Content-Length; those of the channel are far below

@@ -22,7 +22,7 @@ from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SERVER_INFO, VERSION
 from mcpmux.protocol.modern import check_call
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED, negotiate_legacy
-from mcpmux.runtime.linking import open_link
+from mcpmux.runtime.link import open_link
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.pipe import MessagePipe
 from mcpmux.transports.stdio import open_stdio_pipe

@@ -36,26 +36,26 @@ _SAY_NOTHING: Final = frozenset({m.LISTEN, m.DISCOVER, m.PING})
 """Requests on whose way a server says nothing of its own."""
 
 
-class Limit(Protocol):
-    """An end in time, which may move."""
+class Deadline(Protocol):
+    """A moment in time (`at`), which may move."""
 
-    deadline: float
+    at: float
 
 
 class Ticket:
     """One request that waits for its answer. `wake` is called whenever there is something to take.
 
-    `limit`: until when it may wait; it is what `cut_off` is called after.
+    `cut_off` is called once `deadline` has passed.
     """
 
     __slots__ = (
         "answer",
         "asked",
         "call",
+        "deadline",
         "dropped",
         "events",
         "id",
-        "limit",
         "overdue",
         "parked_until",
         "wake",
@@ -69,7 +69,7 @@ class Ticket:
         self.events: deque[Event] = deque()
         self.answer: Reply | ErrorReply | McpmuxError | None = None
         self.dropped = 0
-        self.limit: Limit | None = None
+        self.deadline: Deadline | None = None
         self.overdue = False
         self.wake: Callable[[], None] | None = None
 
@@ -105,7 +105,7 @@ class Ticket:
     @property
     def until(self) -> float:
         """When its time is over."""
-        return math.inf if self.limit is None else self.limit.deadline
+        return math.inf if self.deadline is None else self.deadline.at
 
     def cut_off(self) -> None:
         """Its time is over. An answer that has come all the same still counts."""
@@ -140,15 +140,10 @@ class Outgoing:
     def __iter__(self) -> Iterator[Ticket]:
         return iter(list(self._tickets.values()))
 
-    def open(self, call: Call) -> Ticket:
-        """A ticket for a call."""
-        return self.adopt(Ticket(0, call))
-
-    def adopt(self, ticket: T) -> T:
-        """A ticket that was made elsewhere, under an id that was never used on this stream."""
+    def open(self, call: Call, kind: type[T] = Ticket) -> T:  # type: ignore[assignment]  # mypy 4236
+        """A ticket for a call, under an id that was never used on this stream."""
         self._next += 1
-        ticket.id = self._next
-        self._tickets[self._next] = ticket
+        ticket = self._tickets[self._next] = kind(self._next, call)
         return ticket
 
     def take_answer(self, answer: Reply | ErrorReply) -> bool:

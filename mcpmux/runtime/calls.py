@@ -54,7 +54,7 @@ from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.shapes import Id
 from mcpmux.protocol.tasks import TASK_ID, related_task
-from mcpmux.runtime.term import Term, limited
+from mcpmux.transports.deadlines import Deadline, limited
 from mcpmux.transports.inline import in_task, woken
 
 log = structlog.get_logger()
@@ -139,7 +139,7 @@ class Calls:
     def __repr__(self) -> str:
         return f"<Calls {self.outgoing!r}, {len(self._parked)} parked>"
 
-    async def wait(self, ticket: Ticket, notify: Notify, term: Term | None = None) -> Fields:
+    async def wait(self, ticket: Ticket, notify: Notify, deadline: Deadline | None = None) -> Fields:
         """The answer to a ticket's call, its notifications handed to `notify` on the way.
 
         It is `input_required`, and the ticket parked, when the server asks something first. Raises RpcError
@@ -149,7 +149,7 @@ class Calls:
         while True:
             while ticket.events:
                 await in_task()
-                with limited(term):  # for a client that does not read
+                with limited(deadline):  # for a client that does not read
                     await _pass_on(ticket.events.popleft(), token, notify)
             answer = ticket.answer
             if answer is not None and ticket.dropped:

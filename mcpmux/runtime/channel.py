@@ -21,9 +21,8 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.inflight import Ticket
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import Calls, FindClient, Hear, Send
-from mcpmux.runtime.term import Term
+from mcpmux.transports.deadlines import Deadline, DeadlineSweeper
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.punctuality import Punctuality
 
 EXPIRE_SECONDS: Final = 10.0  # how often parked calls are looked after
 
@@ -35,12 +34,13 @@ class Channel:
     """
 
     legacy_only = False
+    _ticket_kind: type[Ticket] = Ticket
     _nursery: trio.Nursery
 
     def __init__(self, send: Send, hear: Hear, closed: trio.Event) -> None:
         """`send` carries our answers to what the peer asks; `hear` hears what belongs to no exchange."""
         self.calls = Calls(send, hear)
-        self.deadlines = Punctuality()
+        self.deadlines = DeadlineSweeper()
         self.closed = closed
         self._expiring = False
 
@@ -52,22 +52,22 @@ class Channel:
         """Why it ended, once `closed` is set."""
         raise NotImplementedError
 
-    async def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Fields:
+    async def exchange(self, call: Call, notify: Notify, deadline: Deadline | None = None) -> Fields:
         """Send `call` as it is and wait for its answer, handing its notifications to `notify` on the way.
 
         The client's progress token is replaced by our own on the wire and put back in what returns. Raises
-        RpcError (the peer's answer), TransportError (there is none), Overdue (not within `term`).
+        RpcError (the peer's answer), TransportError (there is none), Overdue (not within `deadline`).
         """
-        ticket = self._open(call)
+        ticket = self.calls.outgoing.open(call, self._ticket_kind)
         try:
-            if term is not None:
-                ticket.limit = term
+            if deadline is not None:
+                ticket.deadline = deadline
                 self.deadlines.watch(ticket)
             if not self._send_now(ticket):
-                await self._send(ticket, term)
-            return await self.calls.wait(ticket, notify, term)
+                await self._send(ticket, deadline)
+            return await self.calls.wait(ticket, notify, deadline)
         except RpcError as error:
-            again = self._after_error(call, notify, term, error)
+            again = self._after_error(call, notify, deadline, error)
             if again is None:
                 raise
         finally:
@@ -75,14 +75,10 @@ class Channel:
         return await again
 
     def _after_error(
-        self, call: Call, notify: Notify, term: Term | None, error: RpcError
+        self, call: Call, notify: Notify, deadline: Deadline | None, error: RpcError
     ) -> Awaitable[Fields] | None:
         """How the call is done once more after the peer's error; None when that is its answer."""
         return None
-
-    def _open(self, call: Call) -> Ticket:
-        """A ticket for a call."""
-        return self.calls.outgoing.open(call)
 
     def _send_now(self, ticket: Ticket) -> bool:
         """Send the call of a ticket without waiting; False, and nothing is done, when that cannot be.
@@ -91,7 +87,7 @@ class Channel:
         """
         raise NotImplementedError
 
-    async def _send(self, ticket: Ticket, term: Term | None) -> None:
+    async def _send(self, ticket: Ticket, deadline: Deadline | None) -> None:
         """Send the call of a ticket. Raises TransportError, Overdue."""
         raise NotImplementedError
 
@@ -160,6 +156,10 @@ class Channel:
     async def older(self) -> Channel | None:
         """After `initialize` was refused: the same server by the transport of 2024-11-05, if it has that."""
         return None
+
+    def learn_tools(self, result: Fields) -> Fields:
+        """A modern server has listed tools: the result without those that cannot be called here."""
+        return result
 
     def settle(self, facts: ServerFacts) -> None:
         """The revision is agreed."""

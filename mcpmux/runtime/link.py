@@ -7,8 +7,8 @@ sessions and what a method means, but for cancellation, progress and log message
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import structlog
@@ -46,7 +46,7 @@ from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.incoming import Answer, Incoming
-from mcpmux.runtime.term import Term, limited
+from mcpmux.transports.deadlines import Deadline, limited
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.pipe import MessagePipe, offer_to, receive_from
 
@@ -99,9 +99,9 @@ class Link(Channel):
             raise self._close_reason
         return self._offer(encode_call(ticket.id, ticket.call))
 
-    async def _send(self, ticket: Ticket, term: Term | None) -> None:
+    async def _send(self, ticket: Ticket, deadline: Deadline | None) -> None:
         await in_task()
-        with limited(term):
+        with limited(deadline):
             await self._send_or_end(encode_call(ticket.id, ticket.call))
 
     async def _send_or_end(self, message: bytes) -> None:
@@ -314,3 +314,28 @@ def _subscription_of(params: Fields) -> Id | None:
         return id_of(decode_fields(params.get(META)).get(SUBSCRIPTION_ID))
     except ValueError:
         return None
+
+
+@asynccontextmanager
+async def open_link(
+    pipe: MessagePipe,
+    answer: Answer,
+    hear: Hear,
+    *,
+    objects: bool,
+    linger: float = 0,
+) -> AsyncIterator[Link]:
+    """A link over `pipe`, reading in the background. The pipe stays the caller's.
+
+    `answer` runs inline, see `transports/inline`.
+
+    `objects`: whether the peer is told about messages that cannot be taken (clients are, servers not).
+
+    When the stream ends `link.closed` is set and the body goes on. Leaving cancels the peer's exchanges.
+    """
+    async with trio.open_nursery() as nursery:
+        link = Link(pipe, answer, hear, objects=objects)
+        nursery.start_soon(link.run, linger, name="link reader")
+        nursery.start_soon(link.deadlines.run, name="link deadlines")
+        yield link
+        nursery.cancel_scope.cancel()

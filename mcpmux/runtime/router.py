@@ -36,10 +36,10 @@ from mcpmux.runtime.guard import Guard, as_refused, confined, no_item, no_method
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.merger import Merger, Reasons, incomplete, mention
 from mcpmux.runtime.relay import Relay
-from mcpmux.runtime.remembering import REMEMBERED, ask_or_remember
 from mcpmux.runtime.signature import Signature
 from mcpmux.runtime.tasks.tasks import Tasks
 from mcpmux.runtime.upstreams.fleet import Fleet
+from mcpmux.runtime.upstreams.memory import REMEMBERED
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.inline import in_task
 
@@ -104,7 +104,7 @@ class Router:
                 if call.method in m.ABOUT_TASKS:
                     result = await self._tasks.exchange(upstream, call, notify)
                 elif upstream.memory is not None and call.method in REMEMBERED:
-                    result = await ask_or_remember(upstream, call, notify)
+                    result = await upstream.memory.answer(upstream, call, notify)
                 else:
                     result = await upstream.exchange(call, notify)
             except RpcError as error:
@@ -250,9 +250,7 @@ class Router:
         upstream = self._fleet.for_call(owner, call)
         if upstream.memory is None or upstream.memory.passes():
             return self._ask(upstream, call, notify)
-        if upstream.watch is not None:
-            upstream.watch.routed(upstream.name)
-        return upstream.memory.read(call, partial(self._ask, upstream, call), notify, upstream)
+        return upstream.memory.read(call, own, partial(self._ask, upstream, call), notify, upstream)
 
     async def _find_and_read(self, uri: str, call: Call, notify: Notify) -> Fields:
         owner, own, missing = await self._resolve_uri(uri, call, m.RESOURCES_READ)

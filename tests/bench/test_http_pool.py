@@ -23,7 +23,7 @@ from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.process import StopLadder
-from mcpmux.transports.receiving import open_reception
+from mcpmux.transports.readiness import open_reception
 
 Answer = Callable[[dict[str, Any]], bytes | None]
 """The bytes that answer a request; None closes the connection instead."""

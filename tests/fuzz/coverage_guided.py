@@ -23,7 +23,7 @@ with atheris.instrument_imports(include=["mcpmux"]):
     from mcpmux.protocol.call import Call
     from mcpmux.protocol.envelope import BadMessage, Request, decode_message, encode_error, encode_reply
     from mcpmux.protocol.framing import read_batch
-    from mcpmux.transports.http.message import HttpLimits
+    from mcpmux.transports.http.limits import HttpLimits
     from mcpmux.transports.http.request import RequestParser
 
 LIMITS = HttpLimits(

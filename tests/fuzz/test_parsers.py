@@ -34,7 +34,7 @@ from mcpmux.protocol.envelope import (
 from mcpmux.protocol.framing import LineDecoder, Oversized, read_batch
 from mcpmux.protocol.headers import HeaderMismatch, check_headers, decode_value, encode_value
 from mcpmux.protocol.raw_json import Raw
-from mcpmux.transports.http.message import HttpLimits
+from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.request import RequestParser
 from mcpmux.transports.http.response import ResponseParser
 from mcpmux.transports.sse import SseDecoder

@@ -40,15 +40,6 @@ class InFlight(RuleBasedStateMachine):
         self.used: set[int] = set()
 
     @rule(target=tickets)
-    def adopt(self) -> Ticket:
-        ticket = Ticket(0, CALL)
-        assert self.outgoing.adopt(ticket) is ticket
-        assert ticket.id not in self.used
-        self.used.add(ticket.id)
-        self.open_tickets[ticket.id] = ticket
-        return ticket
-
-    @rule(target=tickets)
     def open(self) -> Ticket:
         ticket = self.outgoing.open(CALL)
         assert ticket.id not in self.used
@@ -240,15 +231,15 @@ def test_progress_gets_in_among_log_messages_only():
     assert ticket.events[-1] == progress(1)
 
 
-def test_a_ticket_is_over_when_its_limit_is_and_the_limit_may_move():
+def test_the_deadline_of_a_ticket_may_move():
     class Moving:
-        deadline = 5.0
+        at = 5.0
 
     ticket = Outgoing().open(CALL)
     assert ticket.until == float("inf")
-    ticket.limit = moving = Moving()
+    ticket.deadline = moving = Moving()
     assert ticket.until == 5
-    moving.deadline = 8
+    moving.at = 8
     assert ticket.until == 8
 
 

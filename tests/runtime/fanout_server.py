@@ -17,7 +17,7 @@ from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
-from mcpmux.transports.http.message import HttpLimits
+from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.server import serve_http
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.world import World, open_world

@@ -12,8 +12,7 @@ from attrs import evolve
 from mcpmux.config import Http, Upstream
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.transports.process import StopLadder
-from mcpmux.transports.receiving import open_reception
-from mcpmux.transports.reception import available
+from mcpmux.transports.readiness import available, open_reception
 from tests.runtime.scripted_http import open_http_face
 from tests.runtime.world import World
 

@@ -15,12 +15,10 @@ from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.meta import PROGRESS_TOKEN
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.link import LAST_WORDS_SECONDS, Link
-from mcpmux.runtime.linking import open_link
-from mcpmux.runtime.term import Term
+from mcpmux.runtime.link import LAST_WORDS_SECONDS, Link, open_link
+from mcpmux.transports.deadlines import SWEEP_SECONDS, Deadline
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.pipe import QUEUE_BYTES
-from mcpmux.transports.punctuality import SWEEP_SECONDS
 from tests.inline import run_inline
 from tests.memory_pipe import CAPACITY, PromptMemoryPipe, open_memory_pipes
 from tests.runtime.test_link_deadlines import Peer, open_world, refuse
@@ -69,7 +67,7 @@ class Begun:
 
 async def test_a_result_is_taken_once_and_without_a_task_and_the_peer_hears_nothing_more(autojump_clock):
     async with open_world("lines") as (link, peer):
-        exchange = Begun(link.exchange(CALL, unheard, Term(10, 0, 60)))
+        exchange = Begun(link.exchange(CALL, unheard, Deadline(10, 0, 60)))
         assert exchange.is_asleep
         asked = await peer.next()
         assert asked["params"]["_meta"] == {PROGRESS_TOKEN: asked["id"]}
@@ -87,7 +85,7 @@ async def test_a_result_is_taken_once_and_without_a_task_and_the_peer_hears_noth
 async def test_many_exchanges_wait_without_a_task_and_each_gets_its_own_answer(autojump_clock):
     async with open_world("lines") as (link, peer):
         before = trio.lowlevel.current_statistics().tasks_living
-        exchanges = [Begun(link.exchange(CALL, unheard, Term(10, 0, 60))) for _ in range(50)]
+        exchanges = [Begun(link.exchange(CALL, unheard, Deadline(10, 0, 60))) for _ in range(50)]
         asked = [(await peer.next())["id"] for _ in exchanges]
         for request_id in reversed(asked):
             await peer.say(id=request_id, result={"content": [request_id]})
@@ -147,7 +145,7 @@ async def test_a_result_that_wants_to_know_something_is_a_result(autojump_clock)
 async def test_an_exchange_that_is_cancelled_ends_at_once_and_its_peer_is_told_once(autojump_clock):
     async with open_world("lines") as (link, peer):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(run_inline, link.exchange(CALL, unheard, Term(10, 0, 60)))
+            nursery.start_soon(run_inline, link.exchange(CALL, unheard, Deadline(10, 0, 60)))
             asked = await peer.next()
             nursery.cancel_scope.cancel()
         assert nothing_is_left(link)
@@ -161,7 +159,7 @@ async def test_an_exchange_that_is_cancelled_ends_at_once_and_its_peer_is_told_o
 
 async def test_an_exchange_that_is_overdue_ends_without_a_task_and_its_peer_is_told(autojump_clock):
     async with open_world("lines") as (link, peer):
-        exchange = Begun(link.exchange(CALL, unheard, Term(10, 4, 60)))
+        exchange = Begun(link.exchange(CALL, unheard, Deadline(10, 4, 60)))
         began = trio.current_time()
         await exchange.changed.wait()
         assert 6 <= trio.current_time() - began <= 6 + 2 * SWEEP_SECONDS
@@ -218,7 +216,7 @@ async def test_what_the_pipe_has_no_room_for_is_sent_in_a_task_and_once(autojump
 async def test_an_exchange_that_cannot_be_sent_in_time_is_overdue(autojump_clock):
     ours, _theirs = open_memory_pipes(kind=PromptMemoryPipe)  # nobody reads
     async with open_link(ours, refuse, lambda _: None, objects=False) as link:
-        exchanges = [Begun(link.exchange(CALL, unheard, Term(5, 0, 60))) for _ in range(CAPACITY + 1)]
+        exchanges = [Begun(link.exchange(CALL, unheard, Deadline(5, 0, 60))) for _ in range(CAPACITY + 1)]
         began = trio.current_time()
         for exchange in reversed(exchanges):
             with pytest.raises(Overdue):

@@ -18,8 +18,7 @@ from mcpmux.config import AccessRule
 from mcpmux.errors import RpcError
 from mcpmux.protocol.inflight import Ticket
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
-from mcpmux.runtime.link import Link
-from mcpmux.runtime.linking import open_link
+from mcpmux.runtime.link import Link, open_link
 from mcpmux.runtime.upstreams.memory import DOUBTS, PASSED
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.pipe import open_line_pipe

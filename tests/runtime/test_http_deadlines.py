@@ -16,13 +16,11 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.meta import PROGRESS_TOKEN
-from mcpmux.runtime.term import Term
-from mcpmux.runtime.upstreams.http_opening import open_http_channel
+from mcpmux.runtime.upstreams.http_channel import open_http_channel
+from mcpmux.transports.deadlines import SWEEP_SECONDS, Deadline
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
-from mcpmux.transports.punctuality import SWEEP_SECONDS
-from mcpmux.transports.receiving import open_reception
-from mcpmux.transports.reception import available
+from mcpmux.transports.readiness import available, open_reception
 from tests.inline import run_inline
 from tests.runtime.scripted_web import LEGACY, event
 
@@ -120,14 +118,14 @@ class World:
     def methods(self):
         return [message.get("method", "end") for message in self.seen]
 
-    async def ask(self, term=None, call=CALL, notify=unheard):
-        return await run_inline(self.channel.exchange(call, notify, term))
+    async def ask(self, deadline=None, call=CALL, notify=unheard):
+        return await run_inline(self.channel.exchange(call, notify, deadline))
 
-    async def overdue(self, term, call=CALL, notify=unheard) -> float:
+    async def overdue(self, deadline, call=CALL, notify=unheard) -> float:
         """How long an exchange took that was not answered in time."""
         began = trio.current_time()
         with pytest.raises(Overdue):
-            await self.ask(term, call, notify)
+            await self.ask(deadline, call, notify)
         return trio.current_time() - began
 
     async def nothing_is_left(self) -> None:
@@ -205,12 +203,12 @@ async def streams_something(peer) -> None:
 async def test_an_exchange_ends_with_its_time_and_so_does_its_connection(autojump_clock, script, way, run):
     async with served_by(script, way) as world:
         began = trio.current_time()
-        term = Term(30, 4, 60)
+        deadline = Deadline(30, 4, 60)
         with pytest.raises(Overdue):
             if run == "inline":
-                await world.ask(term, WITH_PROGRESS)
+                await world.ask(deadline, WITH_PROGRESS)
             else:
-                await world.channel.exchange(WITH_PROGRESS, unheard, term)
+                await world.channel.exchange(WITH_PROGRESS, unheard, deadline)
         assert 26 <= trio.current_time() - began <= 26 + LATE
         await world.nothing_is_left()
         assert world.left == 1
@@ -227,7 +225,7 @@ async def test_a_server_that_reads_nothing_holds_nobody_past_the_deadline(autoju
         await gone.wait()
 
     async with served_by(deaf, way) as world:
-        took = await world.overdue(Term(30, 0, 60), Call("tools/call", {"text": raw(LARGE)}, {}))
+        took = await world.overdue(Deadline(30, 0, 60), Call("tools/call", {"text": raw(LARGE)}, {}))
         assert 30 <= took <= 30 + LATE
         await world.nothing_is_left()
         gone.set()
@@ -237,7 +235,7 @@ async def test_waiting_for_a_turn_counts(autojump_clock):
     async with served_by(silent, connections=1) as world, trio.open_nursery() as nursery:
         nursery.start_soon(world.ask)
         await trio.testing.wait_all_tasks_blocked()
-        took = await world.overdue(Term(30, 0, 60))
+        took = await world.overdue(Deadline(30, 0, 60))
         assert 30 <= took <= 30 + LATE
         assert world.methods() == ["tools/call"]  # the second was not sent
         nursery.cancel_scope.cancel()
@@ -251,7 +249,7 @@ async def test_waiting_for_a_connection_counts(autojump_clock):
                 await trio.sleep_forever()
 
         world.pool.route = Unreachable()
-        took = await world.overdue(Term(30, 0, 60))
+        took = await world.overdue(Deadline(30, 0, 60))
         assert 30 <= took <= 30 + LATE
         await world.nothing_is_left()
 
@@ -262,7 +260,7 @@ async def test_each_has_its_own_time_and_only_the_late_ones_are_cut_off(autojump
     async with served_by(silent, way) as world:
 
         async def ask(seconds) -> None:
-            took[seconds] = await world.overdue(Term(seconds, 0, 60))
+            took[seconds] = await world.overdue(Deadline(seconds, 0, 60))
 
         async with trio.open_nursery() as nursery:
             for seconds in (7, 3, 20, 4):
@@ -283,7 +281,7 @@ async def test_a_connection_is_used_again_after_exchanges_that_were_in_time(auto
 
     async with served_by(patient, way) as world:
         for _ in range(3):
-            assert await world.ask(Term(30, 0, 60)) == {"ok": raw(True)}
+            assert await world.ask(Deadline(30, 0, 60)) == {"ok": raw(True)}
             assert world.channel.deadlines.watched == []
             await trio.sleep(300)
         assert len(asked) == 3
@@ -301,14 +299,14 @@ async def test_progress_renews_the_deadline_up_to_the_maximum(autojump_clock, wa
         await silent(peer)
 
     async with served_by(progress, way) as world:
-        term = Term(10, 0, 30)
+        deadline = Deadline(10, 0, 30)
 
         async def renew(_event: object) -> None:
-            term.renew()
+            deadline.renew()
 
-        took = await world.overdue(term, WITH_PROGRESS, renew)
+        took = await world.overdue(deadline, WITH_PROGRESS, renew)
         assert 30 <= took <= 30 + LATE
-        assert term.exhausted
+        assert deadline.exhausted
 
 
 async def test_a_client_that_does_not_take_its_progress_is_not_waited_for(autojump_clock, way):
@@ -317,7 +315,7 @@ async def test_a_client_that_does_not_take_its_progress_is_not_waited_for(autoju
         async def never(_event: object) -> None:
             await trio.sleep_forever()
 
-        took = await world.overdue(Term(10, 0, 60), WITH_PROGRESS, never)
+        took = await world.overdue(Deadline(10, 0, 60), WITH_PROGRESS, never)
         assert 10 <= took <= 10 + LATE
         await world.nothing_is_left()
 
@@ -349,7 +347,7 @@ async def legacy(peer) -> None:
 async def test_a_legacy_server_is_told_that_nobody_waits_any_more(autojump_clock, way):
     async with served_by(legacy, way) as world:
         world.channel.settle(ServerFacts(LEGACY, {}))
-        await world.overdue(Term(10, 0, 60))
+        await world.overdue(Deadline(10, 0, 60))
         await world.nothing_is_left()
         asked, told = world.seen
         assert told["method"] == "notifications/cancelled"
@@ -361,7 +359,7 @@ async def test_a_legacy_server_is_told_nothing_of_what_it_was_never_sent(autojum
         world.channel.settle(ServerFacts(LEGACY, {}))
         nursery.start_soon(world.ask)
         await trio.testing.wait_all_tasks_blocked()
-        await world.overdue(Term(10, 0, 60))
+        await world.overdue(Deadline(10, 0, 60))
         await trio.testing.wait_all_tasks_blocked()
         assert world.methods() == ["tools/call"]
         nursery.cancel_scope.cancel()
@@ -372,7 +370,7 @@ async def test_a_legacy_server_is_told_nothing_of_what_it_was_never_sent(autojum
 
 async def hear_the_end(world, **kwargs) -> None:
     with pytest.raises(TransportClosed):
-        await world.ask(Term(30, 0, 60), **kwargs)
+        await world.ask(Deadline(30, 0, 60), **kwargs)
 
 
 @pytest.mark.parametrize("script", [silent, begins, streams_nothing, streams_something])

@@ -16,10 +16,10 @@ from mcpmux.protocol.large import LARGE_BYTES
 from mcpmux.runtime.link import Link
 from mcpmux.runtime.upstreams import http_channel
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
-from mcpmux.runtime.upstreams.http_ticket import HttpTicket
+from mcpmux.runtime.upstreams.http_response import HttpTicket
 from mcpmux.runtime.upstreams.memory import DOUBTS
 from mcpmux.transports.inline import Inline
-from mcpmux.transports.reception import available
+from mcpmux.transports.readiness import available
 from tests.runtime.http_world import HttpWorld
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.runtime.test_exchanges import (

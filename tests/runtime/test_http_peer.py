@@ -9,8 +9,13 @@ from mcpmux.auth.bearer import Challenge
 from mcpmux.auth.credential import Credential
 from mcpmux.errors import ConnectFailed, TransportError
 from mcpmux.protocol.call import Call
-from mcpmux.runtime.upstreams.http_events import LEAST_RETRY_SECONDS, RETRY_SECONDS, continued, retry_seconds
 from mcpmux.runtime.upstreams.http_peer import HttpPeer
+from mcpmux.runtime.upstreams.http_response import (
+    LEAST_RETRY_SECONDS,
+    RETRY_SECONDS,
+    continued,
+    retry_seconds,
+)
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.sse import SseDecoder

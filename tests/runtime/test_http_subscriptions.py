@@ -13,7 +13,7 @@ from mcpmux.config import Caching, Config, Http, Upstream
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw, text_of
 from mcpmux.runtime.mailbox import Mailbox
-from mcpmux.runtime.upstreams import http_events, subscriber
+from mcpmux.runtime.upstreams import http_response, subscriber
 from mcpmux.runtime.upstreams.connection import unheard
 from tests.runtime.scripted_http import HttpFace, open_http_face
 from tests.runtime.subscribable import Subscribable
@@ -29,7 +29,7 @@ SUBSCRIBE = Call("resources/subscribe", {}, {})
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is waited for in real time here is not what is tested."""
     monkeypatch.setattr(subscriber, "RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(http_events, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(http_response, "RETRY_SECONDS", 0.05)
 
 
 class Stage:

@@ -13,10 +13,9 @@ from mcpmux.errors import Overdue, RpcError
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.meta import PROGRESS_TOKEN
-from mcpmux.runtime.linking import open_link
-from mcpmux.runtime.term import Term
+from mcpmux.runtime.link import open_link
+from mcpmux.transports.deadlines import SWEEP_SECONDS, Deadline
 from mcpmux.transports.pipe import QUEUE_BYTES, open_line_pipe
-from mcpmux.transports.punctuality import SWEEP_SECONDS
 from tests.memory_pipe import open_memory_pipes
 from tests.transports.test_pipe import Stuck
 
@@ -69,17 +68,17 @@ def kind(request):
     return request.param
 
 
-async def overdue(link, term: Term, call: Call = CALL) -> float:
+async def overdue(link, deadline: Deadline, call: Call = CALL) -> float:
     """How long an exchange took that was not answered in time."""
     began = trio.current_time()
     with pytest.raises(Overdue):
-        await link.exchange(call, unheard, term)
+        await link.exchange(call, unheard, deadline)
     return trio.current_time() - began
 
 
 async def test_an_unanswered_exchange_ends_in_time_and_the_peer_is_told(autojump_clock, kind):
     async with open_world(kind) as (link, peer):
-        took = await overdue(link, Term(10, 4, 60))
+        took = await overdue(link, Deadline(10, 4, 60))
         assert 6 <= took <= 6 + 2 * SWEEP_SECONDS
         asked, told = await peer.next(), await peer.next()
         assert told["method"] == "notifications/cancelled"
@@ -97,8 +96,8 @@ async def test_an_answer_in_time_is_the_answer_and_nothing_is_watched_after_it(a
             await peer.say(id=asked["id"], result={"ok": True})
 
         nursery.start_soon(answer)
-        assert await link.exchange(CALL, unheard, Term(10, 0, 60)) == {"ok": raw(True)}
-        assert repr(link.deadlines) == "<Punctuality of 0>"
+        assert await link.exchange(CALL, unheard, Deadline(10, 0, 60)) == {"ok": raw(True)}
+        assert repr(link.deadlines) == "<DeadlineSweeper of 0>"
 
 
 async def test_each_exchange_has_its_own_deadline(autojump_clock, kind):
@@ -106,7 +105,7 @@ async def test_each_exchange_has_its_own_deadline(autojump_clock, kind):
         took: dict[int, float] = {}
 
         async def ask(seconds: int) -> None:
-            took[seconds] = await overdue(link, Term(seconds, 0, 60))
+            took[seconds] = await overdue(link, Deadline(seconds, 0, 60))
 
         for seconds in (7, 1, 30, 3):
             nursery.start_soon(ask, seconds)
@@ -115,10 +114,10 @@ async def test_each_exchange_has_its_own_deadline(autojump_clock, kind):
 
 async def test_progress_renews_the_deadline_up_to_the_maximum(autojump_clock, kind):
     async with open_world(kind) as (link, peer), trio.open_nursery() as nursery:
-        term = Term(10, 0, 30)
+        deadline = Deadline(10, 0, 30)
 
         async def renew(_event: object) -> None:
-            term.renew()
+            deadline.renew()
 
         async def progress() -> None:
             asked = await peer.next()
@@ -132,9 +131,9 @@ async def test_progress_renews_the_deadline_up_to_the_maximum(autojump_clock, ki
         nursery.start_soon(progress)
         began = trio.current_time()
         with pytest.raises(Overdue):
-            await link.exchange(Call("tools/call", {}, {PROGRESS_TOKEN: raw("mine")}), renew, term)
+            await link.exchange(Call("tools/call", {}, {PROGRESS_TOKEN: raw("mine")}), renew, deadline)
         assert 30 <= trio.current_time() - began <= 30 + 2 * SWEEP_SECONDS
-        assert term.exhausted
+        assert deadline.exhausted
         nursery.cancel_scope.cancel()
 
 
@@ -147,7 +146,7 @@ async def test_a_peer_that_does_not_read_holds_nobody_past_the_deadline(autojump
             took: list[float] = []
 
             async def ask() -> None:
-                took.append(await overdue(link, Term(5, 0, 60), large))
+                took.append(await overdue(link, Deadline(5, 0, 60), large))
 
             async with trio.open_nursery() as asking:
                 for _ in range(4):  # the first is being written, the second queued, the others wait for room
@@ -171,7 +170,7 @@ async def test_a_client_that_does_not_take_its_progress_is_not_waited_for(autoju
         began = trio.current_time()
         with pytest.raises(Overdue):
             call = Call("tools/call", {}, {PROGRESS_TOKEN: raw("mine")})
-            await link.exchange(call, never, Term(10, 0, 60))
+            await link.exchange(call, never, Deadline(10, 0, 60))
         assert trio.current_time() - began == pytest.approx(10)
 
 

@@ -16,7 +16,7 @@ from mcpmux.protocol.envelope import Request
 from mcpmux.runtime.downstreams.http_answer import respond
 from mcpmux.runtime.downstreams.stream_clients import FIRST_SECONDS, JsonPipe
 from mcpmux.transports.http.reply import HttpReply, ServerState
-from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.http.request import HttpRequest
 from tests.runtime.scripted import MODERN, ScriptedServer
 from tests.runtime.world import World, open_world
 

@@ -12,6 +12,14 @@ from mcpmux.runtime.upstreams.memory import DOUBTS, PASSED, Memory, Store
 READ = Call(m.RESOURCES_READ, {"uri": raw("file:///a")}, {})
 
 
+class _Asked:
+    name = "x"
+    watch = None
+
+
+ASKED = _Asked()
+
+
 async def private(_notify: object) -> Fields:
     return {"contents": raw([]), "cacheScope": raw("private")}
 
@@ -29,7 +37,7 @@ async def doubtful() -> Memory:
     assert memory is not None
     for _ in range(DOUBTS):
         assert not memory.passes()
-        await memory.read(READ, private, unheard, 1.0)
+        await memory.read(READ, "file:///a", private, unheard, ASKED)
     return memory
 
 
@@ -55,10 +63,10 @@ async def test_what_is_served_from_memory_ends_the_doubts(autojump_clock):
     """A server with one public resource that everybody reads, and many that are private."""
     memory = await doubtful()
     hot = Call(m.RESOURCES_READ, {"uri": raw("file:///hot")}, {})
-    await memory.read(hot, public, unheard, 1.0)
+    await memory.read(hot, "file:///hot", public, unheard, ASKED)
     for _ in range(DOUBTS - 1):
-        await memory.read(READ, private, unheard, 1.0)
-    await memory.read(hot, private, unheard, 1.0)
-    await memory.read(READ, private, unheard, 1.0)
+        await memory.read(READ, "file:///a", private, unheard, ASKED)
+    await memory.read(hot, "file:///hot", private, unheard, ASKED)
+    await memory.read(READ, "file:///a", private, unheard, ASKED)
     assert memory.counts.hits == 1
     assert not memory.passes()

@@ -21,7 +21,7 @@ from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.message import HttpLimits
+from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.sse_client import open_sse_client_pipe

@@ -13,7 +13,7 @@ from mcpmux import app
 from mcpmux.config import AccessRule, Caching, Config, Merging, Stdio, Upstream
 from mcpmux.errors import ConnectFailed
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
-from mcpmux.runtime.linking import open_link
+from mcpmux.runtime.link import open_link
 from mcpmux.runtime.tap import tapped
 from mcpmux.runtime.upstreams.channels import answer_server
 from tests.memory_pipe import PromptMemoryPipe, open_memory_pipes

@@ -15,7 +15,7 @@ import trio.testing
 from mcpmux import app
 from mcpmux.config import Config, Merging
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
-from mcpmux.runtime.linking import open_link
+from mcpmux.runtime.link import open_link
 from mcpmux.runtime.upstreams.channels import answer_server
 from mcpmux.traffic.capture.message import to_record
 from mcpmux.traffic.observer import Observation

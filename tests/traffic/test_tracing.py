@@ -25,8 +25,8 @@ from mcpmux.traffic.telemetry import otlp as telemetry
 from mcpmux.traffic.telemetry import tracing
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_request import HttpRequest
 from tests.runtime.test_flows import docs
 from tests.traffic.test_spans import MODERN, URI, modern
 from tests.traffic.traced_world import CALLER, TRACE, TRACEPARENT, open_over_http

@@ -26,9 +26,9 @@ from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.spans import Server, Spans
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_request import HttpRequest
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.scripted_http import HttpFace, open_http_face
 from tests.runtime.test_http_endpoint import HttpClient

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.transports.http.chunk_lines import ChunkLines
-from mcpmux.transports.http.message import HttpLimits
+from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.request import RequestParser
 
 LIMITS = HttpLimits(body_bytes=60)

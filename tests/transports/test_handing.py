@@ -18,9 +18,8 @@ from mcpmux.transports.handing import (
     hatch_pair,
 )
 from mcpmux.transports.http.hand_over import encode_requests, hand_over
-from mcpmux.transports.http.message import HttpLimits
-from mcpmux.transports.http.request import RequestParser
-from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.http.limits import HttpLimits
+from mcpmux.transports.http.request import HttpRequest, RequestParser
 from mcpmux.transports.wire import PlainWire
 
 NOTE = Note(3, 2, b"GET / HTTP/1.1\r\n", "127.0.0.1:1", "cn:x", open=True)

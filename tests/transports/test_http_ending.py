@@ -8,8 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.transports.receiving import open_reception
-from mcpmux.transports.reception import available
+from mcpmux.transports.readiness import available, open_reception
 from tests.transports.test_http_client import CHUNKED, OK, SHORT, answers, get, read, scripted
 
 LINUX = pytest.mark.skipif(not available, reason="Linux only")
@@ -128,7 +127,7 @@ async def test_nobody_waits_where_no_other_response_can_follow(watched, begun):
 
     async with watched(script, answers(SHORT)) as pool:
         await read_all_but_the_end(pool)
-        assert pool.punctuality.watched == []
+        assert pool.deadlines.watched == []
         assert await read(pool) == b"ok"
 
 
@@ -136,11 +135,11 @@ async def test_stream_that_ends_while_nobody_looks_is_found_in_time(watched):
     stream = Stream(END, [SHORT])
     async with watched(stream) as pool:
         await read_all_but_the_end(pool)
-        [connection] = pool.punctuality.watched
+        [connection] = pool.deadlines.watched
         stream.let.set()
         await stream.said.wait()
         connection.cut_off()
-        assert pool.punctuality.watched == []
+        assert pool.deadlines.watched == []
         assert await read(pool) == b"ok"
 
 
@@ -148,9 +147,9 @@ async def test_stream_that_does_not_end_in_time_is_closed(watched):
     stream = Stream(PART)
     async with watched(stream, answers(SHORT)) as pool:
         await read_all_but_the_end(pool)
-        [connection] = pool.punctuality.watched
+        [connection] = pool.deadlines.watched
         connection.cut_off()
-        assert pool.punctuality.watched == []
+        assert pool.deadlines.watched == []
         stream.let.set()
         await stream.closed.wait()
         assert await read(pool) == b"ok"
@@ -171,10 +170,10 @@ async def test_what_becomes_of_a_stream_is_heard_without_looking(rest):
 
     async with open_reception() as reception, scripted(script, reception=reception) as pool:
         await read_all_but_the_end(pool)
-        assert len(pool.punctuality.watched) == 1
+        assert len(pool.deadlines.watched) == 1
         let.set()
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert pool.punctuality.watched == []
+        assert pool.deadlines.watched == []
         assert len(pool._idle) == (rest == END)
 
 
@@ -185,7 +184,7 @@ async def test_streams_that_end_count_as_connections(watched):
         assert await read(pool) == b"ok"
         first.let.set()
         await first.closed.wait()
-        assert pool.punctuality.watched == []
+        assert pool.deadlines.watched == []
 
 
 async def test_streams_that_end_are_as_few_as_idle_connections(watched):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mcpmux.errors import LocalProtocolError
-from mcpmux.transports.http.encoding import (
+from mcpmux.transports.http.message import (
     encode_chunk,
     encode_fields,
     encode_request_head,

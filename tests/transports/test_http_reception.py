@@ -12,12 +12,10 @@ import trio
 import trio.testing
 
 from mcpmux.errors import RemoteProtocolError, TransportClosed
-from mcpmux.transports.http.attention import Attention
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.receiving import open_reception
-from mcpmux.transports.reception import Reception, available
+from mcpmux.transports.readiness import Attention, Reception, available, open_reception
 from tests.transports.test_http_client import CHUNKED, OK, SHORT, Connection
 from tests.transports.test_http_inline import Answer, serving_inline
 from tests.transports.test_http_server import TEXT, receive_all, receive_until
@@ -288,7 +286,7 @@ async def pooled(*scripts, **limits):
         listener, *_ = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
         origin = HttpOrigin(False, "127.0.0.1", listener.socket.getsockname()[1])
         with HttpPool(origin, limits=PoolLimits(**limits), reception=reception) as pool:
-            nursery.start_soon(pool.punctuality.run)
+            nursery.start_soon(pool.deadlines.run)
             async with pool.request("POST", "/", (), b"", idempotent=True) as response:
                 await response.read()
             yield pool
@@ -386,7 +384,7 @@ async def test_a_stream_that_has_said_too_little_is_heard_of_again():
             ear.sent.take_begun().finish()
             assert (pool._running, len(pool._ending)) == (0, 1)
             await trio.testing.wait_all_tasks_blocked(0.05)
-            assert pool.punctuality.watched == []  # its end has come
+            assert pool.deadlines.watched == []  # its end has come
 
 
 async def test_a_stream_that_breaks_off_is_read_up_to_there():
@@ -462,7 +460,7 @@ async def test_a_request_that_is_abandoned_closes_its_connection_and_is_not_hear
         with trio.fail_after(PATIENCE):
             await left.wait()
         assert ear.calls == 0
-        assert (pool._idle, pool._running, pool.punctuality.watched) == ([], 0, [])
+        assert (pool._idle, pool._running, pool.deadlines.watched) == ([], 0, [])
 
 
 async def test_without_an_idle_connection_or_a_turn_nothing_is_posted():

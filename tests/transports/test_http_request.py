@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.transports.http.message import HttpLimits
+from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.request import BODY, HEAD, IDLE, RequestParser
 
 LIMITS = HttpLimits(head_bytes=500, head_fields=20, body_bytes=40)

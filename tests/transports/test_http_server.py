@@ -11,9 +11,9 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from mcpmux.errors import LocalProtocolError
-from mcpmux.transports.http.message import HttpLimits
+from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.server import REFUSED_CONNECTIONS, SWEEP_SECONDS, serve_http
-from mcpmux.transports.receiving import open_reception
+from mcpmux.transports.readiness import open_reception
 from tests.transports import ways
 
 GET = b"GET /a?b HTTP/1.1\r\nHost: x\r\n\r\n"

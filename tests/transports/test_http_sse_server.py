@@ -11,7 +11,7 @@ import trio.testing
 
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.http.reply import HttpReply, ServerState
-from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.http.sse_server import (
     FLUSH_SECONDS,
     KEEP_ALIVE_SECONDS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mcpmux.errors import McpmuxError
-from mcpmux.transports.http.known_head import LEARNED_BYTES, LESSONS, learn
-from mcpmux.transports.http.message import HttpLimits
+from mcpmux.transports.http.limits import HttpLimits
+from mcpmux.transports.http.message import LEARNED_BYTES, LESSONS, learn
 from mcpmux.transports.http.request import BODY, RequestParser
 from mcpmux.transports.http.response import ResponseParser
 

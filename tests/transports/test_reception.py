@@ -11,9 +11,8 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from mcpmux.transports import reception as module
-from mcpmux.transports.receiving import open_reception
-from mcpmux.transports.reception import FEW, MOST_AT_ONCE, MOST_LINGERED, Reception, available
+from mcpmux.transports import readiness as module
+from mcpmux.transports.readiness import FEW, MOST_AT_ONCE, MOST_LINGERED, Reception, available, open_reception
 
 pytestmark = pytest.mark.skipif(not available, reason="Linux only")
 PATIENCE = 30

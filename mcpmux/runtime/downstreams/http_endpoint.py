@@ -51,7 +51,6 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
 from mcpmux.protocol.shapes import Id
 from mcpmux.protocol.tool_headers import ToolHeaders
-from mcpmux.runtime.downstreams.front import read_call
 from mcpmux.runtime.downstreams.http_answer import (
     JSON,
     NoSession,
@@ -64,15 +63,15 @@ from mcpmux.runtime.downstreams.http_batch import answer_batch
 from mcpmux.runtime.downstreams.http_guard import turn_away
 from mcpmux.runtime.downstreams.http_session import HttpSession
 from mcpmux.runtime.downstreams.http_tap import ConnectionLegs, TappedReply
-from mcpmux.runtime.downstreams.service import Service
+from mcpmux.runtime.downstreams.service import Service, read_call
 from mcpmux.runtime.downstreams.sse_endpoint import SseEndpoint, SseLimits
 from mcpmux.runtime.downstreams.stdio_client import STALL_SECONDS
 from mcpmux.runtime.link import INCOMING_LIMIT
 from mcpmux.runtime.tap import Tap
+from mcpmux.transports.deadlines import DeadlineSweeper
 from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.punctuality import Punctuality
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
@@ -127,7 +126,7 @@ class HttpEndpoint:
         self._tools: dict[str, ToolHeaders] = {}  # as clients see them, by the principal who listed them
         self._legs = ConnectionLegs()
         self._nursery: trio.Nursery
-        self._punctuality = Punctuality()
+        self._deadlines = DeadlineSweeper()
         self.sessions: dict[str, HttpSession] = {}
         self._sse = SseEndpoint(front, sse_path, SseLimits(self._is_full, limits.idle, stall), gate, mark)
 
@@ -138,7 +137,7 @@ class HttpEndpoint:
         """Own the calls that outlive their connections, and end sessions nobody uses, until cancelled."""
         try:
             async with trio.open_nursery() as self._nursery:
-                self._nursery.start_soon(self._punctuality.run, name="calls' time")
+                self._nursery.start_soon(self._deadlines.run, name="calls' time")
                 task_status.started()
                 while True:
                     await trio.sleep(SWEEP_SECONDS)
@@ -333,7 +332,7 @@ class HttpEndpoint:
             await _fail(message, reply, refusal)
             return
         session_id, limits = self._mark + secrets.token_urlsafe(SESSION_BYTES), self._limits
-        opened = HttpSession(session, self._nursery, self._punctuality, limits.replay, limits.in_flight)
+        opened = HttpSession(session, self._nursery, self._deadlines, limits.replay, limits.in_flight)
         self.sessions[session_id] = opened
         if isinstance(reply, TappedReply):
             opened.watch = reply.watch

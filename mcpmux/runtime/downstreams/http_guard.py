@@ -22,7 +22,7 @@ from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.downstreams.http_answer import JSON, refuse_with
 from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.inline import in_task
 
 if TYPE_CHECKING:

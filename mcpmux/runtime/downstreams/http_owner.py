@@ -13,7 +13,7 @@ from mcpmux.mux.worker_mark import owner_of_request
 from mcpmux.protocol.headers import SESSION_HEADER
 from mcpmux.runtime.downstreams.sse_endpoint import SESSION_KEY
 from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.http.shared import Handler
 
 

@@ -30,6 +30,7 @@ from mcpmux.protocol.envelope import (
     encode_request,
     id_of,
 )
+from mcpmux.protocol.inflight import Ticket
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import V_2025_11_25
 from mcpmux.protocol.shapes import Id
@@ -48,12 +49,12 @@ from mcpmux.runtime.downstreams.own_stream import OWN_STREAM, OwnStream
 from mcpmux.runtime.downstreams.service import Session
 from mcpmux.runtime.tap import Watch
 from mcpmux.runtime.upstreams.connection import unheard
+from mcpmux.transports.deadlines import DeadlineSweeper
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.inline import in_task, woken
-from mcpmux.transports.punctuality import Punctuality
 from mcpmux.transports.sse import encode_event, with_id
 
-# For a call's answer, before its client gets an event id to resume from, at the next sweep of Punctuality.
+# For a call's answer, before its client gets an event id to resume from, at the sweep after that.
 PRIMING_SECONDS = 0.05
 RETRY_MILLISECONDS: Final = 1000  # for a client to come back after its stream has broken off
 
@@ -69,16 +70,16 @@ class HttpSession:
         self,
         session: Session,
         nursery: trio.Nursery,
-        punctuality: Punctuality,
+        deadlines: DeadlineSweeper,
         bounds: ReplayBounds,
         in_flight: int,
     ) -> None:
-        """`in_flight`: requests of it at a time. `nursery` owns calls that last, `punctuality` their time."""
+        """`in_flight`: requests of it at a time. `nursery` owns calls that last, `deadlines` their time."""
         self._in_flight_limit = in_flight
         self.session = session
         self.last_used = trio.current_time()
         self._nursery = nursery
-        self._punctuality = punctuality
+        self._deadlines = deadlines
         self._buffer = ReplayBuffer(bounds)
         self._own = OwnStream(self._buffer, session.mailbox)
         self._in_flight: dict[Id, CallOff] = {}
@@ -112,7 +113,7 @@ class HttpSession:
 
     async def _ask(self, say: Say, method: str, params: Fields) -> Fields:
         """Ask the client something in the stream of the call that it is about. Raises RpcError."""
-        ticket = self._asked.outgoing.open(Call(method, params, {}))
+        ticket: Ticket = self._asked.outgoing.open(Call(method, params, {}))
         try:
             await say(encode_request(ticket.id, method, params or None))
             return await self._asked.wait(ticket, unheard)
@@ -157,7 +158,7 @@ class HttpSession:
         call = LastingCall(request, self._nursery, trio.current_time() + patience)
         self._admit(request, call.cancel)
         if patience < math.inf:
-            self._punctuality.watch(call)
+            self._deadlines.watch(call)
         return self._start_and_follow(call, reply)
 
     async def _start_and_follow(self, call: LastingCall, reply: HttpReply) -> None:
@@ -227,7 +228,7 @@ class HttpSession:
             else:
                 self._put(call, data)
         finally:
-            self._punctuality.forget(call)
+            self._deadlines.forget(call)
             del self._in_flight[request.id]
             if call.number is not None:
                 del self._calls[call.number]

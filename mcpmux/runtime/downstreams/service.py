@@ -1,18 +1,34 @@
-"""What the edges to clients need of whoever serves them: the mux, or something that stands in for it."""
+"""The front door that every client comes through, whatever its era and transport."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable
-from typing import Protocol
+from functools import partial
+from typing import Final, Protocol
 
-from mcpmux.protocol.call import Call, Notify
-from mcpmux.protocol.envelope import Notification, Request
+from mcpmux.errors import RpcError
+from mcpmux.mux.request_state import ForeignState, StateSeal
+from mcpmux.mux.worker_mark import ForeignMark, own_part
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.codes import METHOD_NOT_FOUND
+from mcpmux.protocol.envelope import Notification, Request, raw, text_of
+from mcpmux.protocol.input_requests import STATE
+from mcpmux.protocol.meta import LOG_LEVEL, VERSION
+from mcpmux.protocol.modern import MalformedRequest, severity
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.shapes import Id
-from mcpmux.runtime.downstreams.session import Ask
+from mcpmux.protocol.tasks import TASK_ID
+from mcpmux.runtime.calls import unknown_state
+from mcpmux.runtime.downstreams.listen import serve_listen
+from mcpmux.runtime.downstreams.session import Ask, LegacySession, open_session
 from mcpmux.runtime.mailbox import Mailbox
-from mcpmux.runtime.tap import Tap
+from mcpmux.runtime.relay import Relay
+from mcpmux.runtime.router import Router
+from mcpmux.runtime.tap import Tap, identify, watched
+from mcpmux.runtime.tasks.tasks import task_not_found
 
 
 class Session(Protocol):
@@ -37,7 +53,7 @@ class Session(Protocol):
 
 
 class Service(Protocol):
-    """Serves modern calls, and opens legacy sessions; see `runtime.downstreams.front.Front`."""
+    """Serves modern calls, and opens legacy sessions; see `runtime.downstreams.service.Front`."""
 
     tap: Tap | None
 
@@ -56,3 +72,148 @@ class Service(Protocol):
     def roots_changed(self) -> None:
         """A client says that its roots have changed."""
         ...
+
+
+STATE_KEY_BYTES: Final = 32
+
+
+class Front:
+    """What mcpmux offers to clients: modern calls, and legacy sessions."""
+
+    def __init__(
+        self,
+        router: Router,
+        relay: Relay,
+        server_info: Raw,
+        tap: Tap | None = None,
+        state_seal: StateSeal | None = None,
+        mark: str = "",
+    ) -> None:
+        """`tap` watches what clients do; `state_seal` binds a server's states to principals.
+
+        `mark` stands in front of states and task ids, so that they come back to this worker.
+        """
+        self._mark = mark
+        self._state_seal = state_seal or StateSeal(secrets.token_bytes(STATE_KEY_BYTES))
+        self.tap = tap
+        self._router = router
+        self._relay = relay
+        self.server_info = server_info
+
+    def answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]:
+        """Answer one modern call. Raises RpcError, at once or when it is awaited."""
+        if self.tap is not None:
+            identify(call)
+            if not self.tap.passes:
+                return watched(self.tap, call, partial(self._answer, request_id, call, notify))
+        return self._answer(request_id, call, notify)
+
+    def _answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]:
+        if call.method == m.LISTEN:
+            return serve_listen(request_id, call, notify, self._router, self._relay)
+        if call.method in m.REMOVED_IN_MODERN:
+            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method} is not in this revision")
+
+        wanted = _wanted(call, notify) if LOG_LEVEL in call.meta else notify
+        if not call.principal.name and not self._mark:
+            return self._router.exchange(call, wanted)
+        return self._exchange_sealed(call, wanted)
+
+    async def _exchange_sealed(self, call: Call, notify: Notify) -> Fields:
+        return self._sealed(await self._router.exchange(self._opened(call), notify), call.principal.name)
+
+    def _opened(self, call: Call) -> Call:
+        """The call with the state that its server gave, and the task id.
+
+        Raises RpcError for those of another principal or worker.
+        """
+        state, task_id = call.text(STATE), call.text(TASK_ID) if self._mark else None
+        if state is None and task_id is None:
+            return call
+        params = {**call.params}
+        try:
+            if state is not None:
+                state = own_part(self._mark, state)
+                principal = call.principal.name
+                params[STATE] = raw(self._state_seal.open(principal, state) if principal else state)
+        except (ForeignState, ForeignMark):
+            raise unknown_state() from None
+        try:
+            if task_id is not None:
+                params[TASK_ID] = raw(own_part(self._mark, task_id))
+        except ForeignMark:
+            raise task_not_found() from None
+        return call.with_params(params)
+
+    def _sealed(self, result: Fields, principal: str) -> Fields:
+        state, task_id = text_of(result.get(STATE)), text_of(result.get(TASK_ID)) if self._mark else None
+        if state is not None:
+            state = self._state_seal.seal(principal, state) if principal else state
+            result = {**result, STATE: raw(self._mark + state)}
+        return result if task_id is None else {**result, TASK_ID: raw(self._mark + task_id)}
+
+    def leave(self, client: object) -> None:
+        """A client has gone that called itself `client` in its calls."""
+        self._router.leave(client)
+
+    def roots_changed(self) -> None:
+        """A client says that its roots have changed."""
+        self._router.roots_changed()
+
+    async def initialize(
+        self, request: Request, principal: Principal = ANYONE
+    ) -> tuple[LegacySession, Fields]:
+        """Open a legacy session of `principal`: it, and the answer. The caller closes it. Raises RpcError."""
+        opened: list[LegacySession] = []
+
+        async def work() -> Fields:
+            session, result = await open_session(
+                request, self._router, self._relay, self.server_info, self.tap, principal
+            )
+            opened.append(session)
+            return result
+
+        try:
+            result = (
+                await work()
+                if self.tap is None
+                else await watched(self.tap, read_call(request, None, principal), work)
+            )
+        except BaseException:
+            for session in opened:
+                session.close()
+            raise
+        return opened[0], result
+
+
+def read_call(request: Request, client: object = None, principal: Principal = ANYONE) -> Call:
+    """A request of `client`, who is `principal`, as a call of whatever era.
+
+    Raises RpcError when `_meta` is no object.
+    """
+    try:
+        params = request.params if request.members is None else request.members
+        return Call.of(request.method, params, client, principal=principal)
+    except ValueError:
+        raise MalformedRequest('"_meta" must be an object') from None
+
+
+def _wanted(call: Call, notify: Notify) -> Notify:
+    """`notify` for what the call has asked to hear, which has asked for log messages."""
+
+    async def pass_on(event: Event) -> None:
+        if event.method != m.LOG_MESSAGE or _wants(call, event):
+            await notify(event)
+
+    return pass_on
+
+
+def _wants(call: Call, event: Event) -> bool:
+    """Whether a log message is severe enough."""
+    level = text_of(call.meta.get(LOG_LEVEL))
+    return level is None or severity(text_of(event.params.get("level"))) >= severity(level)
+
+
+def says_modern(call: Call) -> bool:
+    """Whether a call carries the per-request metadata of the modern era."""
+    return VERSION in call.meta

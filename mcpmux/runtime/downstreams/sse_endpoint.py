@@ -26,7 +26,7 @@ from mcpmux.runtime.downstreams.http_answer import JSON, headers_of, refuse_with
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.http.sse_server import SseServerPipe, open_sse_server_pipe
 
 if TYPE_CHECKING:

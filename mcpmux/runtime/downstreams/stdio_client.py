@@ -20,11 +20,9 @@ from mcpmux.protocol.modern import check_call
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch
-from mcpmux.runtime.downstreams.front import read_call, says_modern
 from mcpmux.runtime.downstreams.http_guard import as_error
-from mcpmux.runtime.downstreams.service import Service, Session
-from mcpmux.runtime.link import INCOMING_LIMIT, Link
-from mcpmux.runtime.linking import open_link
+from mcpmux.runtime.downstreams.service import Service, Session, read_call, says_modern
+from mcpmux.runtime.link import INCOMING_LIMIT, Link, open_link
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.transports.inline import in_task

@@ -20,14 +20,14 @@ from mcpmux.protocol.method import PING
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.linking import open_link
+from mcpmux.runtime.link import open_link
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.runtime.upstreams.sse_channel import HttpPlace, open_either, open_sse, open_streamable
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.message import HEAD_FIELDS
+from mcpmux.transports.http.limits import HEAD_FIELDS
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route, choose_proxy
 from mcpmux.transports.process import OrphanGuard, StopLadder, open_process
-from mcpmux.transports.reception import Reception
+from mcpmux.transports.readiness import Reception
 from mcpmux.transports.tls.context import TlsContexts
 
 log = structlog.get_logger()

@@ -14,8 +14,10 @@ is connected and asked.
 from __future__ import annotations
 
 import math
+import time
+from collections import deque
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 import trio
@@ -28,17 +30,45 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import BUSY, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.runtime.upstreams.connection import Connection
-from mcpmux.runtime.upstreams.history import History
 from mcpmux.runtime.upstreams.http_refusal import TOO_MANY, HttpStatusError
 from mcpmux.runtime.upstreams.memory import Memory
 from mcpmux.runtime.upstreams.turnstile import Turnstile
 
 log = structlog.get_logger()
 
+CHANGES_KEPT: Final = 50  # of one upstream's state; those of a crash loop fill an hour
 BREATH_SECONDS: Final = 0.05  # between the exchanges of one call, such as the pages of a list
 
 OnChange = Callable[[str, Collection[str]], None]
 """Lists of an upstream may have changed: its name, and the capabilities that they belong to."""
+
+
+class StateChange(NamedTuple):
+    """`at`: seconds since 1970. `reason`: why, in words; "" for a good end."""
+
+    at: float
+    state: str
+    reason: str
+
+
+class History:
+    """The latest changes of one upstream's state, oldest first, none twice in a row."""
+
+    def __init__(self) -> None:
+        self._changes: deque[StateChange] = deque(maxlen=CHANGES_KEPT)
+
+    def __repr__(self) -> str:
+        return f"<History {len(self._changes)} changes>"
+
+    def note(self, state: str, reason: str = "") -> None:
+        """It is in this state now."""
+        if not self._changes or self._changes[-1][1:] != (state, reason):
+            self._changes.append(StateChange(time.time(), state, reason))
+
+    @property
+    def changes(self) -> tuple[StateChange, ...]:
+        """The latest, oldest first."""
+        return tuple(self._changes)
 
 
 class Condition:

@@ -29,8 +29,8 @@ from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.tasks import offers_tasks, without_task_support
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.term import Term, limited
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
+from mcpmux.transports.deadlines import Deadline, limited
 from mcpmux.transports.inline import in_task
 
 log = structlog.get_logger()
@@ -38,6 +38,7 @@ log = structlog.get_logger()
 PROBE_SECONDS = (
     5.0  # a legacy server may be silent on `server/discover`; a slow start must not look like that
 )
+NEWS_LIMIT: Final = 256  # notifications of clients that wait for a server; more is a flood
 SURE_SECONDS: Final = 5.0  # after a server was found to speak as agreed; many errors cost one question
 
 
@@ -71,8 +72,8 @@ class Connection:
         """Why it ended, once `closed` is set."""
         return self._channel.close_reason
 
-    def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Awaitable[Fields]:
-        """One call, until the end of `term`.
+    def exchange(self, call: Call, notify: Notify, deadline: Deadline | None = None) -> Awaitable[Fields]:
+        """One call, until the end of `deadline`.
 
         Raises RpcError (the upstream's answer), TransportError (no answer) or Overdue, when it is awaited or
         at once.
@@ -120,17 +121,18 @@ class Connection:
 class ModernConnection(Connection):
     """A server of 2026-07-28: every request states its version and its client."""
 
-    def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Awaitable[Fields]:
+    def exchange(self, call: Call, notify: Notify, deadline: Deadline | None = None) -> Awaitable[Fields]:
         if RESPONSES in call.params and (error := first_error(call)) is not None:
             raise error
         meta = modern_meta(call, self._client_info)
         leg = call if meta is call.meta else call.with_meta(meta)
-        if call.legacy and call.method == m.TOOLS_LIST:
-            return self._tools_without_tasks(leg, notify, term)
-        return self._channel.exchange(leg, notify, term)
+        if call.method == m.TOOLS_LIST:
+            return self._list_tools(leg, notify, deadline)
+        return self._channel.exchange(leg, notify, deadline)
 
-    async def _tools_without_tasks(self, leg: Call, notify: Notify, term: Term | None) -> Fields:
-        return without_task_support(await self._channel.exchange(leg, notify, term))
+    async def _list_tools(self, leg: Call, notify: Notify, deadline: Deadline | None) -> Fields:
+        result = self._channel.learn_tools(await self._channel.exchange(leg, notify, deadline))
+        return without_task_support(result) if leg.legacy else result
 
     async def _is_recognised(self) -> bool:
         try:
@@ -149,19 +151,19 @@ class LegacyConnection(Connection):
         super().__init__(channel, facts, client_info)
         self._severity = len(LOG_LEVELS)  # of the log level that was set; so far none
 
-    def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Awaitable[Fields]:
+    def exchange(self, call: Call, notify: Notify, deadline: Deadline | None = None) -> Awaitable[Fields]:
         leg = self._leg(call)
         if leg is None:
-            return self._speak_up_and_exchange(call, notify, term)
+            return self._speak_up_and_exchange(call, notify, deadline)
         if STATE in call.params:
-            return _upgraded(call, self._resume(leg, notify, term))
+            return _upgraded(call, self._resume(leg, notify, deadline))
         if RESPONSES in call.params:
             leg = after_visits(leg)
-        return _upgraded(call, self._channel.exchange(leg, notify, term))
+        return _upgraded(call, self._channel.exchange(leg, notify, deadline))
 
-    async def _speak_up_and_exchange(self, call: Call, notify: Notify, term: Term | None) -> Fields:
-        await self._speak_up(text_of(call.meta[LOG_LEVEL]), term)
-        return await self.exchange(call, notify, term)
+    async def _speak_up_and_exchange(self, call: Call, notify: Notify, deadline: Deadline | None) -> Fields:
+        await self._speak_up(text_of(call.meta[LOG_LEVEL]), deadline)
+        return await self.exchange(call, notify, deadline)
 
     def _leg(self, call: Call) -> Call | None:
         """The call in the session's words; None when the server has to be told another log level before."""
@@ -176,16 +178,16 @@ class LegacyConnection(Connection):
         meta = downgrade_meta(call)
         return Call(call.method, call.params, meta, call.client, capabilities, call.legacy, call.principal)
 
-    async def _resume(self, leg: Call, notify: Notify, term: Term | None) -> Fields:
+    async def _resume(self, leg: Call, notify: Notify, deadline: Deadline | None) -> Fields:
         await in_task()
-        with limited(term):
+        with limited(deadline):
             return await self._channel.resume(leg, notify)
 
-    async def _speak_up(self, level: str | None, term: Term | None) -> None:
+    async def _speak_up(self, level: str | None, deadline: Deadline | None) -> None:
         """Have the server log at least `level`: its sessions have one level, our clients each their own."""
         self._severity = severity(level)
         try:
-            await self._channel.exchange(Call(m.SET_LEVEL, {"level": raw(level)}, {}), unheard, term)
+            await self._channel.exchange(Call(m.SET_LEVEL, {"level": raw(level)}, {}), unheard, deadline)
         except RpcError as error:
             log.debug("log level refused", level=level, reason=error.message)
 
@@ -302,3 +304,35 @@ async def _initialize(channel: Channel, client_info: Raw, capabilities: Raw, rev
     await channel.notify(m.INITIALIZED)
     await channel.listen()
     return LegacyConnection(channel, facts, client_info)
+
+
+class News:
+    """Notifications of clients for one upstream; equal ones wait as one. `run` while it is connected."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, bytes], Fields] = {}
+        self._arrival = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<News {len(self._waiting)}>"
+
+    def put_nowait(self, method: str, params: Fields) -> bool:
+        """Have it passed on, once. False when too much waits already."""
+        key = (method, bytes(raw(params)))
+        if len(self._waiting) >= NEWS_LIMIT and key not in self._waiting:
+            return False
+        self._waiting[key] = params
+        self._arrival.set()
+        return True
+
+    async def run(self, connection: Connection) -> None:
+        """Pass on what comes, until cancelled."""
+        while True:
+            await self._arrival.wait()
+            news, self._waiting = self._waiting, {}
+            self._arrival = trio.Event()
+            for (method, _), params in news.items():
+                try:
+                    await connection.tell(method, params)
+                except TransportError as error:
+                    log.debug("notification not passed on", method=method, reason=str(error))

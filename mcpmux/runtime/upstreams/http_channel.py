@@ -14,15 +14,16 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import structlog
 import trio
 
+from mcpmux.auth.credential import Credential
 from mcpmux.errors import LocalProtocolError, McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Notify
@@ -31,22 +32,26 @@ from mcpmux.protocol.envelope import ErrorReply, Reply, encode_notification, fir
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import Headers
 from mcpmux.protocol.inflight import Ticket, encode_call
-from mcpmux.protocol.meta import VERSION
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.incoming import Answer
 from mcpmux.runtime.link import Link
-from mcpmux.runtime.term import Term
-from mcpmux.runtime.upstreams.http_answers import AnswerReader
-from mcpmux.runtime.upstreams.http_events import is_event_stream, message_in, retry_seconds
-from mcpmux.runtime.upstreams.http_intake import Intake, unheard
+from mcpmux.runtime.tap import Watch
+from mcpmux.runtime.upstreams.http_answers import AnswerReader, Intake, unheard
 from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream, stream_of
 from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer
 from mcpmux.runtime.upstreams.http_refusal import SessionExpired
-from mcpmux.runtime.upstreams.http_ticket import BegunStream, HttpTicket, as_answer
-from mcpmux.transports.http.client import SentRequest
-from mcpmux.transports.http.unsent import was_unsent
+from mcpmux.runtime.upstreams.http_response import (
+    BegunStream,
+    HttpTicket,
+    as_answer,
+    is_event_stream,
+    message_in,
+    retry_seconds,
+)
+from mcpmux.transports.deadlines import Deadline
+from mcpmux.transports.http.client import HttpPool, SentRequest, was_unsent
 from mcpmux.transports.sse import SseDecoder
 
 log = structlog.get_logger()
@@ -66,7 +71,12 @@ _MAY_ASK: Final = m.ASKED_DURING - {m.RESOURCES_READ}
 
 
 class HttpChannel(Channel):
-    """One upstream over HTTP. Made by `open_http_channel`."""
+    """One upstream over HTTP. Made by `open_http_channel`.
+
+    `exchange` raises SessionExpired and HttpStatusError besides.
+    """
+
+    _ticket_kind = HttpTicket
 
     def __init__(
         self, peer: HttpPeer, answer: Answer, hear: Hear, nursery: trio.Nursery, older: OpenOlder | None
@@ -129,40 +139,32 @@ class HttpChannel(Channel):
         super().settle(facts)
         self._peer.settle(facts)
 
-    def exchange(self, call: Call, notify: Notify, term: Term | None = None) -> Coroutine[Any, Any, Fields]:
-        """See Channel. Raises SessionExpired and HttpStatusError besides."""
-        if call.method == m.TOOLS_LIST and VERSION in call.meta:
-            return self._list_tools(call, notify, term)
-        return super().exchange(call, notify, term)
-
-    async def _list_tools(self, call: Call, notify: Notify, term: Term | None) -> Fields:
-        return self._without_invalid(await super().exchange(call, notify, term))
-
     def _after_error(
-        self, call: Call, notify: Notify, term: Term | None, error: RpcError
+        self, call: Call, notify: Notify, deadline: Deadline | None, error: RpcError
     ) -> Awaitable[Fields] | None:
         missed = error.code == HEADER_MISMATCH and call.method == m.TOOLS_CALL and call not in self._learning
-        return self._learn_and_repeat(call, notify, term) if missed else None
+        return self._learn_and_repeat(call, notify, deadline) if missed else None
 
-    async def _learn_and_repeat(self, call: Call, notify: Notify, term: Term | None) -> Fields:
+    async def _learn_and_repeat(self, call: Call, notify: Notify, deadline: Deadline | None) -> Fields:
         """The server misses headers for an argument: list its tools anew to see which."""
         self._learning.append(call)
         try:
-            await self._learn_tools(call, term)
-            return await super().exchange(call, notify, term)
+            await self._list_tools(call, deadline)
+            return await self.exchange(call, notify, deadline)
         finally:
             self._learning.remove(call)
 
-    def _without_invalid(self, result: Fields) -> Fields:
+    def learn_tools(self, result: Fields) -> Fields:
+        """Note which arguments go into headers; what is annotated wrongly is left out, and logged."""
         for tool, reason in self._peer.tools.learn(result):
             log.warning("tool left out: its header annotations are invalid", tool=tool, reason=reason)
         return result
 
-    async def _learn_tools(self, call: Call, term: Term | None) -> None:
+    async def _list_tools(self, call: Call, deadline: Deadline | None) -> None:
         cursor: Raw | None = None
         for _ in range(TOOL_PAGES):
             params = {} if cursor is None else {"cursor": cursor}
-            result = await super().exchange(Call(m.TOOLS_LIST, params, call.meta), unheard, term)
+            result = await self.exchange(Call(m.TOOLS_LIST, params, call.meta), unheard, deadline)
             self._peer.tools.learn(result)
             cursor = result.get("nextCursor")
             if cursor is None or first_byte(cursor) != b'"':
@@ -170,17 +172,13 @@ class HttpChannel(Channel):
 
     # One request
 
-    def _open(self, call: Call) -> HttpTicket:
-        ticket = self.calls.outgoing.adopt(HttpTicket(0, call))
-        if self._peer.watched:
-            ticket.context = copy_context()  # which says for what exchange it is
-        return ticket
-
     def _send_now(self, ticket: Ticket) -> bool:
         assert isinstance(ticket, HttpTicket)
         if self._over is not None:
             raise self._over
         peer = self._peer
+        if peer.watched:
+            ticket.context = copy_context()  # which says for what exchange it is
         # The answer to `initialize` says more than its body.
         if not self.closed.is_set() and ticket.call.method != m.INITIALIZE:
             ticket.sent = peer.post(ticket.call, ticket.id, partial(self._take, ticket))
@@ -351,3 +349,29 @@ def _failure_of(error: Exception) -> McpmuxError:
         return error
     log.error("an answer could not be taken", exc_info=error)
     return LocalProtocolError("the answer could not be taken")
+
+
+@asynccontextmanager
+async def open_http_channel(
+    pool: HttpPool,
+    target: str,
+    headers: Sequence[tuple[str, str]],
+    message_limit: int,
+    answer: Answer,
+    hear: Hear,
+    older: OpenOlder | None = None,
+    watch: Watch | None = None,
+    credential: Credential | None = None,
+) -> AsyncIterator[HttpChannel]:
+    """A channel to `target` (path and query) over `pool`; leaving ends the session at the server."""
+    peer = HttpPeer(pool, target, tuple(headers), message_limit, watch, credential)
+    async with trio.open_nursery() as nursery:
+        channel = HttpChannel(peer, answer, hear, nursery, older)
+        nursery.start_soon(channel.deadlines.run, name="http deadlines")
+        nursery.start_soon(pool.deadlines.run, name="ends of http streams")
+        try:
+            yield channel
+        finally:
+            channel.fail_calls()
+            await peer.end_session()
+            nursery.cancel_scope.cancel()

@@ -16,10 +16,10 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import Notification
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.tap import EXCHANGE
-from mcpmux.runtime.upstreams.http_events import continued, is_event_stream, retry_seconds
-from mcpmux.runtime.upstreams.http_intake import Intake
+from mcpmux.runtime.upstreams.http_answers import Intake
 from mcpmux.runtime.upstreams.http_peer import HttpPeer
 from mcpmux.runtime.upstreams.http_refusal import TOO_MANY, HttpStatusError, SessionExpired
+from mcpmux.runtime.upstreams.http_response import continued, is_event_stream, retry_seconds
 from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.sse import SseDecoder
 

@@ -34,12 +34,11 @@ from mcpmux.protocol.retry_after import read_retry_after
 from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, allows_batch, is_modern
 from mcpmux.protocol.tool_headers import ToolHeaders
 from mcpmux.runtime.tap import TRACE_HEADERS, Watch
-from mcpmux.runtime.upstreams.http_events import messages_of
 from mcpmux.runtime.upstreams.http_refusal import REFUSALS, TOO_MANY, UNAVAILABLE, HttpStatusError
-from mcpmux.transports.http.client import EVENT_STREAM, JSON_TYPE, HttpPool, SentRequest
+from mcpmux.runtime.upstreams.http_response import messages_of
+from mcpmux.transports.http.client import EVENT_STREAM, JSON_TYPE, HttpPool, SentRequest, not_sent_yet
 from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.http.route import MOVES, describe_move, target_after
-from mcpmux.transports.http.unsent import not_sent_yet
 from mcpmux.transports.sse import SseDecoder
 
 log = structlog.get_logger()

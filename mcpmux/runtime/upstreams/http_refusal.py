@@ -1,10 +1,17 @@
-"""What a server's HTTP answer means that carries no MCP message, said so that a person knows what to do."""
+"""What it means that a server refuses a request, for the person who reads it and for sending it once more.
+
+A call is sent once more, within its own deadline, when it changes nothing, or when the server is known not to
+have carried it out: it has forgotten the session, or does not speak the agreed revision any more.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from mcpmux.errors import RemoteProtocolError, TransportError
+from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.codes import INVALID_REQUEST, SERVER_ERROR, SESSION_NOT_FOUND, UNSUPPORTED_VERSION
 from mcpmux.transports.http.client_response import HttpResponse
 
 ERROR_TEXT_BYTES: Final = 4096  # of a foreign error page that are looked at
@@ -25,6 +32,12 @@ _HINTS: Final = {
 
 # How a server of the other era, or one that has forgotten our session, answers what it does not understand.
 REFUSALS: Final = frozenset({400, 404, 405, 406, 415})
+
+LONGEST_PAUSE_SECONDS: Final = 10.0  # that a call is kept for a server that wants to be left alone
+FAILING_PAUSE_SECONDS: Final = 0.5  # before a server is asked again that has failed by itself (5xx)
+
+# What servers answer to a request of the other era, or of no session, before they look at what it asks.
+_NOT_UNDERSTOOD: Final = frozenset({INVALID_REQUEST, SERVER_ERROR, SESSION_NOT_FOUND, UNSUPPORTED_VERSION})
 
 
 class SessionExpired(TransportError):
@@ -65,3 +78,25 @@ def nonsense(response: HttpResponse, body: bytes) -> RemoteProtocolError:
         f"its answer ({kind}) is no JSON-RPC response to the request: {_CHECK_URL}; "
         f"it begins {excerpt(body)!r}"
     )
+
+
+def may_repeat(call: Call, error: McpmuxError, *, holds: bool) -> bool:
+    """Whether `call` may be sent again after `error`.
+
+    `holds`: whether the server was found to speak as agreed nevertheless.
+    """
+    if call.method in m.IDEMPOTENT or isinstance(error, SessionExpired):
+        return True
+    if isinstance(error, RpcError):
+        return error.code in _NOT_UNDERSTOOD
+    refused = isinstance(error, HttpStatusError) and error.status in REFUSALS
+    return refused and not holds  # it refuses whatever comes on this connection
+
+
+def pause_before_repeating(error: McpmuxError, left: float) -> float | None:
+    """Seconds to wait before that; None when the server wants more than the call has `left`, or too much."""
+    if not isinstance(error, HttpStatusError):
+        return 0.0
+    if error.retry_after is not None:
+        return error.retry_after if error.retry_after < min(left, LONGEST_PAUSE_SECONDS) else None
+    return FAILING_PAUSE_SECONDS if error.status >= 500 or error.status == TOO_MANY else 0.0

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -34,7 +35,8 @@ from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
-from mcpmux.runtime.upstreams.flight import Flights, lead, share
+from mcpmux.runtime.tap import Watch
+from mcpmux.runtime.upstreams.shared_request import SharedRequest, join, leave
 from mcpmux.transports.inline import in_task
 
 # Reads in a row that nobody else may have, until a server's reads are not looked at for a while.
@@ -49,8 +51,19 @@ Ask = Callable[[Notify], Awaitable[Fields]]
 """Does the exchange; its notifications are handed on."""
 
 
+REMEMBERED: Final = frozenset({*m.LISTS, m.RESOURCES_READ})
+"""What may be answered from what was said before."""
+
+
 class Asked(Protocol):
     """The upstream that is asked."""
+
+    name: str
+    watch: Watch | None
+
+    def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
+        """Ask it. Raises RpcError."""
+        ...
 
     def patience(self, method: str) -> float:
         """Seconds for one exchange."""
@@ -146,8 +159,8 @@ class Memory:
         self._passing = 0
         self._public: set[str] = set()  # lists that are the same for everybody, as far as is known
         # Of one generation each, so that nobody joins one that began before something was done.
-        self._reads: Flights[tuple[Key, int], _Brought] = {}
-        self._pages: Flights[tuple[Key, int, Audience], Found] = {}
+        self._reads: dict[tuple[Key, int], SharedRequest] = {}
+        self._pages: dict[tuple[Key, int, Audience], SharedRequest] = {}
 
     def __repr__(self) -> str:
         return f"<Memory of {self.key}, {len(self._reads) + len(self._pages)} on their way>"
@@ -172,14 +185,14 @@ class Memory:
         """A resource has changed, or may have."""
         self._generations.hear(self._name)
         self._cache.update(self.key, uri)
-        for flight in [flight for flight in self._reads if related(uri, flight[0].target or "")]:
-            del self._reads[flight]
+        for wanted in [wanted for wanted in self._reads if related(uri, wanted[0].target or "")]:
+            del self._reads[wanted]
 
     def lists_changed(self, lists: Collection[str]) -> None:
         """Lists have changed, or may have."""
         self._cache.change(self.key, lists)
-        for flight in [flight for flight in self._pages if flight[0].method in lists]:
-            del self._pages[flight]
+        for wanted in [wanted for wanted in self._pages if wanted[0].method in lists]:
+            del self._pages[wanted]
 
     def follow(self, facts: ServerFacts, told: Collection[str], *, hearing: bool) -> None:
         """What the server is, and what of its lists can be heard.
@@ -219,60 +232,85 @@ class Memory:
             self._passing = PASSED
         return not self.modern  # no older revision has a word for it
 
-    async def read(self, call: Call, ask: Ask, notify: Notify, asked: Asked) -> Fields:
-        """A resource, kept or shared where that may be.
+    def answer(self, upstream: Asked, call: Call, notify: Notify) -> Awaitable[Fields]:
+        """The upstream's answer to a read or a list, in its own words. Raises RpcError."""
+        if call.method != m.RESOURCES_READ:
+            return self._list(upstream, call, notify)
+        uri = call.text("uri")
+        if uri is None or self.passes():
+            return upstream.exchange(call, notify)
+        return self.read(call, uri, partial(upstream.exchange, call), notify, upstream)
+
+    async def _list(self, upstream: Asked, call: Call, notify: Notify) -> Fields:
+        cursor = text_of(call.params.get("cursor"))
+        if len(call.params) > 1 or (call.params and cursor is None) or call.wants_progress:
+            return await upstream.exchange(call, notify)
+        if upstream.watch is not None:
+            upstream.watch.routed(upstream.name)
+
+        async def fetch() -> Page:
+            return Page([], [], None, await upstream.exchange(call, notify))
+
+        seconds = upstream.patience(call.method)
+        await in_task()
+        with trio.move_on_after(seconds):
+            found = await self.page(call, cursor, fetch)
+            return dict(found.page.result)
+        raise upstream.late(call.method, seconds)
+
+    def read(self, call: Call, uri: str, ask: Ask, notify: Notify, upstream: Asked) -> Awaitable[Fields]:
+        """A resource, kept or shared where that may be. `ask` asks for it.
 
         Whoever waits for another's exchange does so for as long as one of its own may take. The result may
         be changed. Raises RpcError.
         """
-        uri, meta = call.text("uri"), call.meta
-        if uri is None or len(call.params) != 1 or not PLAIN.issuperset(meta):
-            return await ask(notify)
+        if upstream.watch is not None:
+            upstream.watch.routed(upstream.name)
+        if len(call.params) != 1 or not PLAIN.issuperset(call.meta):
+            return ask(notify)
         key = Key(self.key, m.RESOURCES_READ, uri)
         generation = self._generations.of(self._name)
         entry = self._cache.find(key, None, trio.current_time(), generation)
         if entry is not None:
             self.counts.hits += 1
             self._doubt(public=True)
-            return aged(entry)
+            return _found(aged(entry))
         self.counts.misses += 1
-        if not HEARD.isdisjoint(meta):
-            return await ask(notify)
-        flight = (key, generation)
-        if flight not in self._reads:
-            brought = await lead(self._reads, flight, call, self._lead_read(key, generation, ask, notify))
-            return dict(brought.result)
-        await in_task()
-        return await self._join_read(flight, call, ask, notify, asked)
+        if not HEARD.isdisjoint(call.meta):
+            return ask(notify)
+        wanted = (key, generation)
+        if wanted in self._reads:
+            return self._join_read(wanted, call, ask, notify, upstream)
+        return self._lead_read(wanted, generation, call, ask, notify)
 
     async def _join_read(
-        self, flight: tuple[Key, int], call: Call, ask: Ask, notify: Notify, asked: Asked
+        self, wanted: tuple[Key, int], call: Call, ask: Ask, notify: Notify, upstream: Asked
     ) -> Fields:
         """What another's exchange brings, or our own when that is not for us."""
-
-        async def work() -> _Brought:
-            return await self._lead_read(flight[0], self._generations.of(self._name), ask, notify)
-
-        async def alone() -> _Brought:
-            patience.deadline = math.inf  # the server answers: its own time for this begins now
-            return await work()
 
         def accepts(outcome: _Brought | RpcError, leader: Call) -> bool:
             if isinstance(outcome, RpcError):
                 return self._audience(leader) == self._audience(call)
             return outcome.public
 
-        seconds = asked.patience(call.method)
+        seconds = upstream.patience(call.method)
+        await in_task()
         with trio.move_on_after(seconds) as patience:
-            brought, shared = await share(self._reads, flight, call, work, accepts, alone)
-            if shared:
+            brought: _Brought | None
+            brought, answered = await join(self._reads, wanted, accepts)
+            if brought is not None:
                 self.counts.misses -= 1
                 self.counts.shared += 1
                 self._doubt(public=brought.public)
-            return dict(brought.result)
-        raise asked.late(call.method, seconds)
+                return dict(brought.result)
+            if answered:
+                patience.deadline = math.inf  # the server answers: its own time for this begins now
+            return await self._lead_read(wanted, self._generations.of(self._name), call, ask, notify)
+        raise upstream.late(call.method, seconds)
 
-    async def _lead_read(self, key: Key, generation: int, ask: Ask, notify: Notify) -> _Brought:
+    async def _lead_read(
+        self, wanted: tuple[Key, int], generation: int, call: Call, ask: Ask, notify: Notify
+    ) -> Fields:
         silent = True
 
         async def pass_on(event: Event) -> None:
@@ -280,18 +318,25 @@ class Memory:
             silent = False
             await notify(event)
 
-        fetch = self._cache.begin(key, generation)
+        fetch = self._cache.begin(wanted[0], generation)
+        shared = SharedRequest(call)
+        self._reads.setdefault(wanted, shared)
         try:
             result = await ask(pass_on)
             public = silent and is_public(result)
+            shared.outcome = _Brought(result, public)
             if public and (ttl := ttl_of(result)):
                 until = trio.current_time() + ttl / 1000
                 now = self._generations.of(self._name)
                 self._cache.keep(fetch, None, result, size_of(result.values()), until, until, now)
+        except RpcError as error:
+            shared.fail(error)
+            raise
         finally:
             self._cache.end(fetch)
+            leave(self._reads, wanted, shared)
         self._doubt(public=public)
-        return _Brought(result, public)
+        return dict(result)
 
     def _doubt(self, *, public: bool) -> None:
         """A read was looked at: what it has brought was for everybody, or not."""
@@ -317,20 +362,27 @@ class Memory:
         if who is not None and (entry := self._cache.find(key, who, now, generation)) is not None:
             return self._again(entry, personal=True)
 
-        async def work() -> Found:
-            return await self._lead_page(key, who, ask)
-
         def accepts(outcome: Found | RpcError, leader: Call) -> bool:
             if isinstance(outcome, Found) and not outcome.personal:
                 return True
             return self._audience(leader) == who
 
-        flight = (key, generation, None if method in self._public else who)
-        found, shared = await share(self._pages, flight, call, work, accepts)
-        if shared:
+        wanted = (key, generation, None if method in self._public else who)
+        found: Found | None
+        found, _ = await join(self._pages, wanted, accepts)
+        if found is not None:
             self.counts.shared += 1
-        else:
-            self.counts.misses += 1
+            return found
+        shared = SharedRequest(call)
+        self._pages.setdefault(wanted, shared)
+        try:
+            shared.outcome = found = await self._lead_page(key, who, ask)
+        except RpcError as error:
+            shared.fail(error)
+            raise
+        finally:
+            leave(self._pages, wanted, shared)
+        self.counts.misses += 1
         return found
 
     def _again(self, entry: Entry, *, personal: bool) -> Found:
@@ -370,6 +422,10 @@ class Memory:
         if not self.modern and self._is_shared:
             return None
         return like(call)
+
+
+async def _found(result: Fields) -> Fields:
+    return result
 
 
 def _uri_in(notification: Notification) -> str | None:

@@ -21,10 +21,9 @@ from mcpmux.protocol.headers import Headers
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.incoming import Answer
-from mcpmux.runtime.link import Link
-from mcpmux.runtime.linking import open_link
+from mcpmux.runtime.link import Link, open_link
 from mcpmux.runtime.tap import EXCHANGE, Watch, tapped
-from mcpmux.runtime.upstreams.http_opening import open_http_channel
+from mcpmux.runtime.upstreams.http_channel import open_http_channel
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.sse_client import NoEventStream, open_sse_client_pipe
 from mcpmux.transports.http.sse_server import target_of

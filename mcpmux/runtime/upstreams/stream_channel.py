@@ -13,8 +13,7 @@ from mcpmux.config import ClientTls, Tcp, Unix, WebSocket
 from mcpmux.errors import ConnectFailed
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.incoming import Answer
-from mcpmux.runtime.link import Link
-from mcpmux.runtime.linking import open_link
+from mcpmux.runtime.link import Link, open_link
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.transports.pipe import MessagePipe, open_line_pipe
 from mcpmux.transports.stream import PatientStream, open_tcp, open_unix

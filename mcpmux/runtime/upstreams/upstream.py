@@ -43,13 +43,12 @@ from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.calls import FindClient, Hear
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.tap import EXCHANGE, Watch
-from mcpmux.runtime.term import Term
 from mcpmux.runtime.upstreams.condition import Condition, OnChange, when_again
-from mcpmux.runtime.upstreams.connection import Connection, Eras, connect
+from mcpmux.runtime.upstreams.connection import Connection, Eras, News, connect
 from mcpmux.runtime.upstreams.health import Health
-from mcpmux.runtime.upstreams.news import News
-from mcpmux.runtime.upstreams.repeating import may_repeat, pause_before_repeating
+from mcpmux.runtime.upstreams.http_refusal import may_repeat, pause_before_repeating
 from mcpmux.runtime.upstreams.subscriber import Subscriber
+from mcpmux.transports.deadlines import Deadline
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.wall import walled
 
@@ -133,10 +132,10 @@ class Upstream(Condition):
             raise self.error(UPSTREAM_UNAVAILABLE, self.held)
         if self.silent:
             self.check_breaker()
-        term = Term(seconds, waited, self.config.max_request_timeout)
+        deadline = Deadline(seconds, waited, self.config.max_request_timeout)
 
         async def pass_on(event: Event) -> None:
-            term.renew()
+            deadline.renew()
             if self._passes(event, call):
                 await notify(event)
 
@@ -149,13 +148,32 @@ class Upstream(Condition):
                 entered = self.turnstile.enter()
                 if not entered:
                     await in_task()
-                    with term.limit():
+                    with deadline.limit():
                         entered = await self.turnstile.wait(call)
-            if self.watch is not None and self.watch.trace is not None:
-                await in_task()
-                exchange = partial(self._exchange, notify=pass_on, term=term)
-                return await self.watch.trace(self.watch.leg, call, exchange)
-            return await self._exchange(call, pass_on, term)
+            if self.watch is not None:
+                self.watch.routed(self.name)
+            for last in (False, True):
+                connection = self.connection or await self._connected_within(deadline)
+                try:
+                    if self.watch is None or self.watch.trace is None:
+                        result = await connection.exchange(call, pass_on, deadline)
+                    else:
+                        await in_task()
+                        ask = partial(connection.exchange, notify=pass_on, deadline=deadline)
+                        result = await self.watch.trace(self.watch.leg, call, ask)
+                except RpcError as error:
+                    self.heard()
+                    await self._get_over_refusal(error, connection, call, deadline, last=last)
+                except TransportError as loss:
+                    await self._get_over_loss(loss, connection, call, deadline, last=last)
+                else:
+                    if self.silent:
+                        self.heard()
+                    return upgrade_result(call.method, result)
+            raise LocalProtocolError("unreachable")
+        except RemoteProtocolError as nonsense:
+            self.failed()
+            raise self.error(UPSTREAM_UNAVAILABLE, f"makes no sense: {nonsense}") from None
         except Overdue:
             pass  # what that means depends on what was waited for
         finally:
@@ -169,7 +187,7 @@ class Upstream(Condition):
         if not entered:
             raise self.turnstile.busy()
         self.failed()
-        raise self.late(call.method, seconds, exhausted=term.exhausted)
+        raise self.late(call.method, seconds, exhausted=deadline.exhausted)
 
     def _passes(self, event: Event, call: Call) -> bool:
         """Whether the client of `call` hears what the server says on its way.
@@ -210,44 +228,38 @@ class Upstream(Condition):
         finally:
             self._generations.act(self.name)
 
-    async def _exchange(self, call: Call, notify: Notify, term: Term) -> Fields:
-        if self.watch is not None:
-            self.watch.routed(self.name)
-        for attempt in (1, 2):
-            connection = self.connection or await self._connected_within(term)
-            try:
-                result = await connection.exchange(call, notify, term)
-            except RpcError as error:
-                self.heard()
-                refusal = error if call.method != m.RESOURCES_READ else upgrade_refusal(call.params, error)
-                if attempt == 2 or not may_repeat(call, error, holds=False):
-                    raise refusal from None
-                await in_task()
-                with term.limit():
-                    if await connection.holds():
-                        raise refusal from None
-                self._forget(connection)
-            except TransportError as loss:
-                await in_task()
-                with term.limit():
-                    holds = await connection.holds()
-                    pause = pause_before_repeating(loss, term.left)
-                    if attempt == 2 or pause is None or not may_repeat(call, loss, holds=holds):
-                        raise self.lost(loss) from None
-                    self._forget(connection)
-                    await trio.sleep(pause)
-            except RemoteProtocolError as nonsense:
-                self.failed()
-                raise self.error(UPSTREAM_UNAVAILABLE, f"makes no sense: {nonsense}") from None
-            else:
-                if self.silent:
-                    self.heard()
-                return upgrade_result(call.method, result)
-        raise LocalProtocolError("unreachable")
+    async def _get_over_refusal(
+        self, error: RpcError, connection: Connection, call: Call, deadline: Deadline, *, last: bool
+    ) -> None:
+        """Raise the server's error, unless it means that the server has forgotten what was agreed.
 
-    async def _connected_within(self, term: Term) -> Connection:
+        `last`: the call may not be sent again.
+        """
+        refusal = error if call.method != m.RESOURCES_READ else upgrade_refusal(call.params, error)
+        if last or not may_repeat(call, error, holds=False):
+            raise refusal from None
         await in_task()
-        with term.limit():
+        with deadline.limit():
+            if await connection.holds():
+                raise refusal from None
+        self._forget(connection)
+
+    async def _get_over_loss(
+        self, loss: TransportError, connection: Connection, call: Call, deadline: Deadline, *, last: bool
+    ) -> None:
+        """There was no answer: wait until the call may be sent again, or raise what its client is told."""
+        await in_task()
+        with deadline.limit():
+            holds = await connection.holds()
+            pause = pause_before_repeating(loss, deadline.left)
+            if last or pause is None or not may_repeat(call, loss, holds=holds):
+                raise self.lost(loss) from None
+            self._forget(connection)
+            await trio.sleep(pause)
+
+    async def _connected_within(self, deadline: Deadline) -> Connection:
+        await in_task()
+        with deadline.limit():
             return await self._connected()
 
     async def _connected(self) -> Connection:

@@ -16,7 +16,7 @@ import msgspec
 
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.http.request import HttpRequest
 
 SECURITY: Fields = (
     (

@@ -35,8 +35,8 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST, SUPPORTED, negotiate_legacy
 from mcpmux.protocol.shapes import Id
-from mcpmux.runtime.downstreams.front import read_call
 from mcpmux.runtime.downstreams.listen import Filter, read_filter
+from mcpmux.runtime.downstreams.service import read_call
 from mcpmux.runtime.downstreams.session import Ask
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.tap import Tap

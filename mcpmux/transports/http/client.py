@@ -3,33 +3,49 @@
 A response is read, whole or as it comes, and released. Releasing it before it is complete closes the
 connection, which is how HTTP cancels; a reader who has all and only misses the end of a stream `finish`es it,
 and the connection is used again once that end has come. No redirects, no decompression, no HEAD. Whoever
-gives a request an end in time runs `punctuality` besides; no other task works behind the pool.
+gives a request an end in time runs `deadlines` besides; no other task works behind the pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, Self
 
 import trio
 from trio.lowlevel import ParkingLot
 
-from mcpmux.errors import LocalProtocolError, TransportClosed, TransportError
+from mcpmux.errors import ConnectFailed, LocalProtocolError, TransportClosed, TransportError
+from mcpmux.transports.deadlines import DeadlineSweeper
 from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.http.connection import HttpConnection
-from mcpmux.transports.http.encoding import JOIN_BYTES, encode_fields, encode_request_head
-from mcpmux.transports.http.message import Fields
+from mcpmux.transports.http.message import JOIN_BYTES, Fields, encode_fields, encode_request_head
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Proxy, Route, direct_route
-from mcpmux.transports.http.unsent import not_sent_yet
-from mcpmux.transports.punctuality import Punctuality
-from mcpmux.transports.reception import Reception
+from mcpmux.transports.readiness import Reception
 
 FRESH_SECONDS: Final = 0.2  # no server closes a connection so soon after it was used
 JSON_TYPE: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
 ENDING_SECONDS: Final = 3.0  # for the end of a stream to come, after everything else was read
 LENGTHLESS_METHODS: Final = frozenset({"GET", "DELETE", "OPTIONS"})  # say no Content-Length without a body
+_NOT_SENT: Final = "nothing of the request was sent"
+
+
+@contextmanager
+def not_sent_yet() -> Iterator[None]:
+    """Mark what ends a request in here, so that `was_unsent` tells: the server need not hear of its end."""
+    try:
+        yield
+    except BaseException as end:
+        if not isinstance(end, ConnectFailed):  # which says so itself
+            end.add_note(_NOT_SENT)
+        raise
+
+
+def was_unsent(error: BaseException) -> bool:
+    """Whether a request had not been sent when that was raised."""
+    return isinstance(error, ConnectFailed) or _NOT_SENT in getattr(error, "__notes__", ())
 
 
 class HttpPool:
@@ -60,7 +76,7 @@ class HttpPool:
             self.asked_proxy = route.proxy
         self._asked: tuple[str, str, Fields] = ("", "", ())  # last, and its head
         self._head = b""
-        self.punctuality = Punctuality()
+        self.deadlines = DeadlineSweeper()
         self._running = 0  # requests that hold a connection
         self._waiting = ParkingLot()
         self._idle: list[HttpConnection] = []  # the longest idle first
@@ -207,7 +223,7 @@ class HttpPool:
             self._close_ending()
         with not_sent_yet():
             wire = await self.route.open()
-        connection = HttpConnection(wire, self.punctuality, self.limits.head_bytes, self.limits.head_fields)
+        connection = HttpConnection(wire, self.deadlines, self.limits.head_bytes, self.limits.head_fields)
         await connection.exchange(head, body)
         return connection
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Protocol, Self
 
 from mcpmux.errors import LocalProtocolError, MessageTooLarge
+from mcpmux.transports.deadlines import DeadlineSweeper
 from mcpmux.transports.http.connection import HttpConnection
 from mcpmux.transports.http.route import PoolLimits
-from mcpmux.transports.punctuality import Punctuality
 from mcpmux.transports.wire import RECEIVE_BYTES
 
 
@@ -15,7 +15,7 @@ class Keeper(Protocol):
     """Whose connection a response comes on."""
 
     limits: PoolLimits
-    punctuality: Punctuality
+    deadlines: DeadlineSweeper
 
     def put_back(self, connection: HttpConnection) -> None:
         """The response is done with."""

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Final
 
 from mcpmux.errors import McpmuxError, TransportClosed
-from mcpmux.transports.http.encoding import JOIN_BYTES
-from mcpmux.transports.http.message import HEAD_FIELDS
+from mcpmux.transports.deadlines import DeadlineSweeper
+from mcpmux.transports.http.limits import HEAD_FIELDS
+from mcpmux.transports.http.message import JOIN_BYTES
 from mcpmux.transports.http.response import ResponseParser
-from mcpmux.transports.punctuality import Punctuality
-from mcpmux.transports.reception import Reception
+from mcpmux.transports.readiness import Reception
 from mcpmux.transports.wire import RECEIVE_BYTES, PlainWire, Wire
 
 Over = Callable[["HttpConnection"], None]
@@ -32,9 +32,9 @@ class HttpConnection:
 
     __slots__ = (
         "_broke_off",
+        "_deadlines",
         "_hear",
         "_over",
-        "_punctuality",
         "_reception",
         "failure",
         "idle_since",
@@ -44,13 +44,13 @@ class HttpConnection:
     )
 
     def __init__(
-        self, wire: Wire, punctuality: Punctuality, head_limit: int, field_limit: int = HEAD_FIELDS
+        self, wire: Wire, deadlines: DeadlineSweeper, head_limit: int, field_limit: int = HEAD_FIELDS
     ) -> None:
         self.wire = wire
         self.parser = ResponseParser(head_limit, field_limit)
         self.idle_since = 0.0
         self.until = math.inf
-        self._punctuality = punctuality
+        self._deadlines = deadlines
         self._over: Over | None = None  # nothing but the end of the response matters, and who is told of it
         self._broke_off = False  # the server has left in the middle of a response that was posted for
         self._reception: Reception | None = None  # that watches the wire
@@ -216,7 +216,7 @@ class HttpConnection:
     def close(self) -> None:
         """In the middle of an exchange: its end is not waited for any more."""
         self._over = None
-        self._punctuality.forget(self)
+        self._deadlines.forget(self)
         self.take_over()
         self.wire.close()
 
@@ -233,7 +233,7 @@ class HttpConnection:
         """
         self._over = over
         self.until = until
-        self._punctuality.watch(self)
+        self._deadlines.watch(self)
         if reception is not None and self._reception is None:
             self._be_watched(reception)
 
@@ -259,6 +259,6 @@ class HttpConnection:
 
     def _tell_over(self) -> None:
         over, self._over = self._over, None
-        self._punctuality.forget(self)
+        self._deadlines.forget(self)
         if over is not None:
             over(self)

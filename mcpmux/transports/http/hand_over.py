@@ -15,7 +15,7 @@ import trio
 
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.handing import NOTE_BYTES, Handing
-from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.wire import PlainWire, Wire
 
 _REMADE = frozenset({"content-length", "transfer-encoding", "expect"})

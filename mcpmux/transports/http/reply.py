@@ -18,15 +18,15 @@ from enum import Enum, auto
 from typing import Any, Final, Protocol
 
 from mcpmux.errors import LocalProtocolError
-from mcpmux.transports.http.encoding import (
+from mcpmux.transports.http.message import (
     JOIN_BYTES,
     LAST_CHUNK,
+    Fields,
     encode_chunk,
     encode_response_head,
     has_no_body,
 )
-from mcpmux.transports.http.message import Fields
-from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.wire import Part
 
 

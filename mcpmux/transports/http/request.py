@@ -22,11 +22,64 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.protocol.value import Value
 from mcpmux.transports.http.chunk_lines import ChunkLines
-from mcpmux.transports.http.encoding import add_part
-from mcpmux.transports.http.known_head import LESSONS, KnownHead, learn
-from mcpmux.transports.http.message import FRAMING_PER_BODY_BYTE, HttpLimits, Refusal
-from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.http.limits import FRAMING_PER_BODY_BYTE, HttpLimits, Refusal
+from mcpmux.transports.http.message import LESSONS, KnownHead, add_part, learn
+
+
+class HttpRequest(Value):
+    """One complete request.
+
+    `path` and `query` are as sent, percent-escapes included; `headers` have lower-case names, repeated
+    fields are joined by ", ". `peer`: the client's address and port. `keep_alive` says whether the connection
+    outlives the answer. `holder`: of the client's certificate, see `holder_of`; `principal`: set by whoever
+    finds out who it is.
+    """
+
+    __slots__ = (
+        "body",
+        "headers",
+        "holder",
+        "http_1_0",
+        "keep_alive",
+        "method",
+        "path",
+        "peer",
+        "principal",
+        "query",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        query: str,
+        headers: dict[str, str],
+        body: bytes,
+        peer: str,
+        http_1_0: bool,
+        keep_alive: bool,
+        holder: str = "",
+        principal: Principal = ANYONE,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.body = body
+        self.peer = peer
+        self.http_1_0 = http_1_0
+        self.keep_alive = keep_alive
+        self.holder = holder
+        self.principal = principal
+
+    def parts(self) -> tuple[object, ...]:
+        target = (self.method, self.path, self.query)
+        where = (self.peer, self.http_1_0, self.keep_alive, self.holder, self.principal)
+        return *target, self.headers, self.body, *where
+
 
 # Fields that mean something else to every reader when they come twice.
 SINGLETONS: Final = frozenset(

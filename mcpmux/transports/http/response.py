@@ -13,9 +13,8 @@ from typing import Final
 import httptools
 
 from mcpmux.errors import RemoteProtocolError, TransportClosed
-from mcpmux.transports.http.encoding import add_part, has_no_body
-from mcpmux.transports.http.known_head import LESSONS, KnownHead, learn
-from mcpmux.transports.http.message import FRAMING_PER_BODY_BYTE, HEAD_FIELDS
+from mcpmux.transports.http.limits import FRAMING_PER_BODY_BYTE, HEAD_FIELDS
+from mcpmux.transports.http.message import LESSONS, KnownHead, add_part, has_no_body, learn
 
 _FRAMING: Final = frozenset({"content-length", "transfer-encoding"})
 # An alert, a handshake: what a TLS port answers to plain HTTP.

@@ -15,14 +15,15 @@ import trio
 from trio.abc import Listener
 
 from mcpmux.transports.handing import Handing, Note
-from mcpmux.transports.http.message import HttpLimits, Refusal, http_date
+from mcpmux.transports.http.limits import HttpLimits, Refusal
+from mcpmux.transports.http.message import http_date
 from mcpmux.transports.http.reply import HttpReply, ServerState
+from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.http.room import Room
 from mcpmux.transports.http.server_connection import ServerConnection
-from mcpmux.transports.http.server_request import HttpRequest
 from mcpmux.transports.http.shared import Handler, Refuse, Shared
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.reception import Reception
+from mcpmux.transports.readiness import Reception
 from mcpmux.transports.tls.context import CurrentContext
 
 SWEEP_SECONDS = 0.1  # resolution of every deadline, and how soon a client's leaving is noticed

@@ -21,14 +21,13 @@ import trio
 
 from mcpmux.errors import LocalProtocolError, TransportClosed
 from mcpmux.transports.handing import Note
-from mcpmux.transports.http.attention import Attention
 from mcpmux.transports.http.hand_over import encode_requests, give_back, hand_over
-from mcpmux.transports.http.message import BODY_RATE, Refusal
+from mcpmux.transports.http.limits import BODY_RATE, Refusal
 from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.request import BODY, IDLE, Phase, RequestParser
-from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.http.request import BODY, IDLE, HttpRequest, Phase, RequestParser
 from mcpmux.transports.http.shared import Shared, refuse_client
 from mcpmux.transports.inline import Inline, in_task
+from mcpmux.transports.readiness import Attention
 from mcpmux.transports.tls.context import holder_of
 from mcpmux.transports.tls.wire import NotTls, accept_tls
 from mcpmux.transports.wall import walled

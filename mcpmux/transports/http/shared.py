@@ -10,10 +10,11 @@ import trio
 
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.handing import Handing
-from mcpmux.transports.http.message import Fields, HttpLimits, Refusal
+from mcpmux.transports.http.limits import HttpLimits, Refusal
+from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply, ServerState
-from mcpmux.transports.http.server_request import HttpRequest
-from mcpmux.transports.reception import Reception
+from mcpmux.transports.http.request import HttpRequest
+from mcpmux.transports.readiness import Reception
 from mcpmux.transports.tls.context import CurrentContext
 from mcpmux.transports.wire import Wire
 

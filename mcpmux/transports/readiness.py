@@ -15,12 +15,17 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from time import perf_counter
 from typing import Final
 
 import structlog
 import trio
+from trio.lowlevel import Abort
+
+from mcpmux.errors import TransportClosed
+from mcpmux.transports.wire import PlainWire
 
 log = structlog.get_logger()
 
@@ -113,3 +118,85 @@ class Reception:
         """Give the poller back. Nothing may run any more."""
         self._told.clear()
         self._poller.close()
+
+
+class Attention:
+    """To one wire. `take(data)` says whether that is done with; it must not raise. `close` it first."""
+
+    __slots__ = ("_data", "_reception", "_take", "_task", "_watched", "_wire")
+
+    def __init__(self, reception: Reception, wire: PlainWire, take: Callable[[bytes], bool]) -> None:
+        self._reception = reception
+        self._wire = wire
+        self._take = take
+        self._task: trio.lowlevel.Task | None = None  # asleep
+        self._data = b""
+        self._watched = False
+
+    def __repr__(self) -> str:
+        return f"<Attention to {self._wire!r}{'' if self._task is None else ', asleep'}>"
+
+    async def receive(self) -> bytes:
+        """What has come and was not taken, b"" at the end of the stream or when it broke."""
+        if self._wire.is_early or not self._is_watched():
+            with suppress(TransportClosed):
+                return await self._wire.receive()
+            return b""
+        self._task = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(self._leave)
+        data, self._data = self._data, b""
+        return data
+
+    def _is_watched(self) -> bool:
+        if not self._watched:
+            try:
+                self._reception.watch(self._wire.descriptor, self._hear)
+            except OSError:  # the system watches too much already: the task watches by itself
+                return False
+            self._watched = True
+        return True
+
+    @property
+    def has_data(self) -> bool:
+        """Whether something was received that its task has not seen yet."""
+        return bool(self._data)
+
+    def _leave(self, _raise_cancel: object) -> Abort:
+        self._task = None
+        return Abort.SUCCEEDED
+
+    def _hear(self) -> None:
+        """There is something to receive, or the end."""
+        if self._task is None:  # it is looked at when the task sleeps again
+            self.close()
+            return
+        try:
+            data = self._wire.receive_nowait()
+        except TransportClosed:
+            data = b""
+        if data is None or (data and self._take(data)):
+            return
+        task, self._task = self._task, None
+        if task is not None:  # else what `take` did has cancelled it, or woken it
+            self._data = data
+            self._reception.give_way()
+            trio.lowlevel.reschedule(task)
+
+    def close(self) -> None:
+        """Nothing is received until the task sleeps again. To be called before the wire is closed."""
+        if self._watched:
+            self._watched = False
+            self._reception.forget(self._wire.descriptor)
+
+
+@asynccontextmanager
+async def open_reception() -> AsyncIterator[Reception]:
+    """A reception that runs. On leaving nobody is told any more."""
+    reception = Reception()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reception.run, name="reception")
+            yield reception
+            nursery.cancel_scope.cancel()
+    finally:
+        reception.close()

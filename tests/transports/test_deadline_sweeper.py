@@ -9,14 +9,14 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.transports.punctuality import SWEEP_SECONDS, Punctuality
+from mcpmux.transports.deadlines import SWEEP_SECONDS, DeadlineSweeper
 
 
 async def test_it_rests_while_nothing_is_watched(autojump_clock):
     """A task that woke ten times a second for each idle server would cost more than it saves."""
-    punctuality = Punctuality()
+    deadlines = DeadlineSweeper()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(punctuality.run)
+        nursery.start_soon(deadlines.run)
         before = autojump_clock.current_time()
         await trio.testing.wait_all_tasks_blocked()
         with trio.move_on_after(1000):
@@ -39,19 +39,19 @@ class Thing:
 
 
 async def test_each_is_cut_off_at_its_own_time_and_again_until_it_is_forgotten(autojump_clock):
-    punctuality = Punctuality()
+    deadlines = DeadlineSweeper()
     things = [Thing(until) for until in (7.0, 3.0, 20.0, math.inf)]
     began = trio.current_time()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(punctuality.run)
+        nursery.start_soon(deadlines.run)
         for thing in things:
             thing.until += began
-            punctuality.watch(thing)
+            deadlines.watch(thing)
         await trio.sleep(30)
         for thing in things[:3]:
             assert thing.until <= thing.ended[0] <= thing.until + SWEEP_SECONDS + 1e-6
             assert len(thing.ended) > 1
-            punctuality.forget(thing)
+            deadlines.forget(thing)
         assert not things[3].ended
         cut = [len(thing.ended) for thing in things]
         await trio.sleep(30)
@@ -60,11 +60,11 @@ async def test_each_is_cut_off_at_its_own_time_and_again_until_it_is_forgotten(a
 
 
 async def test_a_time_that_moves_is_the_one_that_counts(autojump_clock):
-    punctuality = Punctuality()
+    deadlines = DeadlineSweeper()
     thing = Thing(trio.current_time() + 5)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(punctuality.run)
-        punctuality.watch(thing)
+        nursery.start_soon(deadlines.run)
+        deadlines.watch(thing)
         await trio.sleep(4)
         thing.until += 5
         await trio.sleep(4)
@@ -75,15 +75,15 @@ async def test_a_time_that_moves_is_the_one_that_counts(autojump_clock):
 
 
 async def test_nothing_that_was_forgotten_is_kept(autojump_clock):
-    punctuality = Punctuality()
+    deadlines = DeadlineSweeper()
     thing = Thing(5.0)
     alive = weakref.ref(thing)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(punctuality.run)
-        punctuality.watch(thing)
+        nursery.start_soon(deadlines.run)
+        deadlines.watch(thing)
         await trio.sleep(6)
         assert thing.ended
-        punctuality.forget(thing)
+        deadlines.forget(thing)
         del thing
         await trio.testing.wait_all_tasks_blocked()
         assert alive() is None
