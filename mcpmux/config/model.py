@@ -19,6 +19,7 @@ from mcpmux.config.scalars import (
     NAME_PATTERN,
     Choice,
     Duration,
+    Filled,
     Flag,
     KeyText,
     Seconds,
@@ -240,12 +241,17 @@ class Limits:
 class Identity:
     """What mcpmux tells clients about itself."""
 
-    name: Annotated[str, Text("text that is not empty", r"[^\x00]+")] = "mcpmux"
+    name: Filled = "mcpmux"
     """Server name."""
     title: Annotated[str, Text()] | None = None
     """Server name for people."""
     instructions: Annotated[str, Text()] | None = None
     """Instructions for the model. They come before those of the upstreams."""
+
+    @property
+    def shown(self) -> str:
+        """The name for people."""
+        return self.title or self.name
 
 
 @frozen(kw_only=True)
@@ -284,9 +290,19 @@ class Config(Settings):
 
     upstreams: tuple[Upstream, ...]
 
+    @property
+    def enabled(self) -> dict[str, Upstream]:
+        """The upstreams that are enabled, by name."""
+        return {upstream.name: upstream for upstream in self.upstreams if upstream.enabled}
+
+    @property
+    def prefixes(self) -> dict[str, str]:
+        """The prefix of each upstream that is enabled, by name."""
+        return {name: upstream.prefix for name, upstream in self.enabled.items()}
+
     def __attrs_post_init__(self) -> None:
         problems = [f"upstreams.{name}: {text}" for name, text in find_conflicts(self.upstreams)]
-        if not any(upstream.enabled for upstream in self.upstreams):
+        if not self.enabled:
             problems.append(NO_UPSTREAM)
         names = [upstream.name for upstream in self.upstreams]
         unknown = find_unknown_upstreams(self.access, names)
