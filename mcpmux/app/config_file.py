@@ -38,7 +38,7 @@ class ChangeDetector:
         return f"<ChangeDetector {self.known} {self._last}>"
 
     def see(self, look: Look | None) -> bool:
-        """Take one more look, None when there is no file: whether it is to be read."""
+        """Take one more look (None: no file). Returns whether the file is to be read."""
         settled = look == self._last
         self._last = look
         return settled and look is not None and look != self.known
@@ -56,7 +56,7 @@ class ConfigFile:
         return f"ConfigFile({self.path!r})"
 
     def load(self) -> Config:
-        """What the file says now. It is looked at first, so that no change is missed. Raises ConfigError."""
+        """Read the file. It is looked at first, so that no change is missed. Raises ConfigError."""
         self._detector.known = look_at(self.path)
         if Path(self.path).is_fifo():  # reading it would wait for a writer, and everybody for us
             raise ConfigError([f"{self.path}: expected a file, this is a pipe"])
@@ -72,7 +72,7 @@ class ConfigFile:
 
 
 def look_at(path: str) -> Look | None:
-    """How the file looks; None when there is none."""
+    """How the file looks, or None if there is no file."""
     try:
         found = Path(path).stat()
     except OSError:

@@ -9,6 +9,8 @@ in the middle of several calls is refused, as stateless clients would refuse it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -59,11 +61,11 @@ class SharedUpstream:
 
     @property
     def server(self) -> Server | None:
-        """The session with the server, once there is any."""
+        """The session with the server, once there is one."""
         return self._mux.upstreams.get(self.name) if self._mux is not None else None
 
     def state(self, redactor: Redactor) -> UpstreamState | None:
-        """How the server is; None before there is any."""
+        """The state of the server, or None before there is one."""
         if self._mux is None:
             return None
         return UpstreamView(self._mux.upstreams, self._mux.relay.subscriptions, redactor).show()[0]
@@ -75,7 +77,6 @@ class SharedUpstream:
             self._mux.apply(self._config)
 
     def restart(self) -> None:
-        """Replace its process."""
         if self._mux is not None:
             self._mux.restart(self.name)
 
@@ -88,14 +89,8 @@ class SharedUpstream:
                 trio.open_nursery() as nursery,
             ):
                 nursery.start_soon(self._tell_when_ready, name=f"shared upstream {self.name}")
-                await nursery.start(
-                    serve_streams,
-                    [listener],
-                    self._serve,
-                    trio.Event(),
-                    CONNECTIONS,
-                    name=f"unix {self.path}",
-                )
+                serve = partial(serve_streams, [listener], self._serve, trio.Event(), CONNECTIONS)
+                await nursery.start(serve, name=f"unix {self.path}")
                 task_status.started()
 
     async def _tell_when_ready(self) -> None:
@@ -109,7 +104,6 @@ class SharedUpstream:
             await trio.sleep(CHECK_SECONDS)
 
     async def _serve(self, stream: Stream, crowded: bool) -> None:
-        """One connection of a worker."""
         mux, server = self._mux, self.server
         if mux is None or server is None:
             return
@@ -146,32 +140,29 @@ class _Service:
             raise RpcError(UPSTREAM_UNAVAILABLE, self._server.trouble)
 
     async def answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
-        """See Service."""
         self._require_server()
         return await self._front.answer(request_id, call.with_client(None), notify)
 
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[Session, Fields]:
-        """See Service."""
         self._require_server()
         return await self._front.initialize(request, principal)
 
     def leave(self, client: object) -> None:
-        """See Service."""
         self._front.leave(client)
 
     def roots_changed(self) -> None:
-        """See Service."""
         self._front.roots_changed()
 
 
+@dataclass(eq=False)
 class SharedUpstreams:
-    """All of them. They run in `nursery`."""
+    """All of them. They run in `nursery`; their sockets are in `folder`, which is private."""
 
-    def __init__(self, folder: Path, on_ready: Callable[[str], None], nursery: trio.Nursery) -> None:
-        """`folder`: for the sockets; it is private."""
-        self._folder = folder
-        self._on_ready = on_ready
-        self._nursery = nursery
+    folder: Path
+    on_ready: Callable[[str], None]
+    nursery: trio.Nursery
+
+    def __post_init__(self) -> None:
         self._upstreams: dict[str, SharedUpstream] = {}
         self._made = 0
 
@@ -184,15 +175,15 @@ class SharedUpstreams:
         return {name: str(shared.path) for name, shared in self._upstreams.items()}
 
     def states(self, redactor: Redactor) -> dict[str, UpstreamState]:
-        """How each server is, by name."""
+        """The state of each server, by name."""
         states = {name: shared.state(redactor) for name, shared in self._upstreams.items()}
         return {name: state for name, state in states.items() if state is not None}
 
     async def open(self, config: Config) -> None:
-        """Start what the configuration has. Raises TransportError."""
+        """Start the shared upstreams of the configuration. Raises TransportError."""
         for upstream in filter(is_shared, config.upstreams):
             shared = self._add(config, upstream)
-            await self._nursery.start(shared.run, name=f"shared upstream {shared.name}")
+            await self.nursery.start(shared.run, name=f"shared upstream {shared.name}")
 
     def adopt(self, config: Config) -> None:
         """The configuration has changed. Upstreams that it still has change in place."""
@@ -203,15 +194,14 @@ class SharedUpstreams:
             if name in self._upstreams:
                 self._upstreams[name].adopt(config, upstream)
             else:
-                self._nursery.start_soon(self._add(config, upstream).run, name=f"shared upstream {name}")
+                self.nursery.start_soon(self._add(config, upstream).run, name=f"shared upstream {name}")
 
     def restart(self, name: str) -> None:
-        """Replace the process of a server, if it is shared."""
         if name in self._upstreams:
             self._upstreams[name].restart()
 
     def _add(self, config: Config, upstream: Upstream) -> SharedUpstream:
         self._made += 1
-        path = self._folder / f"{self._made}.sock"
-        shared = self._upstreams[upstream.name] = SharedUpstream(config, upstream, path, self._on_ready)
+        path = self.folder / f"{self._made}.sock"
+        shared = self._upstreams[upstream.name] = SharedUpstream(config, upstream, path, self.on_ready)
         return shared

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+import msgspec
 import structlog
 import trio
 
@@ -75,23 +76,20 @@ class TrafficForwarder:
         return f"<TrafficForwarder {len(self._waiting)} messages wait, {self._missing} are missing>"
 
     def take(self, seen: Observation) -> None:
-        """See MessageObserver."""
-        size = len(seen.data)
-        data = seen.data if size <= LONG_BYTES else b""
         if self._bytes > WAITING_BYTES:
             self._missing += 1
             return
+        leg, direction, data, at, *rest = msgspec.structs.astuple(seen)
+        size = len(data)
+        data = data if size <= LONG_BYTES else b""
         self._bytes += len(data) + MESSAGE_BYTES
-        leg, rest = seen.leg, (seen.method, seen.id, seen.target, seen.code, seen.failed, seen.ms)
         facts = LegFacts(leg.side, leg.peer, leg.transport, leg.upstream, leg.revision, leg.session, leg.name)
-        beginning = (seen.direction, data, self._wall + seen.at, seen.kind, seen.exchange)
-        self._waiting.append(SeenMessage(facts, size, (*beginning, *rest, seen.status)))
+        self._waiting.append(SeenMessage(facts, size, (direction, data, self._wall + at, *rest)))
 
     async def admit(self, exchange: Exchange) -> None:
         """See ExchangeObserver."""
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, _seconds: float) -> None:
-        """See ExchangeObserver."""
         if isinstance(outcome, trio.Cancelled):
             self._waiting.append(CutOff(exchange.number))
 
@@ -135,12 +133,11 @@ class TrafficCollector:
             if isinstance(each, CutOff):
                 self._ring.cut_off(self._exchange(worker, each.exchange))
                 continue
-            direction, data, at, kind, exchange, *rest = each.seen
+            leg, (direction, data, at, kind, exchange, *rest) = self._leg(worker, each.leg), each.seen
             number = self._exchange(worker, exchange)
-            seen = Observation(
-                self._leg(worker, each.leg), direction, data, at - self._wall, kind, number, *rest
+            self._ring.take(
+                Observation(leg, direction, data, at - self._wall, kind, number, *rest), each.size
             )
-            self._ring.take(seen, each.size)
 
     def _exchange(self, worker: int, exchange: int) -> int:
         """A number that no other exchange has had; 0 stays 0."""

@@ -87,7 +87,7 @@ class WorkerPool:
             os.close(self._counters)
 
     async def _supervise(self, number: int, forwards: trio.Nursery) -> None:
-        """One worker, and the next when it is lost."""
+        """Run a worker, and start it again when it is lost."""
         comeback, came_up, attempts = Comeback(), False, 0
         while not self._stopping:
             attempts += 1
@@ -106,7 +106,7 @@ class WorkerPool:
             await trio.sleep(wait)
 
     async def _run_worker(self, number: int, forwards: trio.Nursery) -> tuple[bool, Exception | None]:
-        """One process from its start to its end: whether it was ready, and what it failed of."""
+        """Run one process to its end. Returns whether it was ready, and why it failed."""
         try:
             async with self._open_worker(number) as (worker, process), trio.open_nursery() as nursery:
                 forwarded = trio.Event()
@@ -114,10 +114,10 @@ class WorkerPool:
                 nursery.start_soon(self._forward_all, worker, forwards, forwarded, name=f"hatch {number}")
                 nursery.start_soon(self._announce_when_ready, worker)
                 nursery.start_soon(self._kill_when_hung, worker, process, name=f"heartbeat {number}")
-                await worker.tell(self._start_for(number))
-                nursery.start_soon(self._tell_list_changes, worker, name=f"list changes {number}")
+                await worker.control.tell(self._start_for(number))
+                nursery.start_soon(worker.list_changes.forward, worker.control, name=f"lists {number}")
                 if self._stopping:
-                    await worker.tell(cc.Stop())
+                    await worker.control.tell(cc.Stop())
                 await worker.listen()
                 with trio.move_on_after(LAST_SECONDS):
                     await forwarded.wait()
@@ -183,7 +183,7 @@ class WorkerPool:
     async def _forward_all(
         self, worker: WorkerProcess, forwards: trio.Nursery, forwarded: trio.Event
     ) -> None:
-        """What a worker hands over goes to the one that it names, until it has ended."""
+        """Forward what a worker hands over, until it has ended."""
         try:
             while True:
                 note, sock = await worker.hatch.receive()
@@ -199,14 +199,14 @@ class WorkerPool:
             forwarded.set()
 
     def _forward_nowait(self, note: Note, sock: socket.socket) -> bool:
-        """Whether the worker has it that it is for."""
+        """Forward a connection. Returns whether its worker has taken it."""
         if not note.worker:
             return self._give_nowait(note, sock)
         target = self._workers.get(note.worker)
         return target is not None and target.serves and target.put(note, sock)
 
     async def _forward_later(self, note: Note, sock: socket.socket) -> None:
-        """The worker that it is for is busy or being started again."""
+        """Try again while its worker is busy or being started again."""
         try:
             with sock, trio.move_on_after(FORWARD_SECONDS):
                 while True:
@@ -220,22 +220,18 @@ class WorkerPool:
     # Messages
 
     async def tell(self, message_for: Callable[[int], cc.ToWorker]) -> None:
-        """Tell every worker; one that is started later begins with the configuration of then."""
+        """Tell every worker that runs. Later ones begin with the configuration of their time."""
         for number, worker in list(self._workers.items()):
             if not worker.ended:
-                await worker.tell(message_for(number))
+                await worker.control.tell(message_for(number))
 
     def _tell_others(self, teller: WorkerProcess, changed: cc.ListsChanged) -> None:
         for worker in self._workers.values():
             if worker is not teller and not worker.ended:
                 worker.list_changes.add(changed.lists)
 
-    async def _tell_list_changes(self, worker: WorkerProcess) -> None:
-        while True:
-            await worker.tell(cc.ListsChanged(await worker.list_changes.take()))
-
     async def stop(self) -> None:
-        """Have all finish what they do, and start none any more."""
+        """Have all workers finish their work, and start no new ones."""
         self._stopping = True
         for worker in self._workers.values():
             worker.leaving = True
@@ -247,7 +243,7 @@ class WorkerPool:
         await self._ask("heartbeat", workers)
 
     async def ask(self, about: str) -> dict[int, Any]:
-        """What each worker answers, by its number; those that do not are left out."""
+        """The answer of each worker, by its number. Workers that do not answer are left out."""
         return await self._ask(about, self.serving)
 
     async def _ask(self, about: str, workers: Iterable[WorkerProcess]) -> dict[int, Any]:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -47,31 +48,26 @@ OnListsChanged = Callable[["WorkerProcess", cc.ListsChanged], None]
 """Called with what a worker has heard that all others have to know."""
 
 
+@dataclass(eq=False)
 class WorkerProcess:
     """From its start to its end. `ready` is set when it can be given connections.
 
     `list_changes`: what it is still to be told.
     """
 
-    def __init__(
-        self,
-        number: int,
-        control: cc.ControlChannel,
-        hatch: Hatch,
-        on_traffic: OnTraffic,
-        on_lists_changed: OnListsChanged | None = None,
-    ) -> None:
-        self.number = number
-        self.control = control
-        self.hatch = hatch
-        self._on_traffic = on_traffic
-        self._on_lists_changed = on_lists_changed
-        self.list_changes = cc.PendingChanges()
-        self.ready = trio.Event()
-        self.failure: Exception | None = None
-        self.leaving = False
-        self.silent = False
-        self.ended = False
+    number: int
+    control: cc.ControlChannel
+    hatch: Hatch
+    on_traffic: OnTraffic
+    on_lists_changed: OnListsChanged | None = None
+    list_changes: cc.PendingChanges = field(default_factory=cc.PendingChanges)
+    ready: trio.Event = field(default_factory=trio.Event)
+    failure: Exception | None = None
+    leaving: bool = False
+    silent: bool = False
+    ended: bool = False
+
+    def __post_init__(self) -> None:
         self._questions: dict[int, trio.MemorySendChannel[Any]] = {}
         self._asked = 0
 
@@ -104,18 +100,11 @@ class WorkerProcess:
             self.leaving = True
             await self.control.send(cc.Stop())
         elif isinstance(message, cc.Traffic):
-            self._on_traffic(self.number, message.batch)
-        elif isinstance(message, cc.ListsChanged) and self._on_lists_changed is not None:
-            self._on_lists_changed(self, message)
+            self.on_traffic(self.number, message.batch)
+        elif isinstance(message, cc.ListsChanged) and self.on_lists_changed is not None:
+            self.on_lists_changed(self, message)
         elif isinstance(message, cc.Answer) and message.number in self._questions:
             self._questions[message.number].send_nowait(message.value)
-
-    async def tell(self, message: cc.ToWorker) -> None:
-        """Send it a message; that it has gone is noticed elsewhere."""
-        try:
-            await self.control.send(message)
-        except TransportClosed:
-            log.debug("worker gone before it was told something", worker=self.number)
 
     def put(self, note: Note, sock: socket.socket) -> bool:
         """Whether it has taken a connection, which the caller still has to close."""
@@ -125,7 +114,7 @@ class WorkerProcess:
             return False
 
     async def ask(self, about: str, seconds: float = ANSWER_SECONDS) -> Any:
-        """Its answer. Raises TransportClosed when there is none in time."""
+        """Ask the worker. Returns its answer; raises TransportClosed if there is none in time."""
         self._asked += 1
         number = self._asked
         answered, answer = trio.open_memory_channel[Any](1)
@@ -139,7 +128,7 @@ class WorkerProcess:
         raise TransportClosed(f"worker {self.number} {'has gone' if self.ended else 'does not answer'}")
 
     def close(self) -> None:
-        """Nothing is sent to it any more, and it is to end."""
+        """Send nothing more, and have the process end."""
         self.ended = True
         self.control.close()
         self.hatch.close()
