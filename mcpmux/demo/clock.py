@@ -70,14 +70,12 @@ def initialize(_params: Json) -> Json:
 
 
 def read_resource(params: Json) -> Json:
-    """The time as text."""
     if params.get("uri") != URI:
         raise Refusal(-32002, "Resource not found", {"uri": params.get("uri")})
     return {"contents": [{"uri": URI, "mimeType": "text/plain", "text": _now(UTC).isoformat() + "\n"}]}
 
 
 def call_tool(params: Json) -> Json:
-    """The time as text and as an object."""
     if params.get("name") != TOOL["name"]:
         raise Refusal(-32602, f"Unknown tool: {params.get('name')}")
     arguments = params.get("arguments", {})
