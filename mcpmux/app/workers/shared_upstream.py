@@ -9,7 +9,7 @@ in the middle of several calls is refused, as stateless clients would refuse it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -42,19 +42,20 @@ CONNECTIONS = 4096  # of workers; each has one for all clients, and one more for
 SOCKET_MODE = 0o600
 
 
+@dataclass(eq=False)
 class SharedUpstream:
-    """One of them. `run` has to run; `path` is where workers connect."""
+    """One of them. `run` has to run; `path` is where workers connect.
 
-    def __init__(
-        self, config: Config, upstream: Upstream, path: Path, on_ready: Callable[[str], None]
-    ) -> None:
-        """`on_ready` is called with the upstream's name each time that it can be connected."""
-        self.name = upstream.name
-        self.path = path
-        self.scope = trio.CancelScope()
-        self._config = shared_config(config, upstream)
-        self._on_ready = on_ready
-        self._mux: Mux | None = None
+    `on_ready` is called with the upstream's name each time that it can be connected. `config` is that of the
+    mux, which is there while it runs.
+    """
+
+    name: str
+    path: Path
+    config: Config
+    on_ready: Callable[[str], None]
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    mux: Mux | None = None
 
     def __repr__(self) -> str:
         return f"<SharedUpstream {self.name} at {self.path}>"
@@ -62,30 +63,14 @@ class SharedUpstream:
     @property
     def server(self) -> Server | None:
         """The session with the server, once there is one."""
-        return self._mux.upstreams.get(self.name) if self._mux is not None else None
-
-    def state(self, redactor: Redactor) -> UpstreamState | None:
-        """The state of the server, or None before there is one."""
-        if self._mux is None:
-            return None
-        return UpstreamView(self._mux.upstreams, self._mux.relay.subscriptions, redactor).show()[0]
-
-    def adopt(self, config: Config, upstream: Upstream) -> None:
-        """The configuration has changed."""
-        self._config = shared_config(config, upstream)
-        if self._mux is not None:
-            self._mux.apply(self._config)
-
-    def restart(self) -> None:
-        if self._mux is not None:
-            self._mux.restart(self.name)
+        return self.mux.upstreams.get(self.name) if self.mux is not None else None
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until `scope` is cancelled. Raises TransportError when the socket cannot be made."""
         with self.scope:
             async with (
                 open_unix_listener(str(self.path), SOCKET_MODE) as listener,
-                open_mux(self._config) as self._mux,
+                open_mux(self.config) as self.mux,
                 trio.open_nursery() as nursery,
             ):
                 nursery.start_soon(self._tell_when_ready, name=f"shared upstream {self.name}")
@@ -99,16 +84,16 @@ class SharedUpstream:
             connection = self.server.connection if self.server is not None else None
             if connection is not None and connection is not told:
                 told = connection
-                self._on_ready(self.name)
+                self.on_ready(self.name)
                 await connection.closed.wait()
             await trio.sleep(CHECK_SECONDS)
 
     async def _serve(self, stream: Stream, crowded: bool) -> None:
-        mux, server = self._mux, self.server
+        mux, server = self.mux, self.server
         if mux is None or server is None:
             return
         await server.settled()
-        limits = self._config.limits
+        limits = self.config.limits
         bounds = StreamLimits(limits.max_message_bytes, limits.client_stall, limits.max_in_flight)
         connection = server.connection
         async with trio.open_nursery() as nursery:
@@ -176,8 +161,11 @@ class SharedUpstreams:
 
     def states(self, redactor: Redactor) -> dict[str, UpstreamState]:
         """The state of each server, by name."""
-        states = {name: shared.state(redactor) for name, shared in self._upstreams.items()}
-        return {name: state for name, state in states.items() if state is not None}
+        return {
+            name: UpstreamView(mux.upstreams, mux.relay.subscriptions, redactor).show()[0]
+            for name, shared in self._upstreams.items()
+            if (mux := shared.mux) is not None
+        }
 
     async def open(self, config: Config) -> None:
         """Start the shared upstreams of the configuration. Raises TransportError."""
@@ -191,17 +179,22 @@ class SharedUpstreams:
         for name in [name for name in self._upstreams if name not in wanted]:
             self._upstreams.pop(name).scope.cancel(reason="it is not shared any more")
         for name, upstream in wanted.items():
-            if name in self._upstreams:
-                self._upstreams[name].adopt(config, upstream)
-            else:
+            shared = self._upstreams.get(name)
+            if shared is None:
                 self.nursery.start_soon(self._add(config, upstream).run, name=f"shared upstream {name}")
+                continue
+            shared.config = shared_config(config, upstream)
+            if shared.mux is not None:
+                shared.mux.apply(shared.config)
 
     def restart(self, name: str) -> None:
-        if name in self._upstreams:
-            self._upstreams[name].restart()
+        """Replace the process of a server, if it is shared."""
+        if name in self._upstreams and (mux := self._upstreams[name].mux) is not None:
+            mux.restart(name)
 
     def _add(self, config: Config, upstream: Upstream) -> SharedUpstream:
         self._made += 1
         path = self.folder / f"{self._made}.sock"
-        shared = self._upstreams[upstream.name] = SharedUpstream(config, upstream, path, self.on_ready)
+        shared = SharedUpstream(upstream.name, path, shared_config(config, upstream), self.on_ready)
+        self._upstreams[upstream.name] = shared
         return shared

@@ -240,13 +240,10 @@ class WorkerPool:
     async def caught_up(self) -> None:
         """Wait until each worker, one that starts too, has done what it was told, or is late."""
         workers = [each for each in self._workers.values() if not (each.ended or each.silent)]
-        await self._ask("heartbeat", workers)
+        await self.ask("heartbeat", workers)
 
-    async def ask(self, about: str) -> dict[int, Any]:
-        """The answer of each worker, by its number. Workers that do not answer are left out."""
-        return await self._ask(about, self.serving)
-
-    async def _ask(self, about: str, workers: Iterable[WorkerProcess]) -> dict[int, Any]:
+    async def ask(self, about: str, workers: Iterable[WorkerProcess] | None = None) -> dict[int, Any]:
+        """The answers of `workers`, else of all that serve, by number. Who does not answer is left out."""
         answers: dict[int, Any] = {}
 
         async def ask_one(worker: WorkerProcess) -> None:
@@ -256,6 +253,6 @@ class WorkerPool:
                 log.warning("worker left out of an answer", worker=worker.number, reason=str(error))
 
         async with trio.open_nursery() as nursery:
-            for worker in workers:
+            for worker in self.serving if workers is None else workers:
                 nursery.start_soon(ask_one, worker)
         return dict(sorted(answers.items()))
