@@ -19,16 +19,19 @@ from mcpmux.auth.bearer import LEAST_CHARACTERS, PREFIX, TOKEN_BYTES, hash_token
 from mcpmux.auth.token_store import Login, StoreTrouble, TokenStore, default_store
 from mcpmux.cli.console import make_table, show_rows, tell
 from mcpmux.cli.lazy import Commands
-from mcpmux.cli.options import load_config, quiet_option, upstream_json_option
+from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_json_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config, Http, WebSocket
 from mcpmux.config.auth import CLIENT_CREDENTIALS, PRINCIPAL_NAME, SCOPE
-from mcpmux.config.report import Unfit
+from mcpmux.config.scalars import Text
 from mcpmux.errors import ConfigError
 from mcpmux.printable import printable
 
 LOGIN_SECONDS = 300.0  # for a person to find a password and to agree
 SECONDS_A_MINUTE = 60
+
+A_NAME = Parsed("NAME", Text("letters, digits, and . _ @ -, at most 64", PRINCIPAL_NAME.pattern).read)
+A_SCOPE = Parsed("TEXT", Text("printable text without spaces and quotes", SCOPE.pattern).read)
 
 config_option = click.option(
     "-c", "--config", default="mcpmux.toml", show_default=True, metavar="FILE", help="The configuration file."
@@ -179,8 +182,8 @@ def _duration(login: Login) -> str:
 
 
 @auth.command("new-token")
-@click.argument("name")
-@click.option("--scope", "scopes", multiple=True, help="A scope of the token. May be repeated.")
+@click.argument("name", type=A_NAME)
+@click.option("--scope", "scopes", type=A_SCOPE, multiple=True, help="A scope of the token. May be repeated.")
 def new_token(name: str, scopes: tuple[str, ...]) -> None:
     """Make a token for NAME, and its table for the configuration. The token is shown only once.
 
@@ -191,15 +194,6 @@ def new_token(name: str, scopes: tuple[str, ...]) -> None:
       mcpmux auth new-token alice
       mcpmux auth new-token ci --scope read --scope call > ci.token
     """
-    try:
-        PRINCIPAL_NAME.read(name)
-    except Unfit:
-        raise ConfigError(["NAME: expected letters, digits, and . _ @ -, at most 64"]) from None
-    try:
-        for scope in scopes:
-            SCOPE.read(scope)
-    except Unfit:
-        raise ConfigError(["--scope: expected printable text without spaces and quotes"]) from None
     token = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
     key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
     lines = [f"[auth.tokens.{key}]", f'sha256 = "{hash_token(token)}"']

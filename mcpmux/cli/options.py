@@ -48,7 +48,8 @@ class Parsed(click.ParamType[Any]):
         try:
             return self._parse(value)
         except Unfit as mistake:
-            raise Mistake(f"{param.opts[0] if param is not None else self.name}: {mistake}") from None
+            what = param.opts[0] if isinstance(param, click.Option) else self.name
+            raise Mistake(f"{what}: {mistake}") from None
 
 
 HTTP = Parsed("HOST:PORT", parse_http_argument)
