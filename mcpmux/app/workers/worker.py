@@ -199,32 +199,27 @@ class Worker:
 
     async def _obey(self, mux: Mux, answers: Answers, everything: trio.Nursery) -> None:
         """Do what the supervisor says, until it has gone."""
-        try:
+        with suppress(TransportClosed):
             while True:
-                message = await self.control.receive()
-                if isinstance(message, cc.Ask):
-                    everything.start_soon(self._answer, message, answers)
-                elif isinstance(message, cc.RenewCertificates):
-                    await _renew_certificates(mux)
-                else:
-                    self._do(mux, message)
-        except TransportClosed:
-            log.warning("stopping at once: the supervisor has gone")
-            with trio.move_on_after(DRAIN_SECONDS):
-                await trio.to_thread.run_sync(partial(shutil.rmtree, self.start.folder, ignore_errors=True))
-            everything.cancel_scope.cancel(reason="the supervisor has gone")
-
-    def _do(self, mux: Mux, message: cc.Message) -> None:
-        if isinstance(message, cc.Stop):
-            self._stopping.set()
-            self._receiving.cancel(reason="stopping")
-        elif isinstance(message, cc.Configure):
-            mux.apply(message.config)
-        elif isinstance(message, cc.ListsChanged):
-            for upstream, method in message.lists:
-                mux.relay.tell_list_change(method, upstream)
-        elif isinstance(message, cc.Act) and message.upstream in mux.upstreams:
-            act(mux, message)
+                match await self.control.receive():
+                    case cc.Ask() as question:
+                        everything.start_soon(self._answer, question, answers)
+                    case cc.Stop():
+                        self._stopping.set()
+                        self._receiving.cancel(reason="stopping")
+                    case cc.Configure(config):
+                        mux.apply(config)
+                    case cc.RenewCertificates():
+                        await _renew_certificates(mux)
+                    case cc.ListsChanged(lists):
+                        for upstream, method in lists:
+                            mux.relay.tell_list_change(method, upstream)
+                    case cc.Act() as order if order.upstream in mux.upstreams:
+                        act(mux, order)
+        log.warning("stopping at once: the supervisor has gone")
+        with trio.move_on_after(DRAIN_SECONDS):
+            await trio.to_thread.run_sync(partial(shutil.rmtree, self.start.folder, ignore_errors=True))
+        everything.cancel_scope.cancel(reason="the supervisor has gone")
 
     async def _answer(self, question: cc.Ask, answers: Answers) -> None:
         async with self._asking:

@@ -91,20 +91,20 @@ class WorkerProcess:
                 answered.close()
 
     async def _handle(self, message: cc.Message) -> None:
-        if isinstance(message, cc.Ready):
-            self.ready.set()
-        elif isinstance(message, cc.Failed):
-            mistakes = list(message.mistakes)
-            self.failure = ConfigError(mistakes) if mistakes else McpmuxError(message.reason)
-        elif isinstance(message, cc.Leaving):
-            self.leaving = True
-            await self.control.send(cc.Stop())
-        elif isinstance(message, cc.Traffic):
-            self.on_traffic(self.number, message.batch)
-        elif isinstance(message, cc.ListsChanged) and self.on_lists_changed is not None:
-            self.on_lists_changed(self, message)
-        elif isinstance(message, cc.Answer) and message.number in self._questions:
-            self._questions[message.number].send_nowait(message.value)
+        match message:
+            case cc.Ready():
+                self.ready.set()
+            case cc.Failed(reason, mistakes):
+                self.failure = ConfigError(list(mistakes)) if mistakes else McpmuxError(reason)
+            case cc.Leaving():
+                self.leaving = True
+                await self.control.send(cc.Stop())
+            case cc.Traffic(batch):
+                self.on_traffic(self.number, batch)
+            case cc.ListsChanged() if self.on_lists_changed is not None:
+                self.on_lists_changed(self, message)
+            case cc.Answer(number, value) if number in self._questions:
+                self._questions[number].send_nowait(value)
 
     def put(self, note: Note, sock: socket.socket) -> bool:
         """Whether it has taken a connection, which the caller still has to close."""
