@@ -1,11 +1,9 @@
-"""The configuration file, and how to hear of its changes.
+"""The configuration file, and how its changes are noticed.
 
-It is polled, one `stat` each LOOK_SECONDS: that works on every file system, through symbolic links, and
-however an editor writes, in place or by renaming. A file that is gone for a moment, or is being written, is
-left alone until two looks in a row are alike.
-
-Why not the `watchfiles` package: it takes 2.3 MB, and inotify, on which it rests, tells nothing of changes on
-network file systems, or of a file elsewhere that a symbolic link in the watched folder leads to.
+The file is polled, one `stat` each LOOK_SECONDS. That works on every file system, through symbolic links, and
+however an editor writes. A file counts as changed once two looks in a row are alike, so a half-written or
+missing file is left alone. The `watchfiles` package takes 2.3 MB, and its inotify misses changes on network
+file systems and behind symbolic links.
 """
 
 from __future__ import annotations

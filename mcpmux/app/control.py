@@ -1,8 +1,8 @@
 """What administrators can do to a running mux: reload its configuration, turn upstreams off and on.
 
-Promises: one thing after the other; a configuration that is broken changes nothing. What was enabled or
-disabled by hand stays so when the file is read again, until mcpmux is restarted. A disabled upstream is as
-if it were not configured; a drained one is there but gets no exchange.
+One thing is done after the other, and a broken configuration changes nothing. What was enabled or disabled by
+hand stays so until mcpmux is restarted. A disabled upstream is as if it were not configured; a drained one is
+there but gets no exchange.
 """
 
 from __future__ import annotations

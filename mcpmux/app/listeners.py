@@ -1,4 +1,4 @@
-"""Each configured listener, opened, announced and served until we stop; which of them authenticate clients.
+"""Opens, announces and serves each configured listener, and decides which of them authenticate clients.
 
 A listener that would let in strangers from the network without being told to does not start.
 """
@@ -72,7 +72,7 @@ class Serving(msgspec.Struct, frozen=True):
 
 
 class HandedConnections(msgspec.Struct, frozen=True):
-    """What comes to one of `workers` workers of a listener whose address the supervisor has bound.
+    """The connections of a worker, for a listener whose address the supervisor has bound.
 
     `accepting` has new connections, `handing` those that other workers hand over.
     """
@@ -105,7 +105,7 @@ async def serve_http_listener(
 ) -> None:
     """Serve HTTP until we stop. Raises TransportError when the address cannot be listened on.
 
-    With `handed` connections it is bound and announced already.
+    The address of `handed` connections is bound and announced already.
     """
     settings, stopping, stall = serving.limits, serving.stopping, serving.limits.client_stall
     policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)

@@ -1,8 +1,7 @@
-"""Everything between clients and upstreams, running, and what can be done to it meanwhile.
+"""Everything between clients and upstreams, and how it changes while it runs.
 
-Promises: `apply` is one step without a pause in it, so that no exchange ever meets half of a configuration;
-what did not change is not touched; clients hear `list_changed` for what came, went or has a new name.
-Refuses to know where a configuration comes from and who wants it.
+`apply` never pauses, so no exchange meets half of a configuration. It does not touch what has not changed.
+Clients hear `list_changed` for upstreams that came, went or have a new name.
 """
 
 from __future__ import annotations
@@ -64,11 +63,10 @@ Follower = Callable[[Config], None]
 
 @dataclass(eq=False)
 class Sessions:
-    """Makes every session with an upstream, and connects it to those who are to hear from it.
+    """Makes every session with an upstream, and connects it to those who hear from it.
 
-    A session is made with the configuration of that moment and keeps it; `adjust` replaces what is looked up
-    at each use. When a session begins and ends is not known here. `relay` must be set before the first is
-    made; `fleet` is empty at first. `held`: why upstreams get no exchange, by name, also in new sessions.
+    A session keeps the configuration that it was made with; `adjust` replaces what is looked up at each use.
+    `relay` must be set before the first session is made. `held`: why upstreams get no exchange, by name.
     """
 
     config: InitVar[Config]
@@ -316,10 +314,9 @@ async def open_mux(
 ) -> AsyncIterator[Mux]:
     """Connect the upstreams (in the background) and put the router in front of them.
 
-    `open_channel` replaces the real transports, for embedding mcpmux where servers are not reached by them.
-    `tap` sees every message on both legs; `trace`, which needs a tap, every call of an upstream. `mark` is
-    put in front of what clients are given to come back with, when other processes serve them, too;
-    `generations` is what these processes share then.
+    `open_channel` replaces the real transports. `tap` sees every message on both legs; `trace`, which needs a
+    tap, every call of an upstream. If other processes serve the same clients, `mark` is put in front of the
+    ids that clients come back with, and `generations` are shared.
 
     Nothing runs outside the context. Leaving it ends sessions and stops child processes, each step bounded.
     """

@@ -1,7 +1,7 @@
 """Observers of the traffic, as the configuration says: capture, audit log, inspector, metrics, traces.
 
-Promises: without an observer there is no tap. Metrics and traces hear of an exchange first, so that what the
-audit log refuses is counted, too. What one of them needs is imported when there is that one.
+Without an observer there is no tap. Metrics and traces hear of an exchange first, so what the audit log
+refuses is counted too. Each observer is imported only if it is configured.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ def new_run() -> Run:
 
 @asynccontextmanager
 async def open_observers(config: Config, forwarder: Observer | None = None) -> AsyncIterator[Observers]:
-    """All observers; belongs around `open_mux`. `forwarder`: takes the place of the inspector's ring.
+    """All observers; goes around `open_mux`. `forwarder` replaces the inspector's ring.
 
-    Raises CaptureUnusable and AuditUnusable when what must be kept cannot be kept.
+    Raises CaptureUnusable and AuditUnusable if traffic that must be kept cannot be kept.
     """
     redactor, run = ReplaceableRedactor(config.redaction), new_run()
     async with AsyncExitStack() as stack:

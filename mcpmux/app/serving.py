@@ -44,8 +44,8 @@ async def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM, or until the client on standard input has gone.
 
-    `announce` is called with each listener's URL when it is ready. `file` is what the configuration was read
-    from; with `watch` its changes are followed. `followers` are told each new configuration.
+    `announce` gets each listener's URL when it is ready. `file`: where the configuration comes from; with
+    `watch` its changes are followed. `followers` get each new configuration.
 
     Raises TransportError when an address cannot be listened on, ConfigError when a listener would let in
     strangers without being told to.
@@ -89,10 +89,9 @@ def prepare_serving(
 
 
 def settle_memory() -> None:
-    """Once everything is set up: have the garbage collector leave alone what exists, and come less often.
+    """Give memory back that only starting needed, and keep the garbage collector away from what exists now.
 
-    What exists now stays, and what an exchange leaves behind is freed without the collector. Memory that only
-    starting needed is given back to the system.
+    The collector then comes rarely: an exchange leaves nothing behind that only the collector could free.
     """
     gc.collect()
     give_back_memory()

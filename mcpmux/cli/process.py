@@ -1,4 +1,4 @@
-"""How a command runs: whatever it raises becomes one sentence on stderr and an exit code.
+"""How a command runs: every exception becomes one sentence on stderr and an exit code.
 
     0    success                              2    a mistake in the usage or the configuration
     1    failure                              130  interrupted

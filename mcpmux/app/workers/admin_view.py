@@ -1,6 +1,6 @@
-"""The supervisor's admin listener: one for all workers, which are asked or have forwarded their traffic.
+"""The admin listener of the supervisor. It shows all workers as one.
 
-Promises: what is shown is of all workers; one that does not answer is logged and left out.
+A worker that does not answer is logged and left out.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What the supervisor and one worker tell each other, over a pair of sockets that only these two have.
+"""Messages between the supervisor and one worker, over a pair of sockets that only these two have.
 
-Each message is a pickle with its length in front: the two are one program, started by one another, and nobody
-else can write there. Promises: messages arrive whole, in order, or not at all.
+Each message is a pickle with its length in front: both are the same program, and nobody else can write there.
+Messages arrive whole, in order, or not at all.
 
-What a worker remembers of an upstream is out of date as soon as any worker counts a change in the memory that
-all of them share, see `mux/generations`: nobody waits for that. Clients of the other workers are told of a
-changed list, too, though the server may have told one session alone:
+What a worker remembers of an upstream is out of date as soon as any worker counts a change in shared memory
+(see `mux/generations`); nobody waits for that. The clients of other workers are told of a changed list too,
+as the server may have told one session alone:
 
     worker --`ListsChanged`--> supervisor --`ListsChanged`--> each other worker, which tells its clients
 """
@@ -45,8 +45,7 @@ ChangedList = tuple[str, str]
 class Start(msgspec.Struct, frozen=True):
     """The supervisor's first message: what the worker serves.
 
-    `folder` has the sockets of shared upstreams; it is the supervisor's. `drained`: upstreams that get no
-    exchange.
+    `folder` has the sockets of shared upstreams. `drained`: upstreams that get no exchange.
     """
 
     config: Config
@@ -142,9 +141,9 @@ class ControlChannel:
         return f"<ControlChannel {self._stream!r}>"
 
     async def send(self, message: Message) -> None:
-        """Raises TransportClosed when the other side has gone, or reads no more.
+        """Raises TransportClosed when the other side has gone or does not read.
 
-        A message that has begun is sent to its end, as half of it would be worse than nothing.
+        A message that has begun is sent to its end: half a message would break the channel.
         """
         data = encode_message(message)
         async with self._sending:

@@ -1,9 +1,8 @@
-"""A server that all workers share: one mux under the supervisor passes it on untouched at a Unix socket.
+"""A server that all workers share. A mux under the supervisor passes it on untouched at a Unix socket.
 
-Promises: workers are connected exactly as long as the server is, so that they know what it can do and hear
-when it is another one; a worker that comes while it is down hears why. Calls of one worker may be those of
-many clients, so nothing is taken for certain because two of them came the same way: a legacy server that asks
-in the middle of several calls is refused, as stateless clients would refuse it.
+Workers are connected exactly as long as the server is, so they notice a new one. A worker that connects while
+the server is down is told why. The calls of one worker may come from many clients. A legacy server that asks
+something during several calls is therefore refused, as stateless clients would refuse it.
 """
 
 from __future__ import annotations
@@ -44,10 +43,9 @@ SOCKET_MODE = 0o600
 
 @dataclass(eq=False)
 class SharedUpstream:
-    """One of them. `run` has to run; `path` is where workers connect.
+    """One shared server. `run` has to run; `path` is where workers connect.
 
-    `on_ready` is called with the upstream's name each time that it can be connected. `config` is that of the
-    mux, which is there while it runs.
+    `on_ready` gets the upstream's name each time that it can be connected. `mux` is there while it runs.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""`serve` with several workers: the supervisor has the addresses, shared upstreams and the configuration.
+"""`serve` with several workers. The supervisor has the addresses, shared upstreams and the configuration.
 
 Nesting is the stop order: shared upstreams ⊃ workers ⊃ accepting. The first SIGINT or SIGTERM drains the
-workers, the second cancels. The configuration is read here and nowhere else; each worker is given its part.
+workers, the second cancels. Only the supervisor reads the configuration; each worker is given its part.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Forwards what a worker sees to the supervisor, whose inspector shows the traffic of all workers as one.
+"""Forwards the traffic of a worker to the supervisor, whose inspector shows all workers as one.
 
-Promises: messages arrive in the order in which their worker saw them, in batches; what waits is bounded in
-bytes, and what does not fit is left out and counted in the log. Workers' times, exchanges and clients are
-translated to those of the supervisor; `peer` names the worker, as in `2/c7`.
+Messages arrive in batches, in the order in which their worker saw them. What waits is bounded in bytes;
+messages that do not fit are left out, and the log counts them. Times, exchanges and clients are translated to
+those of the supervisor; `peer` names the worker, as in `2/c7`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The program of one worker: a mux like any other, with connections and orders from the supervisor.
 
-Nesting is the stop order, as in `app.serving`. When the supervisor has gone, for whatever reason, everything
-is cancelled at once.
+Nesting is the stop order, as in `app.serving`. If the supervisor is gone, everything is cancelled at once.
 """
 
 from __future__ import annotations
@@ -159,9 +158,9 @@ class Worker:
     async def _distribute(
         self, accepting: list[HandedListener], resuming: list[trio.MemorySendChannel[Resumed]]
     ) -> None:
-        """Give each connection that comes to its listener; once we stop, back to the supervisor.
+        """Give each connection to its listener, or back to the supervisor once we stop.
 
-        Returns when we stop and nothing is left: the supervisor gives us nothing after it has said to stop.
+        Returns when we stop and no connection is left: after `Stop` the supervisor sends none.
         """
         with suppress(TransportClosed):
             while (handed := await self._next_connection()) is not None:

@@ -1,10 +1,9 @@
-"""All workers: started, given connections, told things, started again, ended.
+"""All workers: starts them, gives them connections and messages, and starts them again.
 
-Promises: connections go to the workers in turn, so that a handful of lasting ones is spread as evenly as
-many; one that a worker hands over goes to the worker that it names, or to any when it names none. A worker
-that ends without being asked to is logged and started again, at once at first, later when it keeps ending;
-one that hangs is killed. One that is asked to end gives back what it has not begun with, and none of that is
-lost.
+Connections go to the workers in turn, so even a few lasting ones are spread evenly. A connection that a
+worker hands over goes to the worker that it names, else to any. A worker that ends unasked is logged and
+started again, at first at once, later with a pause. A worker that hangs is killed. One that is asked to end
+gives back the connections that it has not begun with, and none of them is lost.
 """
 
 from __future__ import annotations
@@ -68,10 +67,10 @@ class WorkerPool:
         return [worker for _, worker in sorted(self._workers.items()) if worker.serves]
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the workers running; returns when all have ended after `stop`.
+        """Keep the workers running. Returns when all have ended after `stop`. Cancelling ends them at once.
 
-        Started when all are ready. Raises what keeps one from starting for the first time; one that just
-        ends is given FIRST_ATTEMPTS. Cancelling ends them at once.
+        Started when all are ready. Raises what keeps a worker from starting for the first time; a worker that
+        ends without a reason gets FIRST_ATTEMPTS.
         """
         self._counters = cc.open_counters(self.count)
         try:

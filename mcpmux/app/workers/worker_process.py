@@ -1,12 +1,12 @@
-"""One worker as its supervisor sees it: a process, what it sends and is sent, its heartbeat, its end.
+"""One worker as the supervisor sees it: its process, its messages, its heartbeat.
 
-Promises: no worker outlives its supervisor: it ends when its control channel does, and an orphan guard ends
-one that does not.
+No worker outlives its supervisor: it ends when its control channel does, and an orphan guard ends one that
+does not.
 
-| it has not answered for | what follows |
+| no answer for | what follows |
 | --- | --- |
-| SILENT_SECONDS | it is given no connections until it answers again |
-| HUNG_SECONDS | it hangs: `watch_heartbeat` returns, and its owner kills it |
+| SILENT_SECONDS | it gets no connections until it answers again |
+| HUNG_SECONDS | it hangs: `watch_heartbeat` returns, and the pool kills it |
 """
 
 from __future__ import annotations
@@ -50,10 +50,7 @@ OnListsChanged = Callable[["WorkerProcess", cc.ListsChanged], None]
 
 @dataclass(eq=False)
 class WorkerProcess:
-    """From its start to its end. `ready` is set when it can be given connections.
-
-    `list_changes`: what it is still to be told.
-    """
+    """A worker from its start to its end. `list_changes`: changes that it is still to be told."""
 
     number: int
     control: cc.ControlChannel
@@ -159,9 +156,9 @@ async def _answers(worker: WorkerProcess, seconds: float) -> bool:
 
 
 async def start_process(number: int, count: int, fds: tuple[int, int, int]) -> trio.Process:
-    """Start worker `number` of `count` in its own session: a terminal's signals reach the supervisor only.
+    """Start worker `number` of `count`, in a session of its own: signals of a terminal must not reach it.
 
-    `fds`: its ends of control channel and hatch, and the counters that all workers share.
+    `fds`: the worker's ends of control channel and hatch, and the counters that all workers share.
     """
     return await trio.lowlevel.open_process(
         [sys.executable, "-P", "-c", BOOT, os.pathsep.join(sys.path), *map(str, (number, count, *fds))],
