@@ -17,7 +17,8 @@ import structlog
 import trio
 
 from mcpmux import __version__
-from mcpmux.config import Config, Http, Identity, Stdio, Tcp, Unix, WebSocket
+from mcpmux.config import Config, Http, Identity
+from mcpmux.config.model import transport_of
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.mux.cursor import CursorSeal
 from mcpmux.mux.generations import Generations
@@ -54,8 +55,6 @@ FIRST_CLIENT_SECONDS: Final = 45.0  # that a server waits for a client; SDKs wai
 CURSOR_KEY_BYTES = 32
 DRAINED = "is being drained by whoever runs mcpmux; try again later"
 STOP_LADDER = StopLadder(close_seconds=2.0, terminate_seconds=2.0)
-
-_TRANSPORTS = {Stdio: "stdio", Http: "http", WebSocket: "websocket", Tcp: "tcp", Unix: "unix"}
 
 Follower = Callable[[Config], None]
 """Called with each new configuration, right after the mux has taken it. Must not fail."""
@@ -118,7 +117,7 @@ class Sessions:
     def _make(self, name: str, key: str, capabilities: Raw, eras: Eras) -> Upstream:
         config, relay, watch = self.settings[name], self.relay, None
         if self.tap is not None:
-            leg = Leg("upstream", key, _TRANSPORTS[type(config.target)], name)
+            leg = Leg("upstream", key, transport_of(config.target), name)
             watch = Watch(self.tap, leg, self.trace)
         # A client's own session comes and goes with it; nobody else's lists change.
         on_change = relay.upstream_changed if key == name else lambda _name, _capabilities: None

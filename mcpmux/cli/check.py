@@ -18,6 +18,7 @@ from mcpmux.cli.options import load_config, quiet_option, upstream_json_option, 
 from mcpmux.cli.process import run
 from mcpmux.config import Config
 from mcpmux.config import Upstream as UpstreamConfig
+from mcpmux.config.model import transport_of
 from mcpmux.errors import RpcError
 from mcpmux.printable import printable
 from mcpmux.protocol import method as m
@@ -109,7 +110,7 @@ def describe(upstream: UpstreamConfig, state: str, **found: Any) -> Finding:
     about = {
         "name": upstream.name,
         "state": state,
-        "transport": type(upstream.target).__name__.lower(),
+        "transport": transport_of(upstream.target),
         "target": upstream.target.display,
     }
     return about | {key: value for key, value in found.items() if value is not None}

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, TypeAlias
 
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 
 from mcpmux.config.auth import AccessRule, Auth, OAuth, find_unknown_upstreams
 from mcpmux.config.expansion import Secret, display_url
@@ -53,16 +53,12 @@ NO_UPSTREAM = "expected at least one upstream that is enabled"
 # Where a server is. `display` is what logs and tables show; it holds nothing that may be secret.
 
 
-def _count(args: tuple[str, ...]) -> str:
-    return f"<{len(args)}>"
-
-
 @frozen
 class Stdio:
     """A server that mcpmux starts as a child process."""
 
     command: str
-    args: tuple[str, ...] = field(default=(), repr=_count)  # they may hold secrets
+    args: tuple[str, ...] = field(default=(), repr=lambda args: f"<{len(args)}>")  # they may hold secrets
     env: Mapping[str, Secret] = field(factory=dict, converter=read_only)
     cwd: str | None = None
 
@@ -124,6 +120,11 @@ class Unix:
 Target: TypeAlias = Stdio | Http | WebSocket | Tcp | Unix
 
 
+def transport_of(target: Target) -> str:
+    """`stdio`, `http`, `websocket`, `tcp` or `unix`."""
+    return type(target).__name__.lower()
+
+
 @frozen(kw_only=True)
 class Handling:
     """How to treat one upstream: its sessions, its timeouts and its limits."""
@@ -168,11 +169,7 @@ class Upstream(Handling):
     name: str
     target: Target
     enabled: bool = True
-    prefix: str = field()
-
-    @prefix.default
-    def _name_is_prefix(self) -> str:
-        return self.name
+    prefix: str = Factory(lambda upstream: upstream.name, takes_self=True)
 
 
 @frozen(kw_only=True)
