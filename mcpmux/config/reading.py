@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import attrs
 from attrs import frozen
@@ -155,11 +155,11 @@ class Reader:
         self, cls: type, raw: Mapping[str, Any], path: KeyPath, also_known: Collection[str]
     ) -> Any:
         before = len(self._report.problems)
-        types, values = get_type_hints(cls, include_extras=True), {}
-        fields = {field.name: field for field in attrs.fields(cls)}
+        values: dict[str, Any] = {}
+        fields = {field.name: field for field in attrs.fields(attrs.resolve_types(cls))}
         for name, field in fields.items():
             if name in raw:
-                values[name] = self.read(types[name], raw[name], (*path, name))
+                values[name] = self.read(field.type, raw[name], (*path, name))
             elif field.default is attrs.NOTHING:
                 self._report.add((*path, name), "expected a value, the key is missing")
         for key in sorted(raw.keys() - fields.keys() - getattr(cls, "ignored_keys", set())):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import attrs
 
@@ -83,11 +83,10 @@ def _refer(cls: type, definitions: _Schema) -> _Schema:
 
 
 def _class_schema(cls: type, definitions: _Schema) -> _Schema:
-    types = get_type_hints(cls, include_extras=True)
-    fields = attrs.fields(cls)
+    fields = attrs.fields(attrs.resolve_types(cls))
     docstrings = _field_docstrings(cls)
     properties = {
-        field.name: _type_schema(types[field.name], definitions)
+        field.name: _type_schema(field.type, definitions)
         | ({"description": docstrings[field.name]} if field.name in docstrings else {})
         | ({"default": field.default} if isinstance(field.default, str | int | float) else {})
         for field in fields
