@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from mcpmux.traffic.capture.capture import CaptureSink
     from mcpmux.traffic.capture.message import Levels
     from mcpmux.traffic.telemetry.metrics import Metrics
-    from mcpmux.traffic.telemetry.prometheus import Gauge
     from mcpmux.traffic.telemetry.spans import Spans
 
 RUN_BYTES = 4  # of randomness in the name of a run: enough to tell the runs of one machine apart
@@ -84,7 +83,6 @@ class Inspector:
         """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
         from mcpmux.traffic.admin.listener import serve_admin
         from mcpmux.traffic.admin.view import LiveView
-        from mcpmux.traffic.telemetry.prometheus import render_in_thread
         from mcpmux.traffic.telemetry.scraping import metrics_route
 
         assert self.ring is not None
@@ -94,7 +92,7 @@ class Inspector:
             self.view(mux),
             stopping,
             announce,
-            [metrics_route(partial(render_in_thread, self.metrics, self.gauges(mux)))],
+            [metrics_route(self.renderer(mux))],
             control,
             mux.certificates,
             task_status=task_status,
@@ -108,16 +106,16 @@ class Inspector:
             mux.upstreams, mux.relay.subscriptions, self.redactor, lambda: mux.config.upstreams
         )
 
-    def gauges(self, mux: Mux) -> tuple[Gauge, ...]:
-        """Metrics that are not counted by `metrics`."""
-        from mcpmux.traffic.telemetry.prometheus import audit_gauges, capture_gauges, mux_gauges
+    def renderer(self, mux: Mux) -> Callable[[], Awaitable[bytes]]:
+        """Renders all metrics as text for Prometheus."""
+        from mcpmux.traffic.telemetry import prometheus  # not at the top: see there
 
-        gauges = mux_gauges(mux.upstreams, mux.relay, mux.sessions.store)
+        gauges = prometheus.mux_gauges(mux.upstreams, mux.relay, mux.sessions.store)
         if self.capture is not None:
-            gauges += capture_gauges(self.capture)
+            gauges += prometheus.capture_gauges(self.capture)
         if self.audit is not None:
-            gauges += audit_gauges(self.audit)
-        return gauges
+            gauges += prometheus.audit_gauges(self.audit)
+        return partial(prometheus.render_in_thread, self.metrics, gauges)
 
 
 def new_run() -> Run:

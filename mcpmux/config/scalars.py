@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import SplitResult, urlsplit
@@ -280,9 +281,6 @@ def derive_names(texts: Sequence[str]) -> list[str]:
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    candidate, number = name, 1
-    while candidate in taken:
-        number += 1
-        suffix = f"-{number}"
-        candidate = name[: _MAX_LENGTH - len(suffix)] + suffix
-    return candidate
+    suffixes = chain([""], (f"-{number}" for number in count(2)))
+    candidates = (name[: _MAX_LENGTH - len(suffix)] + suffix for suffix in suffixes)
+    return next(candidate for candidate in candidates if candidate not in taken)

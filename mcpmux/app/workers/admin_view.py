@@ -72,7 +72,7 @@ class AdminView:
     async def _metrics(self) -> bytes:
         texts = await self._pool.ask("metrics")
         starts = self._pool.starts
-        named: dict[object, str] = {(number, starts[number]): text for number, text in texts.items()}
+        named: dict[object, str] = {(number, starts[number]): text.decode() for number, text in texts.items()}
         return self._totals.add_up(named, starts.items()).encode()
 
 

@@ -40,6 +40,9 @@ QUESTIONS = 64  # of administrators that are worked on at a time
 Resumed = tuple[trio.SocketStream, Note]
 """A connection that was served by another worker already."""
 
+Door = tuple[HandedListener, trio.MemorySendChannel[Resumed]]
+"""Where a listener gets new connections, and those that other workers have served."""
+
 Answers = Mapping[str, Callable[[], Awaitable[Any]]]
 """By what is asked; anything else, such as `heartbeat`, is answered with None."""
 
@@ -144,20 +147,16 @@ class Worker:
     # Connections
 
     async def _open_listeners(self, config: Config, serving: Serving, clients: trio.Nursery) -> None:
-        accepting: list[HandedListener] = []
-        resuming: list[trio.MemorySendChannel[Resumed]] = []
+        doors: list[Door] = []
         for number, listener in enumerate(config.listeners.bound):
-            resumed, arrivals = trio.open_memory_channel[Resumed](0)
-            accepting.append(HandedListener())
-            resuming.append(resumed)
+            accepting, (resuming, arrivals) = HandedListener(), trio.open_memory_channel[Resumed](0)
+            doors.append((accepting, resuming))
             handing = Handing(number, arrivals, self.hatch.send)
-            handed = HandedConnections(accepting[-1], handing, self.number, self.generations.processes)
+            handed = HandedConnections(accepting, handing, self.number, self.generations.processes)
             await clients.start(serve_listener, listener, serving, handed)
-        clients.start_soon(self._distribute, accepting, resuming, name="hatch")
+        clients.start_soon(self._distribute, doors, name="hatch")
 
-    async def _distribute(
-        self, accepting: list[HandedListener], resuming: list[trio.MemorySendChannel[Resumed]]
-    ) -> None:
+    async def _distribute(self, doors: list[Door]) -> None:
         """Give each connection to its listener, or back to the supervisor once we stop.
 
         Returns when we stop and no connection is left: after `Stop` the supervisor sends none.
@@ -168,10 +167,8 @@ class Worker:
                 stream = _stream_of(sock)
                 if stream is None:
                     continue
-                if note.open:
-                    taken = await _resume(resuming[note.listener], stream, note)
-                else:
-                    taken = await accepting[note.listener].put(stream)
+                accepting, resuming = doors[note.listener]
+                taken = await (_resume(resuming, stream, note) if note.open else accepting.put(stream))
                 if not taken:  # another worker has it, or the next with our number if it is for us alone
                     with stream.socket:
                         await self.hatch.send(note, stream.socket.fileno())
@@ -244,17 +241,8 @@ def answers_of(mux: Mux, inspector: Inspector | None) -> Answers:
     """
     if inspector is None:
         return {}
-    view, gauges = inspector.view(mux), inspector.gauges(mux)
-
-    async def show_upstreams() -> Any:
-        return view.show()
-
-    async def render_metrics() -> str:
-        from mcpmux.traffic.telemetry.prometheus import render_in_thread  # not at the top: see there
-
-        return (await render_in_thread(inspector.metrics, gauges)).decode()
-
-    return {"states": view.read_states, "upstreams": show_upstreams, "metrics": render_metrics}
+    view = inspector.view(mux)
+    return {"states": view.read_states, "upstreams": view.read_all, "metrics": inspector.renderer(mux)}
 
 
 async def _renew_certificates(mux: Mux) -> None:
