@@ -100,11 +100,6 @@ class UpstreamTable(TargetKeys, UpstreamSettings):
     """What the URL speaks: `streamable` HTTP, or `sse` for HTTP+SSE of 2024-11-05. `auto` finds out."""
 
     @classmethod
-    def is_disabled(cls, raw: Mapping[str, Any]) -> bool:
-        """Whether a table that is not yet read turns its upstream off."""
-        return raw.get("enabled") is False
-
-    @classmethod
     def find_clashes(cls, raw: Mapping[str, Any]) -> Iterator[str]:
         """Yields every mistake about keys that do not go together."""
         if "command" in raw and "url" in raw:
@@ -202,16 +197,6 @@ class HostEntry(TargetKeys):
     """Settings that only mcpmux reads, such as the prefix and timeouts."""
 
     @classmethod
-    def is_disabled(cls, raw: Mapping[str, Any]) -> bool:
-        """Whether an entry that is not yet read turns its server off."""
-        ours = raw.get(MCPMUX)
-        return (
-            raw.get("disabled") is True
-            or raw.get("enabled") is False
-            or (isinstance(ours, Mapping) and ours.get("enabled") is False)
-        )
-
-    @classmethod
     def find_clashes(cls, raw: Mapping[str, Any]) -> Iterator[str]:
         """Yields every mistake about keys that do not go together.
 
@@ -276,7 +261,12 @@ class Entry:
     @property
     def is_disabled(self) -> bool:
         """Whether the entry turns its server off, so that mistakes in it do no harm."""
-        return isinstance(self.raw, Mapping) and self.table.is_disabled(self.raw)
+        raw: Mapping[str, Any] = self.raw if isinstance(self.raw, Mapping) else {}
+        if self.table is UpstreamTable:
+            return raw.get("enabled") is False
+        ours = raw.get(MCPMUX)
+        is_off = isinstance(ours, Mapping) and ours.get("enabled") is False
+        return is_off or raw.get("disabled") is True or raw.get("enabled") is False
 
 
 @frozen(repr=False)
