@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, Processor
 
+from mcpmux.config import Config
 from mcpmux.printable import printable, printable_lines
 from mcpmux.traffic.redaction.redactor import Redactor
 
@@ -40,10 +41,9 @@ def _mapped(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:
 
 def _make_printable(_logger: Any, _name: str, event: EventDict) -> EventDict:
     for key, value in event.items():
-        if key == "exception":  # a traceback has several lines
-            event[key] = _mapped(value, printable_lines)
-        else:
-            event[key] = _mapped(value, lambda text: printable(text[:VALUE_LIMIT]))
+        is_traceback = key == "exception"  # which has several lines
+        change = printable_lines if is_traceback else lambda text: printable(text[:VALUE_LIMIT])
+        event[key] = _mapped(value, change)
     return event
 
 
@@ -63,11 +63,8 @@ class _Cleaner:
 
     def __call__(self, _logger: Any, _name: str, event: EventDict) -> EventDict:
         for key, value in event.items():
-            event[key] = _mapped(value, self._clean)
+            event[key] = _mapped(value, lambda text: self._redactor.redact_text(text)[0])
         return event
-
-    def _clean(self, text: str) -> str:
-        return self._redactor.redact_text(text)[0]
 
 
 class _AcceptErrors(logging.Handler):
@@ -78,7 +75,6 @@ class _AcceptErrors(logging.Handler):
         self._next = -math.inf
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler."""
         if record.created < self._next:
             return
         self._next = record.created + FULL_SECONDS
@@ -88,13 +84,6 @@ class _AcceptErrors(logging.Handler):
             "limits.max_connections",
             reason=error.strerror if isinstance(error, OSError) else record.getMessage(),
         )
-
-
-def _log_accept_errors() -> None:
-    accepting = logging.getLogger("trio.serve_listeners")
-    if not accepting.handlers:
-        accepting.addHandler(_AcceptErrors())
-        accepting.propagate = False
 
 
 def configure_logs(level: str, style: str, redactor: Redactor | None = None) -> None:
@@ -108,10 +97,8 @@ def configure_logs(level: str, style: str, redactor: Redactor | None = None) -> 
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    if number > logging.DEBUG:
-        processors.append(_summarize_exception)
-    else:
-        processors.append(structlog.processors.format_exc_info)
+    traced = number <= logging.DEBUG
+    processors.append(structlog.processors.format_exc_info if traced else _summarize_exception)
     processors.append(_Cleaner(redactor or Redactor()))
     if style == "json":
         processors.append(structlog.processors.JSONRenderer())
@@ -127,7 +114,15 @@ def configure_logs(level: str, style: str, redactor: Redactor | None = None) -> 
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
-    _log_accept_errors()
+    accepting = logging.getLogger("trio.serve_listeners")
+    if not accepting.handlers:
+        accepting.addHandler(_AcceptErrors())
+        accepting.propagate = False
+
+
+def set_up_logs(config: Config) -> None:
+    """Log as the configuration says."""
+    configure_logs(config.logging.level, config.logging.format, Redactor(config.redaction))
 
 
 def redact_logs(redactor: Redactor) -> None:

@@ -1,11 +1,9 @@
-"""The configuration file, and how to hear of its changes.
+"""The configuration file, and how its changes are noticed.
 
-It is polled, one `stat` each LOOK_SECONDS: that works on every file system, through symbolic links, and
-however an editor writes, in place or by renaming. A file that is gone for a moment, or is being written, is
-left alone until two looks in a row are alike.
-
-Why not the `watchfiles` package: it takes 2.3 MB, and inotify, on which it rests, tells nothing of changes on
-network file systems, or of a file elsewhere that a symbolic link in the watched folder leads to.
+The file is polled, one `stat` each LOOK_SECONDS. That works on every file system, through symbolic links, and
+however an editor writes. A file counts as changed once two looks in a row are alike, so a half-written or
+missing file is left alone. The `watchfiles` package takes 2.3 MB, and its inotify misses changes on network
+file systems and behind symbolic links.
 """
 
 from __future__ import annotations
@@ -24,40 +22,31 @@ Look = tuple[int, int, int]
 """When the file was written (ns), its inode, its size."""
 
 
-class ChangeDetector:
-    """Tells when a file has changed and is complete again. `known`: how it looked when it was last read.
+class ConfigFile:
+    """One file, and how to read it. `read` is called in a thread; it raises ConfigError.
 
     unchanged --another look--> changing --the same look again--> changed --read--> unchanged
+
+    `known`: how the file looked when it was last read.
     """
-
-    def __init__(self, known: Look | None) -> None:
-        self.known = known
-        self._last = known
-
-    def __repr__(self) -> str:
-        return f"<ChangeDetector {self.known} {self._last}>"
-
-    def see(self, look: Look | None) -> bool:
-        """Take one more look, None when there is no file: whether it is to be read."""
-        settled = look == self._last
-        self._last = look
-        return settled and look is not None and look != self.known
-
-
-class ConfigFile:
-    """One file, and how to read it. `read` is called in a thread; it raises ConfigError."""
 
     def __init__(self, path: str, read: Callable[[], Config]) -> None:
         self.path = path
+        self.known: Look | None = None
+        self._last: Look | None = None
         self._read = read
-        self._detector = ChangeDetector(None)
 
     def __repr__(self) -> str:
         return f"ConfigFile({self.path!r})"
 
+    def see(self, look: Look | None) -> bool:
+        """Take one more look (None: no file). Returns whether the file is to be read."""
+        settled, self._last = look == self._last, look
+        return settled and look is not None and look != self.known
+
     def load(self) -> Config:
-        """What the file says now. It is looked at first, so that no change is missed. Raises ConfigError."""
-        self._detector.known = look_at(self.path)
+        """Read the file. It is looked at first, so that no change is missed. Raises ConfigError."""
+        self.known = look_at(self.path)
         if Path(self.path).is_fifo():  # reading it would wait for a writer, and everybody for us
             raise ConfigError([f"{self.path}: expected a file, this is a pipe"])
         return self._read()
@@ -66,13 +55,12 @@ class ConfigFile:
         """Wait until the file has changed since it was last loaded, and is complete."""
         while True:
             await trio.sleep(LOOK_SECONDS)
-            look = await trio.to_thread.run_sync(look_at, self.path, abandon_on_cancel=True)
-            if self._detector.see(look):
+            if self.see(await trio.to_thread.run_sync(look_at, self.path, abandon_on_cancel=True)):
                 return
 
 
 def look_at(path: str) -> Look | None:
-    """How the file looks; None when there is none."""
+    """How the file looks, or None if there is no file."""
     try:
         found = Path(path).stat()
     except OSError:

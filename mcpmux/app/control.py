@@ -1,8 +1,8 @@
 """What administrators can do to a running mux: reload its configuration, turn upstreams off and on.
 
-Promises: one thing after the other; a configuration that is broken changes nothing. What was enabled or
-disabled by hand stays so when the file is read again, until mcpmux is restarted. A disabled upstream is as
-if it were not configured; a drained one is there but gets no exchange.
+One thing is done after the other, and a broken configuration changes nothing. What was enabled or disabled by
+hand stays so until mcpmux is restarted. A disabled upstream is as if it were not configured; a drained one is
+there but gets no exchange.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_FILE = "there is no configuration file to read again: mcpmux was started with
 
 
 def _load(file: ConfigFile) -> Config:
-    """What the file says, if mcpmux could be started with it. Raises ConfigError."""
+    """The configuration in the file. Raises ConfigError if mcpmux could not be started with it."""
     config = file.load()
     check_listeners(config)
     return config
@@ -40,28 +40,22 @@ class Controlled(Protocol):
     config: Config
 
     def apply(self, config: Config) -> Plan:
-        """Become what `config` says: what was done and what was not."""
-        ...
+        """Become what `config` says. Returns what was done and what was not."""
 
     def restart(self, name: str) -> None:
         """Open a new session with an upstream."""
-        ...
 
     def drain(self, name: str) -> None:
         """Give an upstream no exchange any more."""
-        ...
 
     def release(self, name: str) -> None:
         """Undo `drain`."""
-        ...
 
     async def renew(self) -> tuple[str, ...]:
-        """Read all certificates again: whose have changed. Raises ConfigError, and none has."""
-        ...
+        """Read all certificates again and return whose have changed. None has when it raises ConfigError."""
 
     async def settled(self) -> None:
         """Wait until what was done so far holds for every exchange that begins; bounded."""
-        ...
 
 
 class Control:
@@ -83,7 +77,7 @@ class Control:
         return plan_change(self._started, self._mux.config).pending
 
     async def reload(self) -> Mapping[str, Any]:
-        """Become what the file says now: what was done. Raises ConfigError, and nothing has changed then."""
+        """Become what the file says now. Returns what was done. When it raises ConfigError nothing was."""
         async with self._lock:
             if self._file is None:
                 raise ConfigError([NO_FILE])
@@ -101,7 +95,7 @@ class Control:
         return done
 
     async def reload_or_tell(self) -> None:
-        """The same for when nobody waits for the answer: what is wrong goes to the log."""
+        """Reload, and log what is wrong."""
         try:
             await self.reload()
         except ConfigError as error:
@@ -116,10 +110,8 @@ class Control:
                 self._choose(upstream, action == "enable")
             elif not upstream.enabled:
                 raise NotPossible(f"{name} is disabled; enable it first")
-            elif action == "drain":
-                self._mux.drain(name)
             else:
-                self._mux.restart(name)
+                {"drain": self._mux.drain, "restart": self._mux.restart}[action](name)
             await self._mux.settled()
         log.warning("done by an administrator", action=action, upstream=name)
 
@@ -145,7 +137,7 @@ class Control:
             self._mux.release(upstream.name)
 
     def _with_choices(self, config: Config) -> Config:
-        """What was chosen by hand goes before the file. Raises ConfigError when these do not go together."""
+        """`config` with what was chosen by hand. Raises ConfigError if these do not go together."""
         chosen = {each.name: self._by_hand.get(each.name, each.enabled) for each in config.upstreams}
         try:
             return attrs.evolve(

@@ -1,4 +1,4 @@
-"""Each configured listener, opened, announced and served until we stop; which of them authenticate clients.
+"""Opens, announces and serves each configured listener, and decides which of them authenticate clients.
 
 A listener that would let in strangers from the network without being told to does not start.
 """
@@ -26,7 +26,7 @@ from mcpmux.config import (
     WebSocketListener,
     find_open_doors,
 )
-from mcpmux.config.listener import is_loopback
+from mcpmux.config.listener import asks_certificate, is_loopback
 from mcpmux.errors import ConfigError
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.mux.worker_mark import mark_of
@@ -43,12 +43,7 @@ from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.shared import Handler
 from mcpmux.transports.readiness import Reception
 from mcpmux.transports.stdio import open_stdio_pipe
-from mcpmux.transports.stream import (
-    in_tls,
-    open_tcp_listeners,
-    open_unix_listener,
-    serve_streams,
-)
+from mcpmux.transports.stream import in_tls, open_tcp_listeners, open_unix_listener, serve_streams
 from mcpmux.transports.tls.context import CurrentContext, TlsContexts
 
 if TYPE_CHECKING:
@@ -77,7 +72,7 @@ class Serving(msgspec.Struct, frozen=True):
 
 
 class HandedConnections(msgspec.Struct, frozen=True):
-    """What comes to one of `workers` workers of a listener whose address the supervisor has bound.
+    """The connections of a worker, for a listener whose address the supervisor has bound.
 
     `accepting` has new connections, `handing` those that other workers hand over.
     """
@@ -90,18 +85,16 @@ class HandedConnections(msgspec.Struct, frozen=True):
 
 async def serve_stdio(serving: Serving) -> None:
     """Serve the client on standard input and output. When it has gone we stop."""
-    limits, stopping = serving.limits, serving.stopping
-    async with open_stdio_pipe(limits.max_message_bytes) as pipe:
-        with trio.CancelScope() as scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_cancel_when, stopping, scope)
-                await serve_pipe(pipe, serving.front, limits.client_stall, in_flight=limits.max_in_flight)
-                stopping.set()
+    limits = serving.limits
+    async with open_stdio_pipe(limits.max_message_bytes) as pipe, trio.open_nursery() as nursery:
 
+        async def end_when_stopping() -> None:
+            await serving.stopping.wait()
+            nursery.cancel_scope.cancel(reason="stopping")
 
-async def _cancel_when(stopping: trio.Event, scope: trio.CancelScope) -> None:
-    await stopping.wait()
-    scope.cancel(reason="stopping")
+        nursery.start_soon(end_when_stopping)
+        await serve_pipe(pipe, serving.front, limits.client_stall, in_flight=limits.max_in_flight)
+        serving.stopping.set()
 
 
 async def serve_http_listener(
@@ -112,15 +105,13 @@ async def serve_http_listener(
 ) -> None:
     """Serve HTTP until we stop. Raises TransportError when the address cannot be listened on.
 
-    With `handed` connections it is bound and announced already.
+    The address of `handed` connections is bound and announced already.
     """
-    tls = await tls_of(listener, serving.certificates)
+    settings, stopping, stall = serving.limits, serving.stopping, serving.limits.client_stall
     policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
-    settings, stopping = serving.limits, serving.stopping
     sessions = SessionLimits(
         settings.max_sessions, settings.session_idle, ReplayBounds(), settings.max_in_flight
     )
-    stall = settings.client_stall
     gate = gate_of(listener, serving.gate)
     mark = mark_of(handed.worker) if handed is not None else ""
     endpoint = HttpEndpoint(
@@ -147,7 +138,7 @@ async def serve_http_listener(
         refuse=refuse,
         stopping=stopping,
         limits=limits,
-        tls=tls,
+        tls=await tls_of(listener, serving.certificates),
         handing=handed.handing if handed is not None else None,
         reception=serving.reception,
     )
@@ -195,7 +186,6 @@ async def serve_listener(
     handed: HandedConnections | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve one listener of either kind."""
     if isinstance(listener, HttpListener):
         await serve_http_listener(listener, serving, handed, task_status)
     else:
@@ -229,9 +219,9 @@ async def open_address(listener: AnyListener) -> AsyncIterator[tuple[str, list[t
 
 async def tls_of(listener: AnyListener, certificates: TlsContexts) -> CurrentContext | None:
     """What a listener secures its connections with. Raises ConfigError for files that are of no use."""
-    if isinstance(listener, UnixListener) or listener.tls is None:
+    if listener.tls is None:
         return None
-    return await certificates.open(f"listener {listener.host}:{listener.port}", listener.tls)
+    return await certificates.open(f"listener {listener.address}", listener.tls)
 
 
 def check_listeners(config: Config) -> None:
@@ -252,24 +242,19 @@ def check_listeners(config: Config) -> None:
 async def make_gate(config: Config) -> Gate | None:
     """What asks clients who they are; None when no listener asks. Raises what `check_listeners` raises."""
     await trio.to_thread.run_sync(check_listeners, config)
-    listeners: tuple[AnyListener, ...] = (*config.listeners.http, *config.listeners.streams)
-    if not config.auth.asks_tokens and not any(asks_certificate(each) for each in listeners):
+    if not config.auth.asks_tokens and not any(map(asks_certificate, config.listeners.bound)):
         return None
-    if config.auth.asks_tokens:
-        _warn_of_plain_text(config)
+    on_web = (*config.listeners.http, *config.listeners.websocket) if config.auth.asks_tokens else ()
+    for listener in on_web:
+        if listener.tls is None and not is_loopback(listener.host):
+            log.warning(
+                "tokens travel unencrypted to this listener unless something in front of it speaks TLS",
+                listener=listener.address,
+            )
     from mcpmux.auth.gate import Gate
     from mcpmux.auth.http import fetch_json
 
-    return Gate(config.auth, _name_of(config), fetch_json, time.time)
-
-
-def configure_gate(gate: Gate, config: Config) -> None:
-    """Have the gate ask as another configuration says."""
-    gate.adopt(config.auth, _name_of(config))
-
-
-def _name_of(config: Config) -> str:
-    return config.identity.title or config.identity.name
+    return Gate(config.auth, config.identity.shown, fetch_json, time.time)
 
 
 def gate_of(listener: AnyListener, gate: Gate | None) -> Gate | None:
@@ -279,23 +264,3 @@ def gate_of(listener: AnyListener, gate: Gate | None) -> Gate | None:
     if asks_certificate(listener) or (gate.asks_tokens and not isinstance(listener, TcpListener)):
         return gate
     return None
-
-
-def asks_certificate(listener: AnyListener) -> bool:
-    """Whether clients of a listener have to show a certificate."""
-    return (
-        not isinstance(listener, UnixListener)
-        and listener.tls is not None
-        and listener.tls.client_ca is not None
-    )
-
-
-def _warn_of_plain_text(config: Config) -> None:
-    listeners: tuple[HttpListener | WebSocketListener, ...]
-    listeners = (*config.listeners.http, *config.listeners.websocket)
-    for listener in listeners:
-        if listener.tls is None and not is_loopback(listener.host):
-            log.warning(
-                "tokens travel unencrypted to this listener unless something in front of it speaks TLS",
-                listener=f"{listener.host}:{listener.port}",
-            )

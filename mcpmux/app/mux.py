@@ -1,16 +1,15 @@
-"""Everything between clients and upstreams, running, and what can be done to it meanwhile.
+"""Everything between clients and upstreams, and how it changes while it runs.
 
-Promises: `apply` is one step without a pause in it, so that no exchange ever meets half of a configuration;
-what did not change is not touched; clients hear `list_changed` for what came, went or has a new name.
-Refuses to know where a configuration comes from and who wants it.
+`apply` never pauses, so no exchange meets half of a configuration. It does not touch what has not changed.
+Clients hear `list_changed` for upstreams that came, went or have a new name.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import Final
 
@@ -18,8 +17,8 @@ import structlog
 import trio
 
 from mcpmux import __version__
-from mcpmux.config import Config, Http, Identity, Stdio, Tcp, Unix, WebSocket
-from mcpmux.config import Upstream as UpstreamConfig
+from mcpmux.config import Config, Http, Identity
+from mcpmux.config.model import transport_of
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.mux.cursor import CursorSeal
 from mcpmux.mux.generations import Generations
@@ -56,40 +55,29 @@ CURSOR_KEY_BYTES = 32
 DRAINED = "is being drained by whoever runs mcpmux; try again later"
 STOP_LADDER = StopLadder(close_seconds=2.0, terminate_seconds=2.0)
 
-_TRANSPORTS = {Stdio: "stdio", Http: "http", WebSocket: "websocket", Tcp: "tcp", Unix: "unix"}
-
-
 Follower = Callable[[Config], None]
 """Called with each new configuration, right after the mux has taken it. Must not fail."""
 
 
+@dataclass(eq=False)
 class Sessions:
-    """Makes every session with an upstream, and connects it to those who are to hear from it.
+    """Makes every session with an upstream, and connects it to those who hear from it.
 
-    A session is made with the configuration of that moment and keeps it; `adjust` replaces what is looked up
-    at each use. Refuses to know when a session begins and ends. `relay` must be set before the first is made;
-    `fleet` is empty at first. `held`: why upstreams get no exchange, by name; a new session is held, too.
+    A session keeps the configuration that it was made with; `adjust` replaces what is looked up at each use.
+    `relay` must be set before the first session is made. `held`: why upstreams get no exchange, by name.
     """
 
-    relay: Relay
+    config: InitVar[Config]
+    server_info: Raw
+    open_channel: OpenChannel
+    tap: Tap | None
+    trace: Trace | None
+    guard: Guard
+    store: Store
+    relay: Relay = field(init=False)
+    held: dict[str, str] = field(default_factory=dict, init=False)
 
-    def __init__(
-        self,
-        config: Config,
-        server_info: Raw,
-        open_channel: OpenChannel,
-        tap: Tap | None,
-        trace: Trace | None,
-        guard: Guard,
-        store: Store,
-    ) -> None:
-        self.server_info = server_info
-        self._open_channel = open_channel
-        self._tap = tap
-        self._trace = trace
-        self.guard = guard
-        self.store = store
-        self.held: dict[str, str] = {}
+    def __post_init__(self, config: Config) -> None:
         self.fleet = Fleet(self._make, self._make_lane, self._move_interest)
         self.adopt(config)
 
@@ -98,10 +86,8 @@ class Sessions:
 
     def adopt(self, config: Config) -> None:
         """Make sessions as this configuration says from now on."""
-        self.settings: Mapping[str, UpstreamConfig] = {
-            upstream.name: upstream for upstream in config.upstreams if upstream.enabled
-        }
-        self.namespace = Namespace({name: upstream.prefix for name, upstream in self.settings.items()})
+        self.settings = config.enabled
+        self.namespace = Namespace(config.prefixes)
 
     def make_shared(self, name: str) -> Upstream:
         """A new shared session. It subscribes to what clients listen to already."""
@@ -117,19 +103,23 @@ class Sessions:
         session.space = self.namespace.spaces[session.name]
 
     def adjust_memory(self, session: Upstream) -> None:
-        """Have what a session answers cached, or not, as the current configuration says."""
+        """Cache the replies of a session, or do not, as the current configuration says."""
         session.remember(self.store.memory_of(session.config, session.key))
 
     def _update(self, key: str, uri: str) -> None:
-        """A resource of the session with that key may have changed without our hearing of it."""
+        """Clients of a resource hear of a change that mcpmux may have missed."""
         upstream = self.fleet.by_key(key)
         if upstream is not None and upstream.memory is not None:
             upstream.memory.updated(uri)
         self.relay.tell_update(key, uri)
 
     def _make(self, name: str, key: str, capabilities: Raw, eras: Eras) -> Upstream:
-        config, relay = self.settings[name], self.relay
-        on_change = relay.upstream_changed if key == name else _ignore_change
+        config, relay, watch = self.settings[name], self.relay, None
+        if self.tap is not None:
+            leg = Leg("upstream", key, transport_of(config.target), name)
+            watch = Watch(self.tap, leg, self.trace)
+        # A client's own session comes and goes with it; nobody else's lists change.
+        on_change = relay.upstream_changed if key == name else lambda _name, _capabilities: None
         upstream = Upstream(
             config,
             key,
@@ -137,7 +127,7 @@ class Sessions:
             eras if config.era != "legacy" else Eras.LEGACY_ONLY,
             self.namespace.spaces[name],
             self.server_info,
-            self._open_channel,
+            self.open_channel,
             Subscriber(
                 partial(relay.subscriptions.wanted, key),
                 partial(relay.client_listening, key),
@@ -147,7 +137,7 @@ class Sessions:
             partial(self._find_client, key),
             on_change,
             relay.hear,
-            _watch(self._tap, config, key, self._trace),
+            watch,
             self.store.generations,
         )
         self.adjust_memory(upstream)
@@ -183,21 +173,10 @@ class Sessions:
             self.fleet[name].subscriber.take_over(moved)
 
     def on_wanted(self, key: str) -> None:
-        """What is wanted of the session with that key has changed."""
+        """The subscriptions wanted of a session have changed."""
         upstream = self.fleet.by_key(key)
         if upstream is not None:
             upstream.subscriber.poke()
-
-
-def _watch(tap: Tap | None, upstream: UpstreamConfig, key: str, trace: Trace | None) -> Watch | None:
-    """How the tap sees the session `key` with an upstream."""
-    if tap is None:
-        return None
-    return Watch(tap, Leg("upstream", key, _TRANSPORTS[type(upstream.target)], upstream.name), trace)
-
-
-def _ignore_change(_name: str, _capabilities: Collection[str]) -> None:
-    """A client's own session comes and goes with it; nobody else's lists change."""
 
 
 @dataclass(eq=False)
@@ -216,7 +195,7 @@ class Mux:
     certificates: TlsContexts = field(default_factory=TlsContexts)
 
     def apply(self, config: Config) -> Plan:
-        """Become what `config` says: what was done and what was not."""
+        """Become what `config` says. Returns what was done and what was not."""
         plan = plan_change(self.config, config)
         if not plan:
             self.config = config
@@ -233,18 +212,16 @@ class Mux:
         return plan
 
     def _change_settings(self, config: Config) -> None:
-        before, merging = self.config.merging, config.merging
-        server_info = implementation(config.identity)
+        merging, server_info = config.merging, implementation(config.identity)
         self.relay.window = merging.change_window
-        self.merger.page_size = merging.page_size
-        self.merger.strict = merging.strict
-        if merging.cursor_key != before.cursor_key:
-            self.merger.seal = seal_of(config)
+        self.merger.page_size, self.merger.strict = merging.page_size, merging.strict
+        if merging.cursor_key != self.config.merging.cursor_key:
+            self.merger.seal = CursorSeal(_key_of(config))
         self.router.instructions = config.identity.instructions
         self.router.server_info = self.front.server_info = self.sessions.server_info = server_info
 
     def _clear_cache(self, config: Config) -> None:
-        """Cached answers are as clients see them under the old configuration."""
+        """Cached replies are as clients saw them under the old configuration."""
         before, store = self.config.caching, self.sessions.store
         store.follow(config.caching)
         for session in self.upstreams.sessions():
@@ -301,10 +278,10 @@ class Mux:
             self._tell([self.upstreams[name]])
 
     async def settled(self) -> None:
-        """See Controlled: what was done holds at once."""
+        """What was done holds at once; see Controlled."""
 
     async def renew(self) -> tuple[str, ...]:
-        """Read all certificates again: whose have changed. Raises ConfigError, and none has."""
+        """Read all certificates again and return whose have changed. None has when it raises ConfigError."""
         targets = [each.target for each in self.config.upstreams]
         self.certificates.keep([target.tls for target in targets if isinstance(target, Http)])
         return await self.certificates.renew()
@@ -314,25 +291,12 @@ class Mux:
 
 
 def implementation(identity: Identity) -> Raw:
-    """What mcpmux says that it is."""
-    info = {"name": identity.name, "version": __version__}
-    if identity.title is not None:
-        info["title"] = identity.title
-    return raw(info)
-
-
-def state_seal_of(config: Config) -> StateSeal:
-    """Binds states to principals."""
-    return StateSeal(_key_of(config))
-
-
-def seal_of(config: Config) -> CursorSeal:
-    """Seals cursors."""
-    return CursorSeal(_key_of(config))
+    title = {} if identity.title is None else {"title": identity.title}
+    return raw({"name": identity.name, "version": __version__, **title})
 
 
 def _key_of(config: Config) -> bytes:
-    """The configured key, or a new one each time."""
+    """The configured key for seals, or a new one each time."""
     key = config.merging.cursor_key
     return key.reveal().encode() if key is not None else secrets.token_bytes(CURSOR_KEY_BYTES)
 
@@ -348,10 +312,9 @@ async def open_mux(
 ) -> AsyncIterator[Mux]:
     """Connect the upstreams (in the background) and put the router in front of them.
 
-    `open_channel` replaces the real transports, for embedding mcpmux where servers are not reached by them.
-    `tap` sees every message on both legs; `trace`, which needs a tap, every call of an upstream. `mark` is
-    put in front of what clients are given to come back with, when other processes serve them, too;
-    `generations` is what these processes share then.
+    `open_channel` replaces the real transports. `tap` sees every message on both legs; `trace`, which needs a
+    tap, every call of an upstream. If other processes serve the same clients, `mark` is put in front of the
+    ids that clients come back with, and `generations` are shared.
 
     Nothing runs outside the context. Leaving it ends sessions and stops child processes, each step bounded.
     """
@@ -375,11 +338,17 @@ async def open_mux(
         fleet.become({name: sessions.make_shared(name) for name in sessions.settings})
         tasks = Tasks(relay.personal, fleet.client, guard)
         merger = Merger(
-            fleet, seal_of(config), merging.page_size, tasks.hides, guard, store, strict=merging.strict
+            fleet,
+            CursorSeal(_key_of(config)),
+            merging.page_size,
+            tasks.hides,
+            guard,
+            store,
+            strict=merging.strict,
         )
         instructions = config.identity.instructions
         router = Router(fleet, namespace, merger, relay, tasks, server_info, instructions, guard)
-        front = Front(router, relay, server_info, tap, state_seal_of(config), mark)
+        front = Front(router, relay, server_info, tap, StateSeal(_key_of(config)), mark)
         nursery = await stack.enter_async_context(trio.open_nursery())
         nursery.start_soon(relay.run, name="relay")
         await nursery.start(tasks.waits.run)

@@ -1,15 +1,15 @@
 """Observers of the traffic, as the configuration says: capture, audit log, inspector, metrics, traces.
 
-Promises: without an observer there is no tap. Metrics and traces hear of an exchange first, so that what the
-audit log refuses is counted, too. What one of them needs is imported when there is that one.
+Without an observer there is no tap. Metrics and traces hear of an exchange first, so what the audit log
+refuses is counted too. Each observer is imported only if it is configured.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from mcpmux.traffic.capture.capture import CaptureSink
     from mcpmux.traffic.capture.message import Levels
     from mcpmux.traffic.telemetry.metrics import Metrics
-    from mcpmux.traffic.telemetry.prometheus import Gauge
     from mcpmux.traffic.telemetry.spans import Spans
 
 RUN_BYTES = 4  # of randomness in the name of a run: enough to tell the runs of one machine apart
@@ -51,15 +50,14 @@ class Observers:
     def follow(self, config: Config) -> None:
         """The configuration has changed."""
         self.redactor.adopt(config.redaction)
-        upstreams = [upstream for upstream in config.upstreams if upstream.enabled]
         if self.levels is not None:
-            self.levels.adopt({upstream.name: upstream.prefix for upstream in upstreams})
+            self.levels.adopt(config.prefixes)
         if self.spans is not None:
-            self.spans.know(servers_of(upstreams))
+            self.spans.know(servers_of(config.enabled.values()))
 
 
-class Forwarder(MessageObserver, ExchangeObserver, Protocol):
-    """Takes the traffic to the process that shows it."""
+class Observer(MessageObserver, ExchangeObserver, Protocol):
+    """Told of messages and of exchanges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,6 @@ class Inspector:
         """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
         from mcpmux.traffic.admin.listener import serve_admin
         from mcpmux.traffic.admin.view import LiveView
-        from mcpmux.traffic.telemetry.prometheus import render_in_thread
         from mcpmux.traffic.telemetry.scraping import metrics_route
 
         assert self.ring is not None
@@ -95,96 +92,75 @@ class Inspector:
             self.view(mux),
             stopping,
             announce,
-            [metrics_route(partial(render_in_thread, self.metrics, self.gauges(mux)))],
+            [metrics_route(self.renderer(mux))],
             control,
             mux.certificates,
             task_status=task_status,
         )
 
     def view(self, mux: Mux) -> UpstreamView:
-        """How the upstreams are."""
+        """The states of the upstreams."""
         from mcpmux.traffic.admin.upstreams import UpstreamView
 
         return UpstreamView(
             mux.upstreams, mux.relay.subscriptions, self.redactor, lambda: mux.config.upstreams
         )
 
-    def gauges(self, mux: Mux) -> tuple[Gauge, ...]:
-        """What is counted elsewhere than in `metrics`."""
-        from mcpmux.traffic.telemetry.prometheus import audit_gauges, capture_gauges, mux_gauges
+    def renderer(self, mux: Mux) -> Callable[[], Awaitable[bytes]]:
+        """Renders all metrics as text for Prometheus."""
+        from mcpmux.traffic.telemetry import prometheus  # not at the top: see there
 
-        gauges = mux_gauges(mux.upstreams, mux.relay, mux.sessions.store)
+        gauges = prometheus.mux_gauges(mux.upstreams, mux.relay, mux.sessions.store)
         if self.capture is not None:
-            gauges += capture_gauges(self.capture)
+            gauges += prometheus.capture_gauges(self.capture)
         if self.audit is not None:
-            gauges += audit_gauges(self.audit)
-        return gauges
+            gauges += prometheus.audit_gauges(self.audit)
+        return partial(prometheus.render_in_thread, self.metrics, gauges)
 
 
 def new_run() -> Run:
-    """A run that begins now."""
     return Run(secrets.token_hex(RUN_BYTES), trio.current_time(), time.time())
 
 
 @asynccontextmanager
-async def open_observers(config: Config, forwarder: Forwarder | None = None) -> AsyncIterator[Observers]:
-    """All observers; belongs around `open_mux`. `forwarder`: takes the place of the inspector's ring.
+async def open_observers(config: Config, forwarder: Observer | None = None) -> AsyncIterator[Observers]:
+    """All observers; goes around `open_mux`. `forwarder` replaces the inspector's ring.
 
-    Raises CaptureUnusable and AuditUnusable when what must be kept cannot be kept.
+    Raises CaptureUnusable and AuditUnusable if traffic that must be kept cannot be kept.
     """
-    redactor = ReplaceableRedactor(config.redaction)
-    run = new_run()
-    upstreams = [upstream for upstream in config.upstreams if upstream.enabled]
-    async with (
-        open_tracing(config.tracing, redactor, upstreams) as spans,
-        _open_capture(config, redactor, run) as capture,
-        _open_audit(config, redactor, run) as audit,
-    ):
-        message_observers: list[MessageObserver] = [spans] if spans is not None else []
-        exchange_observers: list[ExchangeObserver] = [spans] if spans is not None else []
-        inspector = None
+    redactor, run = ReplaceableRedactor(config.redaction), new_run()
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        spans = await enter(open_tracing(config.tracing, redactor, config.enabled.values()))
+        observers: list[Observer] = [spans] if spans is not None else []
+        capture = audit = inspector = tap = None
+        if config.capture.on:
+            from mcpmux.traffic.capture.capture import open_capture
+
+            capture = await enter(open_capture(config.capture, redactor, run, config.prefixes))
+        if config.audit.directory is not None:
+            from mcpmux.traffic.audit.journal import open_audit
+
+            audit = await enter(open_audit(config.audit, run.name, redactor))
         if config.admin.port is not None:
             from mcpmux.traffic.admin.ring import LiveRing
             from mcpmux.traffic.telemetry.metrics import Metrics
 
-            ring = None
+            ring, metrics = None, Metrics()
             if forwarder is None:
                 forwarder = ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
-            metrics = Metrics()
             inspector = Inspector(config.admin, ring, metrics, redactor, run, capture, audit)
-            message_observers = [metrics, *message_observers, forwarder]
-            exchange_observers = [metrics, *exchange_observers, forwarder]
+            observers = [metrics, *observers, forwarder]
+        exchange_observers: list[ExchangeObserver] = [*observers]
         if capture is not None and capture.holds_back:
             exchange_observers.append(capture)
         if audit is not None:
             exchange_observers.append(audit)
-        clock = trio.lowlevel.current_clock().current_time  # saves two calls for each message
-        tap = None
-        if message_observers or exchange_observers or capture is not None:
+        if exchange_observers or capture is not None:
             from mcpmux.traffic.recorder import Recorder
 
-            tap = Recorder(message_observers, exchange_observers, clock, capture)
+            clock = trio.lowlevel.current_clock().current_time  # saves two calls for each message
+            tap = Recorder(observers, exchange_observers, clock, capture)
         trace = spans.trace if spans is not None else None
         levels = capture.levels if capture is not None else None
         yield Observers(tap, trace, inspector, redactor, levels, spans)
-
-
-def _open_capture(
-    config: Config, redactor: ReplaceableRedactor, run: Run
-) -> AbstractAsyncContextManager[CaptureSink | None]:
-    if not config.capture.on:
-        return nullcontext()
-    from mcpmux.traffic.capture.capture import open_capture
-
-    prefixes = {upstream.name: upstream.prefix for upstream in config.upstreams if upstream.enabled}
-    return open_capture(config.capture, redactor, run, prefixes)
-
-
-def _open_audit(
-    config: Config, redactor: ReplaceableRedactor, run: Run
-) -> AbstractAsyncContextManager[Audit | None]:
-    if config.audit.directory is None:
-        return nullcontext()
-    from mcpmux.traffic.audit.journal import open_audit
-
-    return open_audit(config.audit, run.name, redactor)

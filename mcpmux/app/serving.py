@@ -10,7 +10,6 @@ import gc
 import os
 import signal
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -18,14 +17,7 @@ import trio
 
 from mcpmux.app.config_file import ConfigFile
 from mcpmux.app.control import Control
-from mcpmux.app.listeners import (
-    Announce,
-    Serving,
-    configure_gate,
-    make_gate,
-    serve_listener,
-    serve_stdio,
-)
+from mcpmux.app.listeners import Announce, Serving, make_gate, serve_listener, serve_stdio
 from mcpmux.app.mux import Follower, Mux, open_mux
 from mcpmux.app.observers import open_observers
 from mcpmux.config import Config
@@ -52,8 +44,8 @@ async def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM, or until the client on standard input has gone.
 
-    `announce` is called with each listener's URL when it is ready. `file` is what the configuration was read
-    from; with `watch` its changes are followed. `followers` are told each new configuration.
+    `announce` gets each listener's URL when it is ready. `file`: where the configuration comes from; with
+    `watch` its changes are followed. `followers` get each new configuration.
 
     Raises TransportError when an address cannot be listened on, ConfigError when a listener would let in
     strangers without being told to.
@@ -72,7 +64,7 @@ async def serve(
             serving = prepare_serving(mux, gate, stopping, announce, (observers.follow, *followers))
             if file is not None:
                 await clients.start(keep_reloading, control, file if watch else None, stopping, reloading)
-            for listener in (*config.listeners.http, *config.listeners.streams):
+            for listener in config.listeners.bound:
                 await clients.start(serve_listener, listener, serving)
             if config.listeners.stdio:
                 clients.start_soon(serve_stdio, serving, name="stdio client")
@@ -89,18 +81,17 @@ async def serve(
 def prepare_serving(
     mux: Mux, gate: Gate | None, stopping: trio.Event, announce: Announce, followers: Sequence[Follower]
 ) -> Serving:
-    """What listeners serve of a mux. `followers` and the gate hear of each new configuration from now on."""
+    """What listeners serve. `followers` and the gate hear of each new configuration from now on."""
     mux.followers += followers
     if gate is not None:
-        mux.followers.append(partial(configure_gate, gate))
+        mux.followers.append(lambda config: gate.adopt(config.auth, config.identity.shown))
     return Serving(mux.config.limits, mux.front, stopping, announce, gate, mux.certificates, mux.reception)
 
 
 def settle_memory() -> None:
-    """Once everything is set up: have the garbage collector leave alone what exists, and come less often.
+    """Give memory back that only starting needed, and keep the garbage collector away from what exists now.
 
-    What exists now stays, and what an exchange leaves behind is freed without the collector. Memory that only
-    starting needed is given back to the system.
+    The collector then comes rarely: an exchange leaves nothing behind that only the collector could free.
     """
     gc.collect()
     give_back_memory()
@@ -138,7 +129,6 @@ async def keep_reloading(
 
 
 async def reload_on_change(control: Control, file: ConfigFile) -> None:
-    """Reload whenever the file has changed, until cancelled."""
     while True:
         await file.changed()
         await control.reload_or_tell()
@@ -162,7 +152,7 @@ async def reload_on_hangup(
 
 
 def _detach(streams: list[int]) -> None:
-    """Writing to a terminal that is gone would fail: send what goes there nowhere."""
+    """Discard what is written to a terminal that is gone, as writing to it would fail."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in streams:
         os.dup2(nowhere, number)
@@ -170,7 +160,6 @@ def _detach(streams: list[int]) -> None:
 
 
 def has_terminal() -> bool:
-    """Whether this process has a terminal."""
     try:
         os.close(os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY))
     except OSError:

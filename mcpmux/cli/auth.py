@@ -8,26 +8,30 @@ import secrets
 import sys
 import time
 import webbrowser
+from collections.abc import Sequence
 from typing import Any
 
 import click
 import trio
+from rich.table import Table
 
 from mcpmux.auth.bearer import LEAST_CHARACTERS, PREFIX, TOKEN_BYTES, hash_token
 from mcpmux.auth.token_store import Login, StoreTrouble, TokenStore, default_store
-from mcpmux.cli.console import make_table, show_json, show_table, tell
+from mcpmux.cli.console import make_table, show_rows, tell
 from mcpmux.cli.lazy import Commands
-from mcpmux.cli.options import load_config, quiet_option, upstream_json_option
+from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_json_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config, Http, WebSocket
 from mcpmux.config.auth import CLIENT_CREDENTIALS, PRINCIPAL_NAME, SCOPE
-from mcpmux.config.report import Unfit
+from mcpmux.config.scalars import Text
 from mcpmux.errors import ConfigError
 from mcpmux.printable import printable
-from mcpmux.protocol.envelope import raw
 
 LOGIN_SECONDS = 300.0  # for a person to find a password and to agree
 SECONDS_A_MINUTE = 60
+
+A_NAME = Parsed("NAME", Text("letters, digits, and . _ @ -, at most 64", PRINCIPAL_NAME.pattern).read)
+A_SCOPE = Parsed("TEXT", Text("printable text without spaces and quotes", SCOPE.pattern).read)
 
 config_option = click.option(
     "-c", "--config", default="mcpmux.toml", show_default=True, metavar="FILE", help="The configuration file."
@@ -36,7 +40,7 @@ config_option = click.option(
 
 @click.group(cls=Commands)
 def auth() -> None:
-    """Make tokens for clients, of which mcpmux keeps only the hashes, and log in at upstreams.
+    """Manage client tokens (mcpmux stores only their hashes) and logins at upstreams.
 
     \b
     Examples:
@@ -48,7 +52,7 @@ def auth() -> None:
 @auth.command()
 @click.argument("upstream")
 @config_option
-@click.option("--scope", "scopes", multiple=True, help="Ask for this scope too. May be repeated.")
+@click.option("--scope", "scopes", multiple=True, help="An additional scope to request. May be repeated.")
 @click.option("--no-browser", is_flag=True, help="Only print the URL.")
 @click.option(
     "--timeout",
@@ -73,7 +77,7 @@ def login(upstream: str, config: str, scopes: tuple[str, ...], no_browser: bool,
     target = find_upstream(load_config(config), upstream)
     assert target.oauth is not None
     if target.oauth.grant == CLIENT_CREDENTIALS:
-        raise ConfigError([f"upstreams.{upstream}: it uses client credentials, so nobody has to log in"])
+        raise ConfigError([f"upstreams.{upstream}: no login needed: it uses client credentials"])
     from mcpmux.auth.upstream_auth import make_login  # oauthlib is large
 
     flow = make_login(upstream, target, default_store())
@@ -92,23 +96,23 @@ def login(upstream: str, config: str, scopes: tuple[str, ...], no_browser: bool,
 @config_option
 @upstream_json_option
 def status(config: str, as_json: bool) -> None:
-    """Show which upstreams need tokens and whether there are any. No server is asked, no token is shown.
+    """Show the OAuth state of every upstream. No server is contacted, and no token is shown.
 
     The exit code is 0 if every upstream has what it needs, and 1 if a login is missing.
     """
-    store, missing = default_store(), False
-    table = make_table(["UPSTREAM", "STATE", "ISSUER", "SCOPES"])
-    for name, target in _with_oauth(load_config(config)).items():
-        said = describe(name, target, store)
-        missing = missing or not said["ready"]
-        if as_json:
-            show_json(raw(said))
-        else:
-            table.add_row(name, said["state"], printable(said["issuer"]), printable(" ".join(said["scopes"])))
-    if not as_json:
-        show_table(table)
-    if missing:
+    store = default_store()
+    states = [describe(name, target, store) for name, target in _with_oauth(load_config(config)).items()]
+    show_rows(states, as_json, fill_table)
+    if not all(state["ready"] for state in states):
         raise click.exceptions.Exit(1)
+
+
+def fill_table(states: Sequence[dict[str, Any]]) -> Table:
+    table = make_table(["UPSTREAM", "STATE", "ISSUER", "SCOPES"])
+    for each in states:
+        scopes = " ".join(each["scopes"])
+        table.add_row(each["upstream"], each["state"], printable(each["issuer"]), printable(scopes))
+    return table
 
 
 @auth.command()
@@ -116,9 +120,9 @@ def status(config: str, as_json: bool) -> None:
 @config_option
 @quiet_option
 def logout(upstream: str, config: str) -> None:
-    """Forget the login at UPSTREAM.
+    """Delete the login at UPSTREAM.
 
-    Its authorization server is not told, so the tokens stay valid there until they expire.
+    Its authorization server is not notified, so the tokens stay valid until they expire.
     """
     target = find_upstream(load_config(config), upstream)
     tell("Forgotten." if default_store().remove(upstream, target.url) else "Nobody was logged in.")
@@ -139,7 +143,7 @@ def find_upstream(config: Config, name: str) -> Http | WebSocket:
     if name in [upstream.name for upstream in config.upstreams]:
         raise ConfigError([f'upstreams.{name}: it has no `oauth`; add the table "[upstreams.{name}.oauth]"'])
     known = ", ".join(found) or "none"
-    raise ConfigError([f"UPSTREAM: there is no upstream of that name; those with `oauth`: {known}"])
+    raise ConfigError([f"UPSTREAM: no upstream of that name; upstreams with `oauth`: {known}"])
 
 
 def _with_oauth(config: Config) -> dict[str, Http | WebSocket]:
@@ -166,7 +170,7 @@ def describe(name: str, target: Http | WebSocket, store: TokenStore) -> dict[str
     ready = not expired or kept.tokens.refresh is not None
     state = "logged in" if ready else "expired"
     if kept.wanted:
-        state += f"; log in anew for {printable(' '.join(kept.wanted))}"
+        state += f"; log in again for {printable(' '.join(kept.wanted))}"
     return said | {"ready": ready, "state": state, "issuer": kept.issuer, "scopes": list(kept.tokens.scopes)}
 
 
@@ -178,10 +182,10 @@ def _duration(login: Login) -> str:
 
 
 @auth.command("new-token")
-@click.argument("name")
-@click.option("--scope", "scopes", multiple=True, help="A scope that the token has. May be repeated.")
+@click.argument("name", type=A_NAME)
+@click.option("--scope", "scopes", type=A_SCOPE, multiple=True, help="A scope of the token. May be repeated.")
 def new_token(name: str, scopes: tuple[str, ...]) -> None:
-    """Make a token for NAME, and its table for the configuration. The token is shown only this once.
+    """Make a token for NAME, and its table for the configuration. The token is shown only once.
 
     Prints the token on stdout and everything else on stderr.
 
@@ -190,21 +194,12 @@ def new_token(name: str, scopes: tuple[str, ...]) -> None:
       mcpmux auth new-token alice
       mcpmux auth new-token ci --scope read --scope call > ci.token
     """
-    try:
-        PRINCIPAL_NAME.read(name)
-    except Unfit:
-        raise ConfigError(["NAME: expected letters, digits, and . _ @ -, at most 64"]) from None
-    try:
-        for scope in scopes:
-            SCOPE.read(scope)
-    except Unfit:
-        raise ConfigError(["--scope: expected printable text without spaces and quotes"]) from None
     token = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
     key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
     lines = [f"[auth.tokens.{key}]", f'sha256 = "{hash_token(token)}"']
     if scopes:
         lines.append("scopes = [" + ", ".join(f'"{scope}"' for scope in scopes) + "]")
-    click.echo("Put this into the configuration; the token below is shown this once.\n", err=True)
+    click.echo("Add this to the configuration. The token below is shown only once.\n", err=True)
     click.echo("\n".join(lines) + "\n", err=True)
     click.echo(token)
 

@@ -13,22 +13,21 @@ from rich.text import Text
 
 from mcpmux.app import open_mux
 from mcpmux.app.listeners import check_listeners
-from mcpmux.cli.console import KINDS, make_table, show_activity, show_json, show_table
+from mcpmux.cli.console import KINDS, make_table, show_activity, show_rows
 from mcpmux.cli.options import load_config, quiet_option, upstream_json_option, upstream_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config
 from mcpmux.config import Upstream as UpstreamConfig
+from mcpmux.config.model import transport_of
 from mcpmux.errors import RpcError
 from mcpmux.printable import printable
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.merger import walk
 from mcpmux.runtime.upstreams.upstream import Upstream
 
 READY, DISABLED = "ready", "disabled"
 STYLES = {READY: "green", DISABLED: "dim"}
-
 
 Finding = dict[str, Any]
 """What was found out about one upstream, for people and machines. What is not known is left out."""
@@ -38,10 +37,10 @@ Finding = dict[str, Any]
 @click.argument("config", required=False)
 @upstream_option
 @upstream_json_option
-@click.option("--allow-anyone", is_flag=True, help="Do not complain about clients that need no token.")
+@click.option("--allow-anyone", is_flag=True, help="Do not report listeners without authentication.")
 @quiet_option
 def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_anyone: bool) -> None:
-    """Connect to every upstream and show its state.
+    """Connect to every upstream and report its state.
 
     CONFIG is a TOML or JSON file, - for standard input, or one server by its URL or its command line in
     quotes. The exit code is 0 if all enabled upstreams are ready and answer their lists. It is 2 if mcpmux
@@ -55,16 +54,12 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
     """
     loaded = load_config(config, upstreams)
     findings = run(examine_all, loaded)
-    if as_json:
-        for finding in findings:
-            show_json(raw(finding))
-    else:
-        show_table(fill_table(findings))
+    show_rows(findings, as_json, fill_table)
     auth = attrs.evolve(loaded.auth, allow_anyone=allow_anyone or loaded.auth.allow_anyone)
     check_listeners(attrs.evolve(loaded, auth=auth))
     bad = [finding["name"] for finding in findings if "error" in finding]
     if bad:
-        raise click.ClickException(f"{len(bad)} of {len(findings)} upstreams not in order: {', '.join(bad)}")
+        raise click.ClickException(f"{len(bad)} of {len(findings)} upstreams have problems: {', '.join(bad)}")
 
 
 async def examine_all(config: Config) -> list[Finding]:
@@ -85,7 +80,6 @@ async def examine_all(config: Config) -> list[Finding]:
 
 
 async def examine(upstream: Upstream) -> Finding:
-    """Wait for the connection, then read all lists."""
     await upstream.settled()
     facts = upstream.facts
     if facts is None:
@@ -116,7 +110,7 @@ def describe(upstream: UpstreamConfig, state: str, **found: Any) -> Finding:
     about = {
         "name": upstream.name,
         "state": state,
-        "transport": type(upstream.target).__name__.lower(),
+        "transport": transport_of(upstream.target),
         "target": upstream.target.display,
     }
     return about | {key: value for key, value in found.items() if value is not None}

@@ -5,37 +5,21 @@ from __future__ import annotations
 import shlex
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import attrs
 import click
 
 from mcpmux.app import Mux, open_mux
-from mcpmux.cli.console import (
-    KINDS,
-    Content,
-    ReportProgress,
-    decode_contents,
-    describe_bytes,
-    fill_table,
-    is_screen,
-    render_block,
-    show_activity,
-    show_bytes,
-    show_heading,
-    show_json,
-    show_table,
-    show_text,
-    tell,
-    tell_left_out,
-)
+from mcpmux.cli import console
+from mcpmux.cli.console import KINDS
 from mcpmux.cli.options import load_config, quiet_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
 from mcpmux.mux.merge import PAGE_LIMIT
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
 from mcpmux.protocol.meta import META, PROGRESS_TOKEN
@@ -50,20 +34,16 @@ def parse_arguments(pairs: Sequence[str], whole: str | None) -> Json:
 
     Raises ConfigError with every mistake at once.
     """
-    if whole is None:
-        return _parse_pairs(pairs)
-    if pairs:
-        raise ConfigError(["--args: expected either --args or key=value pairs, not both"])
-    try:
-        value = decode_any(whole.encode(errors="replace"))
-    except ValueError as error:
-        raise ConfigError([f"--args: expected a JSON object: {error}"]) from None
-    if not isinstance(value, dict):
-        raise ConfigError(["--args: expected a JSON object"])
-    return value
-
-
-def _parse_pairs(pairs: Sequence[str]) -> Json:
+    if whole is not None:
+        if pairs:
+            raise ConfigError(["use either --args or key=value pairs, not both"])
+        try:
+            value = decode_any(whole.encode(errors="replace"))
+        except ValueError as error:
+            raise ConfigError([f"--args: expected a JSON object: {error}"]) from None
+        if not isinstance(value, dict):
+            raise ConfigError(["--args: expected a JSON object"])
+        return value
     arguments: Json = {}
     problems: list[str] = []
     for pair in pairs:
@@ -97,13 +77,6 @@ def _parse_pair(pair: str) -> tuple[str, Any]:
 INPUT_REQUIRED = "input_required"
 
 
-class Listing(NamedTuple):
-    """Every item of a list, and the upstreams that are missing in it, with the reason."""
-
-    items: list[Fields]
-    left_out: dict[str, str]
-
-
 @asynccontextmanager
 async def open_visit(config: Config) -> AsyncIterator[Mux]:
     """The mux once every upstream is ready or has failed. Raises TransportError when none is ready."""
@@ -118,33 +91,47 @@ async def open_visit(config: Config) -> AsyncIterator[Mux]:
 
 
 def absent(mux: Mux) -> dict[str, str]:
-    """The upstreams that are not ready, with the reason."""
     return {name: up.trouble for name, up in mux.upstreams.items() if up.state != "ready"}
 
 
-async def ignore(_event: Event) -> None:
-    """Ignore notifications before the response."""
-
-
-async def ask(mux: Mux, call: Call, notify: Notify, hint: str) -> Fields:
-    """Send one request. `hint` follows the error if what it names does not exist.
+async def ask(config: Config, call: Call, activity: str, hint: str) -> Fields:
+    """Send one request and show its progress. `hint` follows the error if what it names does not exist.
 
     Raises RpcError, and RemoteProtocolError if the server asks the user for something first.
     """
-    try:
-        result = await mux.router.exchange(call, notify)
-    except RpcError as error:
-        if error.code != INVALID_PARAMS:
-            raise
-        raise RpcError(error.code, f"{error.message}; {hint}", error.data) from None
+    async with console.show_activity(activity) as report, open_visit(config) as mux:
+
+        async def notify(event: Event) -> None:
+            if event.method == m.PROGRESS:
+                progress, total = (_number(event.params, key) for key in ("progress", "total"))
+                report(progress or 0, total, text_of(event.params.get("message")) or "")
+
+        try:
+            result = await mux.router.exchange(call, notify)
+        except RpcError as error:
+            if error.code != INVALID_PARAMS:
+                raise
+            raise RpcError(error.code, f"{error.message}; {hint}", error.data) from None
     if text_of(result.get("resultType")) == INPUT_REQUIRED:
-        raise RemoteProtocolError("it asks for the user's input, which only a host app can give")
+        raise RemoteProtocolError("the server asks for the user's input, which only a host app can give")
     return result
 
 
-async def walk(mux: Mux, method: str) -> Listing:
-    """All pages of a list, or an empty list if there is none. Raises RpcError and McpmuxError."""
-    listing = Listing([], {})
+def _number(params: Fields, key: str) -> float | None:
+    value = decode_any(params.get(key, b"null"))
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+async def walk(mux: Mux, method: str, left_out: dict[str, str]) -> list[Fields]:
+    """Every item of a list; none if there is no such list. Upstreams that are missing go to `left_out`.
+
+    Raises RpcError and McpmuxError.
+    """
+
+    async def ignore(_event: Event) -> None:
+        """Lists need no notifications."""
+
+    items: list[Fields] = []
     params: Fields = {}
     cursors: set[str] = set()
     while True:
@@ -152,26 +139,20 @@ async def walk(mux: Mux, method: str) -> Listing:
             result = await mux.router.exchange(Call(method, params, {}), ignore)
         except RpcError as error:
             if error.code == METHOD_NOT_FOUND:
-                return listing
+                return items
             raise
-        listing.items.extend(_items(method, result))
-        listing.left_out.update(read_left_out(result))
+        try:
+            items += decode_list(result[m.LISTS[method].items])
+        except (KeyError, ValueError):
+            raise RemoteProtocolError(f"the answer to {method} has no list in it") from None
+        left_out |= read_left_out(result)
         cursor = text_of(result.get("nextCursor"))
         if cursor is None:
-            return listing
+            return items
         if cursor in cursors or len(cursors) >= PAGE_LIMIT:
-            raise RemoteProtocolError(
-                f"{method} never ends: after {len(cursors)} pages there is still a next"
-            )
+            raise RemoteProtocolError(f"{method} never ends: there is a next page after {len(cursors)} pages")
         cursors.add(cursor)
         params = {"cursor": raw(cursor)}
-
-
-def _items(method: str, result: Fields) -> list[Fields]:
-    try:
-        return decode_list(result[m.LISTS[method].items])
-    except (KeyError, ValueError):
-        raise RemoteProtocolError(f"the answer to {method} has no list in it") from None
 
 
 def read_left_out(result: Fields) -> dict[str, str]:
@@ -186,14 +167,13 @@ def read_left_out(result: Fields) -> dict[str, str]:
 @click.command()
 @click.argument("target")
 @click.argument("kinds", nargs=-1, metavar="[KINDS]...", type=click.Choice(list(KINDS)))
-@click.option("--json", "as_json", is_flag=True, help="Print the items unchanged, one JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print the unchanged items, one JSON object per line.")
 @quiet_option
 def ls(target: str, kinds: tuple[str, ...], as_json: bool) -> None:
-    """List what servers have.
+    """List the resources, templates, tools and prompts of servers.
 
-    KINDS are any of resources, templates, tools and prompts. Without KINDS all four are listed. TARGET is the
-    URL of an MCP server, the command line that starts one in quotes, or a configuration file. All pages are
-    fetched. Servers that are missing are named on stderr.
+    Without KINDS all four are listed. TARGET is the URL of an MCP server, the command line that starts one in
+    quotes, or a configuration file. All pages are fetched. Servers that are missing are named on stderr.
 
     \b
     Examples:
@@ -202,38 +182,34 @@ def ls(target: str, kinds: tuple[str, ...], as_json: bool) -> None:
       mcpmux ls "uvx mcp-server-time" --json | jq .name
     """
     kinds = kinds or tuple(KINDS)
-    listings = run(fetch_listings, load_config(target), kinds)
-    for kind, listing in listings.items():
+    lists, left_out = run(fetch_lists, load_config(target), kinds)
+    for kind, items in lists.items():
         if as_json:
-            for item in listing.items:
-                show_json(raw(item))
-        elif listing.items:
-            show_listing(kind, listing, with_heading=len(kinds) > 1)
-    if not any(listing.items for listing in listings.values()):
-        tell(f"there are no {' or '.join(kinds)}")
-    tell_left_out({name: why for listing in listings.values() for name, why in listing.left_out.items()})
+            for item in items:
+                console.show_json(raw(item))
+        elif items and len(kinds) == 1:
+            console.show_table(console.fill_table(KINDS[kind], items))
+        elif items:
+            console.show_heading(f"{KINDS[kind].heading} ({len(items)})")
+            console.show_table(console.fill_table(KINDS[kind], items))
+            click.echo()
+    if not any(lists.values()):
+        console.tell(f"no {' or '.join(kinds)} found")
+    for name, reason in left_out.items():
+        console.tell(f"left out: {name}: {reason}")
 
 
-async def fetch_listings(config: Config, kinds: Sequence[str]) -> dict[str, Listing]:
-    """The lists of these kinds. A list that no server offers is empty."""
-    async with show_activity("listing"), open_visit(config) as mux:
+async def fetch_lists(config: Config, kinds: Sequence[str]) -> tuple[dict[str, list[Fields]], dict[str, str]]:
+    """The items of each kind, and the upstreams that are missing in any list, with the reason."""
+    async with console.show_activity("listing"), open_visit(config) as mux:
         capabilities, _ = await mux.router.introduce()
-        listings = {kind: Listing([], absent(mux)) for kind in kinds}
+        lists: dict[str, list[Fields]] = {kind: [] for kind in kinds}
+        left_out = absent(mux)
         for kind in kinds:
             method = KINDS[kind].method
             if m.LISTS[method].capability in capabilities:
-                listings[kind] = await walk(mux, method)
-        return listings
-
-
-def show_listing(name: str, listing: Listing, *, with_heading: bool) -> None:
-    """Print the items for people, with a heading if there are several kinds."""
-    kind = KINDS[name]
-    if with_heading:
-        show_heading(f"{kind.heading} ({len(listing.items)})")
-    show_table(fill_table(kind, listing.items))
-    if with_heading:
-        click.echo()
+                lists[kind] = await walk(mux, method, left_out)
+        return lists, left_out
 
 
 @click.command()
@@ -254,36 +230,31 @@ def read(target: str, uri: str, output: BinaryIO | None, as_json: bool) -> None:
       mcpmux read mcpmux.toml 'library+book:///cover' -o cover.png
       mcpmux read mcpmux.toml 'library+book:///all' --json | jq '.contents[].uri'
     """
-    result = run(fetch_resource, load_config(target), target, uri)
+    request = Call(m.RESOURCES_READ, {"uri": raw(uri)}, {})
+    hint = f"`mcpmux ls {shlex.quote(target)} resources templates` shows what there is"
+    result = run(ask, load_config(target), request, f"reading {uri}", hint)
     if as_json:
-        show_json(raw(result))
+        console.show_json(raw(result))
         return
-    contents = decode_contents(result)
+    contents = console.decode_contents(result)
     data = b"".join(content.as_bytes for content in contents)
     if output is not None:
         output.write(data)
-    elif is_screen():
+    elif console.is_screen():
         show_contents(contents)
     else:
-        show_bytes(data)
+        console.show_bytes(data)
 
 
-async def fetch_resource(config: Config, target: str, uri: str) -> Fields:
-    """The result of `resources/read` for `uri`. Raises RpcError and McpmuxError."""
-    hint = f"`mcpmux ls {shlex.quote(target)} resources templates` shows what there is"
-    async with show_activity(f"reading {uri}"), open_visit(config) as mux:
-        return await ask(mux, Call(m.RESOURCES_READ, {"uri": raw(uri)}, {}), ignore, hint)
-
-
-def show_contents(contents: Sequence[Content]) -> None:
-    """Print contents on a terminal."""
+def show_contents(contents: Sequence[console.Content]) -> None:
     for content in contents:
         if len(contents) > 1:
-            show_heading(f"{content.uri}  {content.mime_type}".rstrip())
+            console.show_heading(f"{content.uri}  {content.mime_type}".rstrip())
         if isinstance(content.data, str):
-            show_text(content.data)
+            console.show_text(content.data)
         else:
-            show_text(f"{describe_bytes(content.data, content.mime_type)}; -o FILE writes it to a file")
+            description = console.describe_bytes(content.data, content.mime_type)
+            console.show_text(f"{description}; -o FILE writes it to a file")
 
 
 @click.command()
@@ -307,47 +278,21 @@ def call(target: str, tool: str, pairs: tuple[str, ...], whole: str | None, as_j
       mcpmux call http://127.0.0.1:8484/mcp library__build_index seconds:=3
       mcpmux call "uvx mcp-server-time" get_current_time --args '{"timezone": "UTC"}' --json
     """
-    arguments = parse_arguments(pairs, whole)
-    result = run(fetch_answer, load_config(target), target, tool, arguments)
-    failed = decode_any(result.get("isError", b"false")) is True
+    params = {"name": raw(tool), "arguments": raw(parse_arguments(pairs, whole))}
+    request = Call(m.TOOLS_CALL, params, {PROGRESS_TOKEN: raw("progress")})
+    hint = f"`mcpmux ls {shlex.quote(target)} tools` shows what there is"
+    result = run(ask, load_config(target), request, f"calling {tool}", hint)
     if as_json:
-        show_json(raw(result))
+        console.show_json(raw(result))
     else:
         show_blocks(result)
-    if failed:
-        raise click.ClickException(f"the tool `{tool}` says that it failed")
-
-
-async def fetch_answer(config: Config, target: str, tool: str, arguments: Json) -> Fields:
-    """The result of `tools/call`. Raises RpcError and McpmuxError."""
-    request = Call(
-        m.TOOLS_CALL, {"name": raw(tool), "arguments": raw(arguments)}, {PROGRESS_TOKEN: raw("progress")}
-    )
-    hint = f"`mcpmux ls {shlex.quote(target)} tools` shows what there is"
-    async with show_activity(f"calling {tool}") as report, open_visit(config) as mux:
-        return await ask(mux, request, make_notify(report), hint)
-
-
-def make_notify(report: ReportProgress) -> Notify:
-    """A receiver of the notifications of a call. It reports progress."""
-
-    async def notify(event: Event) -> None:
-        if event.method == m.PROGRESS:
-            progress, total = (_number(event.params, key) for key in ("progress", "total"))
-            report(progress or 0, total, text_of(event.params.get("message")) or "")
-
-    return notify
-
-
-def _number(params: Fields, key: str) -> float | None:
-    value = decode_any(params.get(key, b"null"))
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if decode_any(result.get("isError", b"false")) is True:
+        raise click.ClickException(f"the tool `{tool}` reported an error")
 
 
 def show_blocks(result: Fields) -> None:
-    """Print every content block, each on a new line."""
     blocks = decode_any(result.get("content", b"null"))
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise RemoteProtocolError("the answer to tools/call has no content in it")
     for block in blocks:
-        show_text(render_block(block).removesuffix("\n") + "\n")
+        console.show_text(console.render_block(block).removesuffix("\n") + "\n")

@@ -60,12 +60,14 @@ def access() -> None:
 
 @access.command()
 @click.argument("config")
-@click.option("--principal", default="", help="Name of the principal. Default: an unknown client.")
-@click.option("--scope", "scopes", multiple=True, help="A scope that the principal has. May be repeated.")
+@click.option("--principal", default="", help="Name of the principal. Default: an unauthenticated client.")
+@click.option("--scope", "scopes", multiple=True, help="A scope of the principal. May be repeated.")
 @click.option("--method", help="read, subscribe, call, get, complete, or a method such as resources/read.")
-@click.option("--uri", help="URI as clients see it, or with --upstream as the server has it.")
-@click.option("--name", help="Name of a tool or prompt as clients see it, or with --upstream its own.")
-@click.option("--upstream", help="Name of the upstream whose own URI or name is given.")
+@click.option("--uri", help="URI as clients see it; with --upstream, as the server has it.")
+@click.option(
+    "--name", help="Name of a tool or prompt as clients see it; with --upstream, as the server has it."
+)
+@click.option("--upstream", help="Upstream that --uri or --name belongs to.")
 @upstream_json_option
 def test(
     config: str,
@@ -79,8 +81,8 @@ def test(
 ) -> None:
     """Say whether a principal may do something, and which rule decides.
 
-    No server is asked. A URI without a prefix is tried at every upstream. The exit code is 0 if it is allowed
-    for at least one upstream, and 1 if it is refused.
+    No server is asked. A URI without a prefix is checked for every upstream. The exit code is 0 if it is
+    allowed for at least one upstream, and 1 if it is refused.
 
     \b
     Examples:
@@ -118,22 +120,20 @@ def test(
 
 def find_targets(config: Config, uri: str | None, name: str | None) -> list[tuple[str, str]]:
     """(upstream, its own URI or name) for what a client sends. Raises ConfigError."""
-    enabled = {each.name: each.prefix for each in config.upstreams if each.enabled}
-    namespace = Namespace(enabled)
+    namespace = Namespace(config.prefixes)
     if uri is not None:
         found = namespace.resolve_uri(uri)
-        return [found] if found is not None else [(each, uri) for each in enabled]
+        return [found] if found is not None else [(each, uri) for each in config.enabled]
     assert name is not None
     if namespace.is_shortened(name):
-        raise ConfigError(["--name: it was shortened; give the server's own name, and --upstream"])
+        raise ConfigError(["--name: this name was shortened; use the server's own name, with --upstream"])
     resolved = namespace.resolve_name(name)
     if resolved is None:
-        raise ConfigError(["--name: no upstream has names that begin so; give its own name, and --upstream"])
+        raise ConfigError(["--name: no upstream has this prefix; use the server's own, with --upstream"])
     return [resolved]
 
 
 def as_members(upstream: str, target: str, explanation: Explanation) -> dict[str, Any]:
-    """The decision and every rule, for machines."""
     return {
         "upstream": upstream,
         "target": target,
@@ -148,7 +148,6 @@ def as_members(upstream: str, target: str, explanation: Explanation) -> dict[str
 
 
 def show(upstream: str, target: str, explanation: Explanation) -> None:
-    """The decision and every rule, for people."""
     allowed, rule = explanation.decision
     word = "allowed" if allowed else "refused"
     why = "no rule allows it" if rule == NO_RULE and not allowed else f"by {rule}"
@@ -159,4 +158,4 @@ def show(upstream: str, target: str, explanation: Explanation) -> None:
         table.add_row(f"  {each.rule}", Text(each.effect, style=STYLES[each.effect]), fits)
     show_table(table)
     for reading in explanation.readings:
-        click.echo(f"  a server may also read it as {printable(reading)}")
+        click.echo(f"  a server may also interpret it as {printable(reading)}")

@@ -10,7 +10,7 @@ import base64
 import binascii
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TextIO
 
@@ -57,6 +57,15 @@ def make_table(headings: Sequence[str], right_aligned: Container[str] = ()) -> T
     return table
 
 
+def show_rows(rows: Sequence[Any], as_json: bool, fill: Callable[[Sequence[Any]], Table]) -> None:
+    """Print rows as JSON objects, one on a line, or as the table that `fill` makes of them."""
+    if as_json:
+        for row in rows:
+            show_json(raw(row))
+    else:
+        show_table(fill(rows))
+
+
 def show_table(table: Table) -> None:
     """Print a table: as wide as the terminal, or wider if it must be. In a pipe each row is one line."""
     wide = Console(width=PIPE_WIDTH, markup=False, emoji=False, highlight=False)
@@ -69,7 +78,6 @@ def show_table(table: Table) -> None:
 
 
 def show_heading(text: str) -> None:
-    """Print a heading between the parts of a result."""
     OUT.print(Text(printable(text), style="bold"), soft_wrap=True)
 
 
@@ -83,7 +91,6 @@ def show_text(text: str) -> None:
 
 
 def show_bytes(data: bytes) -> None:
-    """Print bytes unchanged."""
     click.echo(data, nl=False)
 
 
@@ -97,12 +104,6 @@ def tell(text: str) -> None:
     ERR.print(Text(printable(text), style="yellow"), soft_wrap=True)
 
 
-def tell_left_out(reasons: Mapping[str, str]) -> None:
-    """Print on stderr which upstreams are missing in the result, and why."""
-    for name, reason in reasons.items():
-        tell(f"left out: {name}: {reason}")
-
-
 ReportProgress = Callable[[float, float | None, str], None]
 """Shows (progress, total, message) at once, in the server's own units and words."""
 
@@ -110,34 +111,26 @@ ReportProgress = Callable[[float, float | None, str], None]
 @asynccontextmanager
 async def show_activity(text: str) -> AsyncIterator[ReportProgress]:
     """Show a progress bar on a terminal's stderr once it takes longer than PATIENCE_SECONDS."""
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        console=ERR,
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn())
+    bar = Progress(*columns, console=ERR, transient=True, disable=not sys.stderr.isatty())
     task = bar.add_task(printable(text), total=None)
 
     def report(progress: float, total: float | None, message: str) -> None:
         bar.start()
-        if message:
-            bar.update(task, description=printable(message))
-        bar.update(task, completed=progress, total=total)
+        description = printable(message) if message else None  # None leaves it as it is
+        bar.update(task, completed=progress, total=total, description=description)
+
+    async def start_later() -> None:
+        await trio.sleep(PATIENCE_SECONDS)
+        bar.start()
 
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_start_later, bar)
+            nursery.start_soon(start_later)
             yield report
             nursery.cancel_scope.cancel()
     finally:
         bar.stop()
-
-
-async def _start_later(bar: Progress) -> None:
-    await trio.sleep(PATIENCE_SECONDS)
-    bar.start()
 
 
 # Results: the contents of resources, and the content blocks of tools.
@@ -152,7 +145,6 @@ class Content(NamedTuple):
 
     @property
     def as_bytes(self) -> bytes:
-        """What goes into a file."""
         return self.data if isinstance(self.data, bytes) else self.data.encode(errors="replace")
 
 
@@ -189,11 +181,8 @@ def render_block(block: dict[str, Any]) -> str:
     if kind == "resource_link":
         return f"[link] {block.get('uri')} {block.get('title') or block.get('name') or ''}".rstrip()
     if kind == "resource" and isinstance(block.get("resource"), dict):
-        content = decode_content({key: raw(value) for key, value in block["resource"].items()})
-        shown = (
-            content.data if isinstance(content.data, str) else describe_bytes(content.data, content.mime_type)
-        )
-        return f"[{content.uri}]\n{shown}"
+        uri, mime_type, data = decode_content({key: raw(value) for key, value in block["resource"].items()})
+        return f"[{uri}]\n{data if isinstance(data, str) else describe_bytes(data, mime_type)}"
     if kind in ("image", "audio"):
         return f"[{kind}, {block.get('mimeType')}; --json has its data]"
     return bytes(raw(block)).decode()
@@ -211,19 +200,15 @@ class Kind(NamedTuple):
 
 
 def fill_table(kind: Kind, items: Sequence[Fields]) -> Table:
-    """The items as rows."""
     table = make_table(list(kind.columns))
     for item in items:
         table.add_row(*(printable(text(item)) for text in kind.columns.values()))
     return table
 
 
-def _member(key: str) -> Callable[[Fields], str]:
-    return lambda item: text_of(item.get(key)) or ""
-
-
-def _title(item: Fields) -> str:
-    return text_of(item.get("title")) or text_of(item.get("name")) or ""
+def _member(*keys: str) -> Callable[[Fields], str]:
+    """The cell of the first of these members that is there."""
+    return lambda item: next(filter(None, (text_of(item.get(key)) for key in keys)), "")
 
 
 def _description(item: Fields) -> str:
@@ -242,10 +227,10 @@ def _tool_arguments(item: Fields) -> str:
 
 
 def _prompt_arguments(item: Fields) -> str:
-    arguments = [entry for entry in _decoded(item, "arguments", list) if isinstance(entry, dict)]
     return " ".join(
         str(entry.get("name")) if entry.get("required") is True else f"[{entry.get('name')}]"
-        for entry in arguments
+        for entry in _decoded(item, "arguments", list)
+        if isinstance(entry, dict)
     )
 
 
@@ -258,7 +243,7 @@ def _decoded(item: Fields, key: str, kind: type) -> Any:
 def _columns(uri_heading: str, uri_member: str) -> dict[str, Callable[[Fields], str]]:
     return {
         uri_heading: _member(uri_member),
-        "TITLE": _title,
+        "TITLE": _member("title", "name"),
         "TYPE": _member("mimeType"),
         "DESCRIPTION": _description,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 from urllib.parse import quote
@@ -12,7 +13,7 @@ import trio
 from rich.table import Table
 from rich.text import Text
 
-from mcpmux.cli.console import make_table, show_json, show_table, tell
+from mcpmux.cli.console import make_table, show_rows, tell
 from mcpmux.cli.lazy import Commands
 from mcpmux.cli.options import load_config, quiet_option, upstream_json_option
 from mcpmux.cli.process import Mistake, run
@@ -20,59 +21,51 @@ from mcpmux.cli.traffic_tail import read_url
 from mcpmux.config import Admin, ClientTls
 from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, RemoteProtocolError
 from mcpmux.printable import printable
-from mcpmux.protocol.envelope import decode_any, raw
+from mcpmux.protocol.envelope import decode_any
 from mcpmux.transports.http.route import HttpOrigin
 
 PATIENCE_SECONDS = 60.0  # for an answer; a reload reads a file, everything else is done at once
 ANYWHERE = ("0.0.0.0", "::")
 ANSWER_SHOWN = 300  # characters of an answer that is none of mcpmux
-WHICH = "say which mcpmux is meant: --config with the file that it was started with, or --url"
+WHICH = "no mcpmux given: use --config with its configuration file, or --url"
 
 
 class NotDone(McpmuxError):
     """mcpmux has refused; the text is its own."""
 
 
+@dataclass
 class Remote:
-    """One admin listener."""
+    """One admin listener. `ca`: file of the authorities to trust."""
 
-    def __init__(self, origin: HttpOrigin, token: str | None, ca: str | None) -> None:
-        self._origin = origin
-        self._token = token
-        self._tls = ClientTls(ca=ca)
+    origin: HttpOrigin
+    token: str | None
+    ca: str | None
 
     def __repr__(self) -> str:
-        return f"<Remote {self._origin.url}>"
-
-    @staticmethod
-    def path(*parts: str) -> str:
-        """The path with these parts, whatever is in them."""
-        return "".join(f"/{quote(part, safe='')}" for part in parts)
+        return f"<Remote {self.origin.url}>"
 
     async def ask(self, method: str, path: str) -> dict[str, Any]:
         """The answer, an object; that of a broken configuration has `problems`. Raises McpmuxError."""
         from mcpmux.transports.web_client import WebClient  # httpx is large
 
-        headers = [("Accept", "application/json")]
-        if self._token is not None:
-            headers.append(("Authorization", f"Bearer {self._token}"))
-        body = b""
-        if method == "POST":
-            headers.append(("Content-Type", "application/json"))
-            body = b"{}"
+        headers = [("Accept", "application/json"), ("Content-Type", "application/json")]
+        if self.token is not None:
+            headers.append(("Authorization", f"Bearer {self.token}"))
+        body = b"{}" if method == "POST" else b""
         with trio.move_on_after(PATIENCE_SECONDS):
             try:
-                url = self._origin.url + path
-                answer = await WebClient(self._tls).ask(method, url, tuple(headers), body)
+                url = self.origin.url + path
+                answer = await WebClient(ClientTls(ca=self.ca)).ask(method, url, tuple(headers), body)
                 return self._read(answer.status, answer.body)
             except ConnectFailed as error:
-                raise NotDone(f"no mcpmux answers at {self._origin.url}: {error}; is it running?") from None
-        raise NotDone(f"{self._origin.url} does not answer within {PATIENCE_SECONDS:g} s")
+                raise NotDone(f"no mcpmux answers at {self.origin.url}: {error}; is it running?") from None
+        raise NotDone(f"{self.origin.url} does not answer within {PATIENCE_SECONDS:g} s")
 
     def _read(self, status: int, body: bytes) -> dict[str, Any]:
         if status in (401, 403):
             hint = "give its token: in the file, with --token, or in MCPMUX_ADMIN_TOKEN"
-            raise NotDone(f"{self._origin.url} does not let us in (HTTP {status}); {hint}")
+            raise NotDone(f"{self.origin.url} does not let us in (HTTP {status}); {hint}")
         try:
             answer = decode_any(body)
         except ValueError:
@@ -80,7 +73,7 @@ class Remote:
         if not isinstance(answer, dict) or (status != 200 and not isinstance(answer.get("error"), str)):
             said = printable(body.decode("utf-8", "replace").strip()[:ANSWER_SHOWN])
             hint = "is it the admin listener of mcpmux?"
-            raise RemoteProtocolError(f"{self._origin.url} answers HTTP {status}: {said}; {hint}")
+            raise RemoteProtocolError(f"{self.origin.url} answers HTTP {status}: {said}; {hint}")
         if "error" in answer and "problems" not in answer:
             raise NotDone(str(answer["error"]))
         return answer
@@ -96,7 +89,7 @@ def find_remote(config: str | None, url: str | None, token: str | None, ca: str 
     if admin.port is None:
         raise Mistake(f"{config}: there is no admin listener; set `port` (and `token`) in [admin]")
     if admin.port == 0:
-        raise Mistake(f"{config}: the admin listener's port is 0, any; give the URL that it printed: --url")
+        raise Mistake(f"{config}: the admin listener has port 0; use --url with the URL that mcpmux printed")
     token = token or (admin.token.reveal() if admin.token is not None else None)
     if token is None:
         raise Mistake(
@@ -115,13 +108,8 @@ def _url_of(admin: Admin) -> str:
     return f"{'https' if admin.tls is not None else 'http'}://{name}:{admin.port}/"
 
 
-STYLES = {
-    "ready": "green",
-    "disabled": "dim",
-    "connecting": "yellow",
-    "draining": "yellow",
-    "drained": "yellow",
-}
+STYLES = {"ready": "green", "disabled": "dim"}
+STYLES |= dict.fromkeys(("connecting", "draining", "drained"), "yellow")
 NUMBERS = ("RESTARTS", "SESSIONS", "IN FLIGHT")
 
 
@@ -160,15 +148,19 @@ def remote_options(command: Command) -> Command:
     decorated: Command = find
     for option in (
         quiet_option,
-        click.option("--ca", metavar="FILE", help="PEM file with the authority of an https listener."),
-        click.option("--token", envvar="MCPMUX_ADMIN_TOKEN", help="Its token. Default: MCPMUX_ADMIN_TOKEN."),
+        click.option("--ca", metavar="FILE", help="CA file (PEM) for an https admin listener."),
+        click.option(
+            "--token",
+            envvar="MCPMUX_ADMIN_TOKEN",
+            help="Token of the admin listener. Default: MCPMUX_ADMIN_TOKEN.",
+        ),
         click.option(
             "--url",
             envvar="MCPMUX_ADMIN_URL",
             metavar="URL",
             help="URL of the admin listener. Default: MCPMUX_ADMIN_URL.",
         ),
-        click.option("-c", "--config", metavar="FILE", help="The file that mcpmux was started with."),
+        click.option("-c", "--config", metavar="FILE", help="Configuration file of the running mcpmux."),
     ):
         decorated = option(decorated)
     return decorated
@@ -194,20 +186,14 @@ def ctl() -> None:
 @remote_options
 def status(remote: Remote, as_json: bool) -> None:
     """Show the state of every upstream. The exit code is 0 even if some are down."""
-    upstreams, pending = run(_status, remote)
-    if as_json:
-        for each in upstreams:
-            show_json(raw(each))
-    else:
-        show_table(fill_table(upstreams))
-    if pending:
-        tell(f"takes effect when mcpmux is started again: {', '.join(pending)}")
+    show_rows(run(remote.ask, "GET", "/api/upstreams")["upstreams"], as_json, fill_table)
+    tell_pending(run(remote.ask, "GET", "/api/control")["pending"])
 
 
-async def _status(remote: Remote) -> tuple[list[dict[str, Any]], list[str]]:
-    upstreams = await remote.ask("GET", "/api/upstreams")
-    control = await remote.ask("GET", "/api/control")
-    return upstreams["upstreams"], control["pending"]
+def tell_pending(settings: Sequence[str]) -> None:
+    """Print on stderr which settings do not take effect yet."""
+    if settings:
+        tell(f"takes effect at the next start: {', '.join(settings)}")
 
 
 @ctl.command()
@@ -222,31 +208,24 @@ def reload(remote: Remote) -> None:
             click.echo(f"{part}: {', '.join(names)}")
     if not answer["changed"]:
         click.echo("nothing has changed")
-    if answer["pending"]:
-        tell(f"takes effect when mcpmux is started again: {', '.join(answer['pending'])}")
+    tell_pending(answer["pending"])
 
 
 ACTIONS = {
     "enable": ("enabled", "Enable an upstream that was disabled, drained or switched off in the file."),
     "disable": (
         "disabled",
-        "Disable an upstream as if it were not configured. Exchanges in flight are finished.",
+        "Disable an upstream, as if it were not configured. Work in flight is finished.",
     ),
-    "drain": (
-        "is given nothing more to do",
-        "Send an upstream nothing more. It stays connected until `enable` or `restart`.",
-    ),
-    "restart": (
-        "restarted",
-        "Restart an upstream. Exchanges in flight are finished in the old session.",
-    ),
+    "drain": ("drained", "Send an upstream nothing more. It stays connected until `enable` or `restart`."),
+    "restart": ("restarted", "Restart an upstream. Work in flight is finished in the old session."),
 }
 """What can be done to one upstream -> what is printed then, and the help."""
 
 
 def _add_action(action: str, done: str, about: str) -> None:
     def act(remote: Remote, upstream: str) -> None:
-        run(remote.ask, "POST", remote.path("api", "upstreams", upstream, action))
+        run(remote.ask, "POST", f"/api/upstreams/{quote(upstream, safe='')}/{action}")
         click.echo(f"{printable(upstream)}: {done}")
 
     with_upstream = click.argument("upstream", metavar="UPSTREAM")(remote_options(act))

@@ -1,7 +1,6 @@
-"""Groups of commands, and how to start quickly: each command is imported when it is run.
+"""Groups of commands, and a quick start: each command is imported when it is run.
 
-`mcpmux serve` therefore pays for nothing that only a benchmark or a search in a capture needs. The help of a
-group imports all its commands.
+The help of a group imports all its commands.
 """
 
 from __future__ import annotations

@@ -42,14 +42,14 @@ TRAFFIC_PLACES = {
 def cli() -> None:
     """Put one Model Context Protocol endpoint in front of many servers.
 
-    Exit codes: 0 for success, 1 for failure, 2 if the command line or a file has to be corrected.
+    Exit codes: 0 for success, 1 for failure, 2 for a mistake on the command line or in a file.
 
     \b
     Examples:
       mcpmux demo                                   see it work, without installing anything
       mcpmux serve mcpmux.toml                      the servers of a file at http://127.0.0.1:8484/mcp
       mcpmux serve --upstream time="uvx mcp-server-time"
-      mcpmux ls https://example.com/mcp             what a server has
+      mcpmux ls https://example.com/mcp             list what a server offers
     """
 
 

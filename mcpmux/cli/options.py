@@ -14,7 +14,6 @@ import click
 from mcpmux.cli.process import Mistake
 from mcpmux.config import (
     URL_STARTS,
-    AnyListener,
     Config,
     parse_http_argument,
     parse_listen_argument,
@@ -22,6 +21,7 @@ from mcpmux.config import (
     parse_upstream_arguments,
     read_config,
 )
+from mcpmux.config.reading import STANDARD_INPUT
 from mcpmux.config.report import Unfit
 from mcpmux.errors import ConfigError
 from mcpmux.logs import configure_logs, redact_logs
@@ -48,16 +48,16 @@ class Parsed(click.ParamType[Any]):
         try:
             return self._parse(value)
         except Unfit as mistake:
-            raise Mistake(f"{param.opts[0] if param is not None else self.name}: {mistake}") from None
-
-
-def _parse_address(text: str) -> AnyListener:
-    return parse_listen_argument(text) if text.startswith(URL_STARTS) else parse_http_argument(text)
+            what = param.opts[0] if isinstance(param, click.Option) else self.name
+            raise Mistake(f"{what}: {mistake}") from None
 
 
 HTTP = Parsed("HOST:PORT", parse_http_argument)
 LISTEN = Parsed("URL", parse_listen_argument)
-ADDRESS = Parsed("HOST:PORT|URL", _parse_address)
+ADDRESS = Parsed(
+    "HOST:PORT|URL",
+    lambda text: parse_listen_argument(text) if text.startswith(URL_STARTS) else parse_http_argument(text),
+)
 
 upstream_option: Decorator = click.option(
     "--upstream",
@@ -67,12 +67,8 @@ upstream_option: Decorator = click.option(
     help="Add a server by its URL (http, ws, tcp, unix …) or command line. May be repeated.",
 )
 upstream_json_option: Decorator = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object on a line for each upstream."
+    "--json", "as_json", is_flag=True, help="Print one JSON object per upstream, one per line."
 )
-
-
-def _configure(_context: click.Context, _parameter: click.Parameter, level: str) -> None:
-    configure_logs(level, "console")
 
 
 def log_level_option(default: str) -> Decorator:
@@ -83,8 +79,8 @@ def log_level_option(default: str) -> Decorator:
         default=default,
         expose_value=False,
         show_default=True,
-        callback=_configure,
-        help="The least important events to write to stderr.",
+        callback=lambda _context, _parameter, level: configure_logs(level, "console"),
+        help="Lowest level of log events to write to stderr.",
     )
 
 
@@ -93,8 +89,6 @@ quiet_option: Decorator = log_level_option("error")
 
 
 # TARGET or CONFIG: a configuration file, or one server by its URL or command line.
-
-STANDARD_INPUT = "-"
 
 EXPECTED = "a configuration file, a URL with http://, https:// or the like, or a command line in quotes"
 
@@ -110,7 +104,7 @@ def load_config(target: str | None, upstreams: Sequence[str] = ()) -> Config:
         redact_logs(Redactor(config.redaction))
         return attrs.evolve(config, upstreams=(*config.upstreams, *added))
     if not added:
-        raise ConfigError([f"name what to connect to: CONFIG ({EXPECTED}), or --upstream NAME=URL"])
+        raise ConfigError([f"no target given: expected CONFIG ({EXPECTED}) or --upstream NAME=URL"])
     return Config(upstreams=added)
 
 
@@ -133,7 +127,7 @@ def is_file(target: str) -> bool:
 
 
 def _is_server(target: str) -> bool:
-    """Whether `target` is a URL or a command line. A file may have blanks in its name."""
+    """Whether `target` is a URL or a command line. A file may have spaces in its name."""
     return target.startswith(URL_STARTS) or (" " in target and not Path(target).exists())
 
 
@@ -141,4 +135,4 @@ def _read_stdin() -> str:
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
-        raise ConfigError([f"standard input: expected UTF-8 text, byte {error.start + 1} is none"]) from None
+        raise ConfigError([f"standard input: not UTF-8 at byte {error.start + 1}"]) from None

@@ -1,4 +1,4 @@
-"""How a command runs: whatever it raises becomes one sentence on stderr and an exit code.
+"""How a command runs: every exception becomes one sentence on stderr and an exit code.
 
     0    success                              2    a mistake in the usage or the configuration
     1    failure                              130  interrupted
@@ -54,12 +54,12 @@ def error_for_user(error: BaseException) -> Exception:
     causes = list(causes_of(error))
     if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
         return click.exceptions.Exit(INTERRUPTED)
-    for cause in causes:
-        if isinstance(cause, BrokenPipeError):
-            return cause
+    if broken := [cause for cause in causes if isinstance(cause, BrokenPipeError)]:
+        return broken[0]
     problems = [text for cause in causes if isinstance(cause, ConfigError) for text in cause.problems]
     if problems:
-        return Mistake(_list_problems(problems))
+        shown = list(dict.fromkeys(map(printable, problems)))
+        return Mistake(shown[0] if len(shown) == 1 else "\n  ".join([f"{len(shown)} mistakes:", *shown]))
     for cause in causes:
         if isinstance(cause, OSError) and cause.errno in NO_ROOM:
             what = "the output" if cause.filename is None else printable(str(cause.filename))
@@ -68,7 +68,9 @@ def error_for_user(error: BaseException) -> Exception:
     if strange:
         log.debug("internal error", exc_info=error)
         reason = printable(f"{type(strange[0]).__name__}: {strange[0]}")
-        return click.ClickException(f"{reason}; this is a fault in mcpmux, `--log-level debug` shows where")
+        return click.ClickException(
+            f"{reason}; this is a bug in mcpmux, `--log-level debug` shows the traceback"
+        )
     return click.ClickException("; ".join(printable(str(cause)) for cause in causes))
 
 
@@ -79,11 +81,6 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
             yield from causes_of(inner)
     else:
         yield error
-
-
-def _list_problems(problems: list[str]) -> str:
-    shown = list(dict.fromkeys(printable(problem) for problem in problems))
-    return shown[0] if len(shown) == 1 else "\n  ".join([f"{len(shown)} mistakes:", *shown])
 
 
 Given = TypeVarTuple("Given")
@@ -110,8 +107,7 @@ FILES_PER_SERVER = 256  # connections to a server over HTTP at most
 
 def allow_clients(config: Config) -> None:
     """Raise the limit of open files to what clients and servers may need, or log that it is too low."""
-    listeners = config.listeners
-    clients = config.limits.max_connections * (len(listeners.http) + len(listeners.streams))
+    clients = config.limits.max_connections * len(config.listeners.bound)
     servers = sum(isinstance(upstream.target, Http) for upstream in config.upstreams)
     allowed = may_open(SPARE_FILES + clients + FILES_PER_SERVER * servers)
     if allowed < SPARE_FILES + clients:

@@ -17,7 +17,6 @@ from mcpmux.cli.options import (
     HTTP,
     LEVELS,
     LISTEN,
-    STANDARD_INPUT,
     is_file,
     load_config,
     log_level_option,
@@ -36,39 +35,39 @@ from mcpmux.config import (
     WebSocketListener,
     parse_http_argument,
 )
+from mcpmux.config.reading import STANDARD_INPUT
 from mcpmux.config.report import Unfit
 from mcpmux.errors import ConfigError
-from mcpmux.logs import configure_logs
+from mcpmux.logs import set_up_logs
 from mcpmux.mux.worker_mark import WORKERS_LIMIT
-from mcpmux.traffic.redaction.redactor import Redactor
 
 
 @click.command()
 @click.argument("config", required=False)
 @upstream_option
 @click.option("--stdio", is_flag=True, help="Serve the program that started mcpmux, on stdin and stdout.")
-@click.option("--http", multiple=True, type=HTTP, help="Listen at this address. May be repeated.")
+@click.option("--http", multiple=True, type=HTTP, help="Address to listen on. May be repeated.")
 @click.option(
     "--listen",
     multiple=True,
     type=LISTEN,
-    help="Listen at http, ws or tcp://HOST:PORT, or at unix:PATH. May be repeated.",
+    help="Address to listen on: http, ws or tcp://HOST:PORT, or unix:PATH. May be repeated.",
 )
 @click.option(
     "--allow-anyone",
     is_flag=True,
-    help="Let clients on the network in without a token; see auth in the configuration.",
+    help="Start even if clients on the network need no authentication; see [auth] in the configuration.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1, WORKERS_LIMIT),
     default=1,
     show_default=True,
-    help="Number of processes to serve from.",
+    help="Number of worker processes.",
 )
-@click.option("--no-watch", is_flag=True, help="Read CONFIG again on SIGHUP only, not when it changes.")
-@click.option("--log-level", type=LEVELS, help="The least important events to write to stderr.")
-@click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or for machines.")
+@click.option("--no-watch", is_flag=True, help="Reload CONFIG only on SIGHUP, not when it changes.")
+@click.option("--log-level", type=LEVELS, help="Lowest level of log events to write to stderr.")
+@click.option("--log-format", type=click.Choice(["console", "json"]), help="Lines for people, or JSON.")
 def serve(
     config: str | None,
     upstreams: tuple[str, ...],
@@ -87,8 +86,8 @@ def serve(
     its URL or its command line in quotes. Options override the file's listeners and logging. Without any
     listener mcpmux listens at 127.0.0.1:8484. It prints each URL when it is ready.
 
-    With --workers that many processes serve the clients of each address, to use as many processors. A server
-    that mcpmux starts runs once for all of them, unless its `per_worker` is set.
+    --workers N serves each address from N processes, to use several processors. A server that mcpmux starts
+    runs once for all of them, unless its `per_worker` is set.
 
     A file is read again when it changes, and on SIGHUP. Only what changed is restarted. A file with mistakes
     changes nothing.
@@ -102,7 +101,7 @@ def serve(
       mcpmux serve mcpmux.toml --stdio              for a host app that starts its servers itself
     """
     if stdio and config == STANDARD_INPUT:
-        raise ConfigError(["--stdio: standard input is the configuration already; put it into a file"])
+        raise ConfigError(["--stdio: CONFIG is read from standard input already; put it into a file"])
 
     def load() -> Config:
         loaded = load_config(config, upstreams)
@@ -140,7 +139,7 @@ def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyLis
             )
         except Unfit as mistake:
             raise ConfigError([str(mistake)]) from None
-    if configured.stdio or configured.http or configured.streams:
+    if configured.stdio or configured.bound:
         return configured
     return Listeners(http=(parse_http_argument(DEFAULT_ADDRESS),))
 
@@ -165,11 +164,6 @@ def run_server(
     trio.run(partial(serving, config, announce, file, watch=watch, followers=[set_up_logs, allow_clients]))
 
 
-def set_up_logs(config: Config) -> None:
-    """Log as the configuration says."""
-    configure_logs(config.logging.level, config.logging.format, Redactor(config.redaction))
-
-
 SERVERS = ("notes", "clock", "library")  # modules of `mcpmux.demo`
 
 GUIDE = """\
@@ -187,7 +181,7 @@ Or give the URL to any MCP client. Ctrl-C stops it."""
 
 
 @click.command()
-@click.option("--http", type=HTTP, default=DEFAULT_ADDRESS, show_default=True, help="Listen at this address.")
+@click.option("--http", type=HTTP, default=DEFAULT_ADDRESS, show_default=True, help="Address to listen on.")
 @log_level_option("warning")
 def demo(http: HttpListener) -> None:
     """Serve three bundled servers, to show what mcpmux does.

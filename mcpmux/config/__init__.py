@@ -2,84 +2,44 @@
 
 from __future__ import annotations
 
-from mcpmux.config.auth import AccessRule, Auth, Issuer, OAuth, StaticToken, find_open_doors
-from mcpmux.config.expansion import Secret, display_url
-from mcpmux.config.listener import (
-    Admin,
-    AnyListener,
-    ClientTls,
-    HttpListener,
-    Listeners,
-    ServerTls,
-    TcpListener,
-    UnixListener,
-    WebSocketListener,
-)
-from mcpmux.config.model import (
-    Caching,
-    Config,
-    Http,
-    Identity,
-    Limits,
-    Logging,
-    Merging,
-    Stdio,
-    Target,
-    Tcp,
-    Unix,
-    Upstream,
-    WebSocket,
-)
-from mcpmux.config.reading import read_config
-from mcpmux.config.target import (
-    URL_STARTS,
-    parse_http_argument,
-    parse_listen_argument,
-    parse_upstream_argument,
-    parse_upstream_arguments,
-)
-from mcpmux.config.traffic import Audit, Capture, CaptureRule, Redaction, Tracing
-
-__all__ = [
-    "URL_STARTS",
-    "AccessRule",
-    "Admin",
-    "AnyListener",
-    "Audit",
-    "Auth",
-    "Caching",
-    "Capture",
-    "CaptureRule",
-    "ClientTls",
-    "Config",
-    "Http",
-    "HttpListener",
-    "Identity",
-    "Issuer",
-    "Limits",
-    "Listeners",
-    "Logging",
-    "Merging",
-    "OAuth",
-    "Redaction",
-    "Secret",
-    "ServerTls",
-    "StaticToken",
-    "Stdio",
-    "Target",
-    "Tcp",
-    "TcpListener",
-    "Tracing",
-    "Unix",
-    "UnixListener",
-    "Upstream",
-    "WebSocket",
-    "WebSocketListener",
-    "display_url",
-    "find_open_doors",
-    "parse_http_argument",
-    "parse_listen_argument",
-    "parse_upstream_argument",
-    "parse_upstream_arguments",
-    "read_config",
-]
+from mcpmux.config.auth import AccessRule as AccessRule
+from mcpmux.config.auth import Auth as Auth
+from mcpmux.config.auth import Issuer as Issuer
+from mcpmux.config.auth import OAuth as OAuth
+from mcpmux.config.auth import StaticToken as StaticToken
+from mcpmux.config.auth import find_open_doors as find_open_doors
+from mcpmux.config.expansion import Secret as Secret
+from mcpmux.config.expansion import display_url as display_url
+from mcpmux.config.listener import Admin as Admin
+from mcpmux.config.listener import AnyListener as AnyListener
+from mcpmux.config.listener import ClientTls as ClientTls
+from mcpmux.config.listener import HttpListener as HttpListener
+from mcpmux.config.listener import Listeners as Listeners
+from mcpmux.config.listener import ServerTls as ServerTls
+from mcpmux.config.listener import TcpListener as TcpListener
+from mcpmux.config.listener import UnixListener as UnixListener
+from mcpmux.config.listener import WebSocketListener as WebSocketListener
+from mcpmux.config.listener import parse_http_argument as parse_http_argument
+from mcpmux.config.model import Caching as Caching
+from mcpmux.config.model import Config as Config
+from mcpmux.config.model import Http as Http
+from mcpmux.config.model import Identity as Identity
+from mcpmux.config.model import Limits as Limits
+from mcpmux.config.model import Logging as Logging
+from mcpmux.config.model import Merging as Merging
+from mcpmux.config.model import Stdio as Stdio
+from mcpmux.config.model import Target as Target
+from mcpmux.config.model import Tcp as Tcp
+from mcpmux.config.model import Unix as Unix
+from mcpmux.config.model import Upstream as Upstream
+from mcpmux.config.model import WebSocket as WebSocket
+from mcpmux.config.reading import read_config as read_config
+from mcpmux.config.target import URL_STARTS as URL_STARTS
+from mcpmux.config.target import parse_listen_argument as parse_listen_argument
+from mcpmux.config.target import parse_upstream_argument as parse_upstream_argument
+from mcpmux.config.target import parse_upstream_arguments as parse_upstream_arguments
+from mcpmux.config.traffic import Audit as Audit
+from mcpmux.config.traffic import Capture as Capture
+from mcpmux.config.traffic import CaptureRule as CaptureRule
+from mcpmux.config.traffic import Redaction as Redaction
+from mcpmux.config.traffic import Tracing as Tracing

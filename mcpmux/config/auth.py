@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 from urllib.parse import SplitResult, unquote
 
 from attrs import field, frozen
@@ -16,7 +16,9 @@ from mcpmux.config.listener import (
     Listeners,
     Port,
     TcpListener,
+    UnixListener,
     WebSocketListener,
+    asks_certificate,
     is_loopback,
 )
 from mcpmux.config.report import Unfit, closest, unfit
@@ -102,7 +104,6 @@ class Issuer:
     """How far clocks may differ when `exp` and `nbf` are checked."""
 
     def __attrs_post_init__(self) -> None:
-        """Raises Unfit for keys that contradict each other."""
         if self.jwks_url is not None and self.jwks_file is not None:
             raise Unfit("`jwks_url` and `jwks_file` are given; remove one of them")
         if not self.algorithms:
@@ -131,13 +132,11 @@ class Auth:
     """Start even if strangers on the network can connect to a listener without showing anything."""
 
     def __attrs_post_init__(self) -> None:
-        """Raises Unfit for keys that do not go together."""
         if self.issuers and self.resource is None:
             raise Unfit("`issuers` need `resource`, the URL that their tokens must be made for")
         if RESERVED in self.issuers:
             raise Unfit(f'an issuer cannot be called "{RESERVED}": so begin principals out of certificates')
-        groups: tuple[tuple[str, Mapping[str, StaticToken | Issuer], str], ...]
-        groups = (("tokens", self.tokens, "sha256"), ("issuers", self.issuers, "issuer"))
+        groups: Any = (("tokens", self.tokens, "sha256"), ("issuers", self.issuers, "issuer"))
         for key, group, what in groups:
             names: dict[str, list[str]] = {}
             for name, each in group.items():
@@ -156,29 +155,17 @@ class Auth:
 
 def find_open_doors(listeners: Listeners, auth: Auth) -> Iterator[tuple[str, str]]:
     """Yields (listener, mistake) for each listener that lets strangers in although no setting allows it."""
-    if auth.allow_anyone:
-        return
-    for kind, group in (("http", listeners.http), ("websocket", listeners.websocket), ("tcp", listeners.tcp)):
-        for listener in group:
-            problem = _open_door(listener, auth)
-            if problem is not None:
-                yield f"listeners.{kind} {listener.host}:{listener.port}", problem
-
-
-def _open_door(listener: HttpListener | WebSocketListener | TcpListener, auth: Auth) -> str | None:
-    if listener.tls is not None and listener.tls.client_ca is not None:
-        return None
-    if isinstance(listener, TcpListener):
-        if auth.asks_tokens:
-            return f"nobody can show a token on TCP: set `tls.client_ca` too, or remove it; {EXPLICITLY}"
-    elif auth.asks_tokens:
-        return None
-    if is_loopback(listener.host):
-        return None
-    return (
-        "it is reached from the network and nothing asks who comes: use 127.0.0.1, or set `auth.tokens`, "
-        f"`auth.issuers` or `tls.client_ca`; {EXPLICITLY}"
-    )
+    kinds = {HttpListener: "http", WebSocketListener: "websocket", TcpListener: "tcp"}
+    for listener in () if auth.allow_anyone else listeners.bound:
+        if isinstance(listener, UnixListener) or asks_certificate(listener):
+            continue
+        where = f"listeners.{kinds[type(listener)]} {listener.address}"
+        if auth.asks_tokens and isinstance(listener, TcpListener):
+            problem = "nobody can show a token on TCP: set `tls.client_ca` too, or remove it"
+            yield where, f"{problem}; {EXPLICITLY}"
+        elif not auth.asks_tokens and not is_loopback(listener.host):
+            problem = "it is reached from the network and nothing asks who comes: use 127.0.0.1, or set"
+            yield where, f"{problem} `auth.tokens`, `auth.issuers` or `tls.client_ca`; {EXPLICITLY}"
 
 
 EXPLICITLY = "or say `auth.allow_anyone = true` (--allow-anyone) if strangers may come in"
@@ -262,7 +249,6 @@ class AccessRule:
     """
 
     def __attrs_post_init__(self) -> None:
-        """Raises Unfit for a `deny` rule that names nothing."""
         asks = self.principals or self.scopes or self.upstreams or self.methods or self.targets
         if self.effect == "deny" and not asks:
             raise Unfit("expected at least one of `principals`, `scopes`, `upstreams`, `methods`, `targets`")
@@ -321,7 +307,6 @@ class OAuth:
     """PEM file with the authorities to trust for the authorization server."""
 
     def __attrs_post_init__(self) -> None:
-        """Raises Unfit for keys that do not go together."""
         if self.client_secret is not None and self.client_id is None:
             raise Unfit("`client_secret` needs `client_id` beside it")
         if self.client_secret is not None and self.issuer is None:

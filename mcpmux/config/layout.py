@@ -23,18 +23,19 @@ from mcpmux.config.listener import ClientTls
 from mcpmux.config.model import Handling, Prefix, Stdio, Target, Transport, Upstream
 from mcpmux.config.report import KeyPath, Report, Unfit, closest, sort_of
 from mcpmux.config.scalars import (
-    HEADER_NAME,
-    HEADER_VALUE,
     Choice,
     EnvironmentValue,
+    Filled,
     Flag,
+    HeaderName,
+    HeaderValue,
     ProxyUrl,
     Text,
     derive_name,
     derive_names,
     is_name,
 )
-from mcpmux.config.target import ServerUrl, find_url_clashes, make_target
+from mcpmux.config.target import ServerUrl, find_network_clashes, make_target
 
 UPSTREAMS = "upstreams"
 MCPMUX = "mcpmux"
@@ -43,11 +44,8 @@ SCHEMA = "$schema"  # names the JSON Schema for editors
 # Where the servers are: Claude Desktop, Cursor and most others; VS Code's mcp.json; its settings.json.
 SERVER_PLACES: tuple[tuple[str, ...], ...] = (("mcpServers",), ("servers",), ("mcp", "servers"))
 
-Filled: TypeAlias = Annotated[str, Text("text that is not empty", r"[^\x00]+")]
 VariableName: TypeAlias = Annotated[str, Text("the name of an environment variable", r"[^=\x00]+")]
 VariableValue: TypeAlias = Annotated[Secret, EnvironmentValue()]
-HeaderName: TypeAlias = Annotated[str, HEADER_NAME]
-HeaderValue: TypeAlias = Annotated[Secret, HEADER_VALUE]
 Url: TypeAlias = Annotated[str, ServerUrl()]
 
 NEITHER = "expected `command` (a program to start) or `url` (the endpoint of a running server)"
@@ -71,7 +69,6 @@ class UpstreamSettings(Handling):
     """How to get tokens for the server of a URL from its authorization server. {} finds out everything."""
 
     def make_upstream(self, name: str, target: Target, enabled: bool) -> Upstream:
-        """The upstream with these settings at `target`."""
         handling = {key.name: getattr(self, key.name) for key in attrs.fields(Handling)}
         prefix = name if self.prefix is None else self.prefix
         return Upstream(name=name, target=target, enabled=enabled, prefix=prefix, **handling)
@@ -103,11 +100,6 @@ class UpstreamTable(TargetKeys, UpstreamSettings):
     """What the URL speaks: `streamable` HTTP, or `sse` for HTTP+SSE of 2024-11-05. `auto` finds out."""
 
     @classmethod
-    def is_disabled(cls, raw: Mapping[str, Any]) -> bool:
-        """Whether a table that is not yet read turns its upstream off."""
-        return raw.get("enabled") is False
-
-    @classmethod
     def find_clashes(cls, raw: Mapping[str, Any]) -> Iterator[str]:
         """Yields every mistake about keys that do not go together."""
         if "command" in raw and "url" in raw:
@@ -118,10 +110,8 @@ class UpstreamTable(TargetKeys, UpstreamSettings):
             if not any(closest(key.lower(), {"command", "url"}) for key in raw if key not in known):
                 yield NEITHER  # otherwise the mistake about the misspelt key says enough
             return
-        present, strangers = (
-            ("command", ("headers", "transport")) if "command" in raw else ("url", ("args", "env", "cwd"))
-        )
-        for key in strangers:
+        present = "command" if "command" in raw else "url"
+        for key in {"command": ("headers", "transport"), "url": ("args", "env", "cwd")}[present]:
             if key in raw:
                 yield f"`{key}` does not go with `{present}`"
         yield from find_network_clashes(raw, raw.get("url"))
@@ -133,17 +123,6 @@ class UpstreamTable(TargetKeys, UpstreamSettings):
         assert self.url is not None
         target = make_target(self.url, self.headers, self.tls, self.proxy, self.transport, self.oauth)
         return self.make_upstream(name, target, enabled)
-
-
-def find_network_clashes(settings: Mapping[str, Any], url: object) -> Iterator[str]:
-    """Yields every mistake about the network settings of a server at `url`, which is None for a program.
-
-    A URL that only expansion completes is checked when it is used.
-    """
-    for key in ("tls", "proxy", "oauth"):
-        if key in settings and url is None:
-            yield f"`{key}` does not go with `command`"
-    yield from find_url_clashes(settings, url)
 
 
 # Servers in the files of host apps.
@@ -218,16 +197,6 @@ class HostEntry(TargetKeys):
     """Settings that only mcpmux reads, such as the prefix and timeouts."""
 
     @classmethod
-    def is_disabled(cls, raw: Mapping[str, Any]) -> bool:
-        """Whether an entry that is not yet read turns its server off."""
-        ours = raw.get(MCPMUX)
-        return (
-            raw.get("disabled") is True
-            or raw.get("enabled") is False
-            or (isinstance(ours, Mapping) and ours.get("enabled") is False)
-        )
-
-    @classmethod
     def find_clashes(cls, raw: Mapping[str, Any]) -> Iterator[str]:
         """Yields every mistake about keys that do not go together.
 
@@ -250,8 +219,7 @@ class HostEntry(TargetKeys):
 
     def build(self, name: str, enabled: bool) -> Upstream:
         """The upstream of an entry whose keys do not clash."""
-        ours = self.mcpmux
-        url = self.url or self.serverUrl or self.httpUrl
+        ours, url = self.mcpmux, self.url or self.serverUrl or self.httpUrl
         if url is not None:
             transport = _SSE_WORD if _SSE_WORD in (self.type, self.transport) else "auto"
             target = make_target(url, self.headers, ours.tls, ours.proxy, transport, ours.oauth)
@@ -293,7 +261,12 @@ class Entry:
     @property
     def is_disabled(self) -> bool:
         """Whether the entry turns its server off, so that mistakes in it do no harm."""
-        return isinstance(self.raw, Mapping) and self.table.is_disabled(self.raw)
+        raw: Mapping[str, Any] = self.raw if isinstance(self.raw, Mapping) else {}
+        if self.table is UpstreamTable:
+            return raw.get("enabled") is False
+        ours = raw.get(MCPMUX)
+        is_off = isinstance(ours, Mapping) and ours.get("enabled") is False
+        return is_off or raw.get("disabled") is True or raw.get("enabled") is False
 
 
 @frozen(repr=False)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypeAlias
+from functools import partial
+from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
 from attrs import frozen
 
@@ -72,7 +73,6 @@ class ClientTls:
     """The name that the server's certificate must have if it is not the host of the URL."""
 
     def __attrs_post_init__(self) -> None:
-        """Raises Unfit for keys that would have no effect."""
         if self.certificate is None and (self.key is not None or self.key_password is not None):
             raise Unfit("`key` and `key_password` need `certificate` beside them")
         if not self.verify and self.ca is not None:
@@ -96,6 +96,10 @@ class WebListener:
     tls: ServerTls | None = None
     """Serve https or wss with this certificate."""
 
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
 
 @frozen(kw_only=True)
 class HttpListener(WebListener):
@@ -105,7 +109,6 @@ class HttpListener(WebListener):
     """Path of the event stream for clients that speak HTTP+SSE (2024-11-05). "" turns it off."""
 
     def __attrs_post_init__(self) -> None:
-        """Raises Unfit when two endpoints have the same path."""
         if self.sse_path == self.path:
             raise Unfit('`sse_path` is the same as `path`; expected another path, or "" for none')
 
@@ -126,6 +129,10 @@ class TcpListener:
     tls: ServerTls | None = None
     """Use TLS with this certificate."""
 
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
 
 @frozen(kw_only=True)
 class UnixListener:
@@ -136,8 +143,19 @@ class UnixListener:
     mode: Annotated[str, Text('permissions such as "0600"', "0?[0-7]{3}")] = "0600"
     """Permissions of the file in octal. They decide who may connect."""
 
+    tls: ClassVar[None] = None
 
+    @property
+    def address(self) -> str:
+        return self.path
+
+
+Listener = TypeVar("Listener", HttpListener, WebSocketListener, TcpListener)
 AnyListener: TypeAlias = HttpListener | WebSocketListener | TcpListener | UnixListener
+
+
+def asks_certificate(listener: AnyListener) -> bool:
+    return listener.tls is not None and listener.tls.client_ca is not None
 
 
 @frozen(kw_only=True)
@@ -156,14 +174,15 @@ class Listeners:
     """Unix sockets for lines of JSON: the path, or a table for more settings."""
 
     def __attrs_post_init__(self) -> None:
-        """Raises Unfit for an address that is there twice."""
-        on_ports: tuple[HttpListener | WebSocketListener | TcpListener, ...]
-        on_ports = (*self.http, *self.websocket, *self.tcp)
-        places = [f"{each.host}:{each.port}" for each in on_ports if each.port]
-        places += [each.path for each in self.unix]
+        places = [each.address for each in self.bound if isinstance(each, UnixListener) or each.port]
         for place in dict.fromkeys(places):
             if places.count(place) > 1:
                 raise Unfit(f"two listeners have the address {place}; leave one out, or choose another port")
+
+    @property
+    def bound(self) -> tuple[AnyListener, ...]:
+        """All listeners with an address, in the order in which workers number them."""
+        return (*self.http, *self.streams)
 
     @property
     def streams(self) -> tuple[WebSocketListener | TcpListener | UnixListener, ...]:
@@ -195,7 +214,6 @@ class Admin:
     """Approximate memory for the exchanges that are remembered."""
 
     def __attrs_post_init__(self) -> None:
-        """Raises Unfit for a listener that the network reaches and whose token nobody has chosen."""
         if self.token is None and not is_loopback(self.host):
             raise Unfit(f"`host` {self.host} is reached from the network; set `token` too, or use 127.0.0.1")
 
@@ -225,18 +243,18 @@ def split_address(text: str) -> tuple[str, int]:
     return match[1] or match[2], int(match[3])
 
 
-def _at_address(kind: type) -> Callable[[str], Any]:
-    """Parses `HOST:PORT` to a listener of this kind."""
+def parse_address(kind: type[Listener], text: str) -> Listener:
+    """The listener of that kind at `HOST:PORT`. Raises Unfit."""
+    host, port = split_address(text)
+    return kind(host=host, port=port)
 
-    def parse(text: str) -> Any:
-        host, port = split_address(text)
-        return kind(host=host, port=port)
 
-    return parse
-
+parse_http_argument = partial(parse_address, HttpListener)
 
 SHORT_FORMS: Mapping[type, tuple[str, Callable[[str], Any]]] = {
-    **{kind: (ADDRESS_PATTERN, _at_address(kind)) for kind in (HttpListener, WebSocketListener, TcpListener)},
+    HttpListener: (ADDRESS_PATTERN, parse_http_argument),
+    WebSocketListener: (ADDRESS_PATTERN, partial(parse_address, WebSocketListener)),
+    TcpListener: (ADDRESS_PATTERN, partial(parse_address, TcpListener)),
     UnixListener: (
         PATH_PATTERN,
         lambda text: UnixListener(path=Text("the path of a socket", PATH_PATTERN).read(text)),

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, TypeAlias
 
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 
 from mcpmux.config.auth import AccessRule, Auth, OAuth, find_unknown_upstreams
 from mcpmux.config.expansion import Secret, display_url
@@ -19,6 +19,7 @@ from mcpmux.config.scalars import (
     NAME_PATTERN,
     Choice,
     Duration,
+    Filled,
     Flag,
     KeyText,
     Seconds,
@@ -52,16 +53,12 @@ NO_UPSTREAM = "expected at least one upstream that is enabled"
 # Where a server is. `display` is what logs and tables show; it holds nothing that may be secret.
 
 
-def _count(args: tuple[str, ...]) -> str:
-    return f"<{len(args)}>"
-
-
 @frozen
 class Stdio:
     """A server that mcpmux starts as a child process."""
 
     command: str
-    args: tuple[str, ...] = field(default=(), repr=_count)  # they may hold secrets
+    args: tuple[str, ...] = field(default=(), repr=lambda args: f"<{len(args)}>")  # they may hold secrets
     env: Mapping[str, Secret] = field(factory=dict, converter=read_only)
     cwd: str | None = None
 
@@ -123,6 +120,11 @@ class Unix:
 Target: TypeAlias = Stdio | Http | WebSocket | Tcp | Unix
 
 
+def transport_of(target: Target) -> str:
+    """`stdio`, `http`, `websocket`, `tcp` or `unix`."""
+    return type(target).__name__.lower()
+
+
 @frozen(kw_only=True)
 class Handling:
     """How to treat one upstream: its sessions, its timeouts and its limits."""
@@ -167,11 +169,7 @@ class Upstream(Handling):
     name: str
     target: Target
     enabled: bool = True
-    prefix: str = field()
-
-    @prefix.default
-    def _name_is_prefix(self) -> str:
-        return self.name
+    prefix: str = Factory(lambda upstream: upstream.name, takes_self=True)
 
 
 @frozen(kw_only=True)
@@ -240,12 +238,17 @@ class Limits:
 class Identity:
     """What mcpmux tells clients about itself."""
 
-    name: Annotated[str, Text("text that is not empty", r"[^\x00]+")] = "mcpmux"
+    name: Filled = "mcpmux"
     """Server name."""
     title: Annotated[str, Text()] | None = None
     """Server name for people."""
     instructions: Annotated[str, Text()] | None = None
     """Instructions for the model. They come before those of the upstreams."""
+
+    @property
+    def shown(self) -> str:
+        """The name for people."""
+        return self.title or self.name
 
 
 @frozen(kw_only=True)
@@ -284,9 +287,19 @@ class Config(Settings):
 
     upstreams: tuple[Upstream, ...]
 
+    @property
+    def enabled(self) -> dict[str, Upstream]:
+        """The upstreams that are enabled, by name."""
+        return {upstream.name: upstream for upstream in self.upstreams if upstream.enabled}
+
+    @property
+    def prefixes(self) -> dict[str, str]:
+        """The prefix of each upstream that is enabled, by name."""
+        return {name: upstream.prefix for name, upstream in self.enabled.items()}
+
     def __attrs_post_init__(self) -> None:
         problems = [f"upstreams.{name}: {text}" for name, text in find_conflicts(self.upstreams)]
-        if not any(upstream.enabled for upstream in self.upstreams):
+        if not self.enabled:
             problems.append(NO_UPSTREAM)
         names = [upstream.name for upstream in self.upstreams]
         unknown = find_unknown_upstreams(self.access, names)

@@ -22,14 +22,8 @@ from mcpmux.config.model import Config, Settings, Upstream
 
 IN_PLACE = frozenset(
     {
-        "prefix",
-        "connect_timeout",
-        "request_timeout",
-        "timeouts",
-        "max_request_timeout",
-        "health_interval",
-        "list_timeout",
-        "caching",
+        *("prefix", "caching", "health_interval", "list_timeout"),
+        *("connect_timeout", "request_timeout", "timeouts", "max_request_timeout"),
     }
 )
 """Keys of an upstream that are looked up at each use."""
@@ -65,7 +59,6 @@ class Plan:
 
     @property
     def touches_upstreams(self) -> bool:
-        """Whether any upstream comes, goes or changes."""
         return bool(self.added or self.removed or self.restarted or self.adjusted or self.reordered)
 
     def as_json(self) -> dict[str, list[str]]:
@@ -78,8 +71,7 @@ _NOTHING = Plan()
 
 
 def plan_change(old: Config, new: Config) -> Plan:
-    """The plan from `old` to `new`."""
-    before, after = _enabled(old), _enabled(new)
+    before, after = old.enabled, new.enabled
     differing = {name: _differences(before[name], after[name]) for name in after if name in before}
     settings = tuple(_changed_settings(old, new))
     live = LIVE if old.auth.asks_tokens is new.auth.asks_tokens else LIVE - TOKENS
@@ -92,10 +84,6 @@ def plan_change(old: Config, new: Config) -> Plan:
         settings=tuple(key for key in settings if _is_among(live, key)),
         pending=tuple(key for key in settings if not _is_among(live, key)),
     )
-
-
-def _enabled(config: Config) -> dict[str, Upstream]:
-    return {upstream.name: upstream for upstream in config.upstreams if upstream.enabled}
 
 
 def _differences(old: Upstream, new: Upstream) -> set[str]:

@@ -1,25 +1,31 @@
 """From the name of a file to a Config, or to a list of everything that is wrong with it.
 
-A file is TOML, or JSON with comments and trailing commas as host apps keep it.
+A file is TOML, or JSON with comments and trailing commas as host apps keep it. The types of the fields say
+what is accepted: a scalar, `X | None`, `tuple[X, ...]`, a mapping, or a class of ours. Nothing is coerced,
+text is not a list, and an unknown key is a mistake. Environment variables are expanded in the values that
+are read, and nowhere else.
 """
 
 from __future__ import annotations
 
+import collections.abc
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import attrs
 from attrs import frozen
-from cattrs import Converter
 
+from mcpmux.config.expansion import expand
 from mcpmux.config.layout import UPSTREAMS, Entry, Layout, lay_out
+from mcpmux.config.listener import SHORT_FORMS
 from mcpmux.config.model import NO_UPSTREAM, Config, Settings, Upstream, find_conflicts
-from mcpmux.config.report import ELSEWHERE, Report, closest
-from mcpmux.config.structuring import make_converter, structure
+from mcpmux.config.report import ELSEWHERE, KeyPath, Report, Unfit, closest, suggest, unfit
+from mcpmux.config.scalars import Scalar
 from mcpmux.errors import ConfigError
 
 STANDARD_INPUT = "-"
@@ -38,18 +44,22 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], str
     Raises ConfigError with all other mistakes at once.
     """
     document = parse_source(load_source(source, stdin))
-    report = Report(document.origin)
-    converter = make_converter(environ)
+    report, unheeded = Report(document.origin), Report(document.origin)
     layout = lay_out(document.table, report, is_json=document.is_json)
     nothing = not report.problems and all(entry.is_disabled for entry in layout.entries)
     if nothing and not _is_misspelled(layout):
         report.add((), NO_UPSTREAM)
-    settings = structure(
-        converter, layout.settings, Settings, layout.settings_path, report, also_known=layout.other_keys
+    settings = Reader(environ, report).read(
+        Settings, layout.settings, layout.settings_path, also_known=layout.other_keys
     )
-    upstreams = _read_upstreams(layout.entries, converter, report)
+    read = [
+        _read_upstream(each, environ, unheeded if each.is_disabled else report) for each in layout.entries
+    ]
+    upstreams = tuple(upstream for upstream in read if upstream is not None)
+    paths = {entry.name: entry.path for entry in layout.entries}
+    for name, text in find_conflicts(upstreams):
+        report.add(paths[name], text)
     report.raise_if_any()
-    assert settings is not None
     return Config(upstreams=upstreams, **attrs.asdict(settings, recurse=False))
 
 
@@ -61,26 +71,103 @@ def _is_misspelled(layout: Layout) -> bool:
     )
 
 
-def _read_upstreams(entries: Sequence[Entry], converter: Converter, report: Report) -> tuple[Upstream, ...]:
-    """The upstreams without mistakes. Mistakes go to `report`, also those of one upstream with another."""
-    unheeded = Report(report.origin)
-    read = [_read_upstream(entry, converter, unheeded if entry.is_disabled else report) for entry in entries]
-    upstreams = tuple(upstream for upstream in read if upstream is not None)
-    paths = {entry.name: entry.path for entry in entries}
-    for name, text in find_conflicts(upstreams):
-        report.add(paths[name], text)
-    return upstreams
-
-
-def _read_upstream(entry: Entry, converter: Converter, report: Report) -> Upstream | None:
+def _read_upstream(entry: Entry, environ: Mapping[str, str], report: Report) -> Upstream | None:
     clashes = list(entry.table.find_clashes(entry.raw)) if isinstance(entry.raw, Mapping) else []
     for text in clashes:
         report.add(entry.path, text)
-    table = structure(converter, entry.raw, entry.table, entry.path, report)
+    table = Reader(environ, report).read(entry.table, entry.raw, entry.path)
     return None if table is None or clashes else table.build(entry.name, enabled=not entry.is_disabled)
 
 
-# From the name of a file to a table: which format it has, and whether it is well-formed.
+# From parsed tables to attrs values.
+
+
+def is_list(type_: Any) -> bool:
+    return get_origin(type_) is tuple
+
+
+def is_mapping(type_: Any) -> bool:
+    return get_origin(type_) is collections.abc.Mapping
+
+
+def find_scalar(type_: Any) -> Scalar | None:
+    metadata = type_.__metadata__ if get_origin(type_) is Annotated else ()
+    return next((item for item in metadata if isinstance(item, Scalar)), None)
+
+
+def find_optional(type_: Any) -> Any:
+    if get_origin(type_) not in (Union, UnionType) or NoneType not in get_args(type_):
+        return None
+    (inner,) = (arg for arg in get_args(type_) if arg is not NoneType)
+    return inner
+
+
+class Reader:
+    """Reads the values of one document. `environ` has the variables for `${VAR}`."""
+
+    def __init__(self, environ: Mapping[str, str], report: Report) -> None:
+        self._environ = environ
+        self._report = report
+
+    def __repr__(self) -> str:
+        return f"<Reader of {self._report.origin}>"
+
+    def read(self, type_: Any, raw: object, path: KeyPath, also_known: Collection[str] = ()) -> Any:
+        """The value of that type for `raw`, which is at `path`; None if the report got mistakes.
+
+        `also_known`: keys of a table that are read elsewhere, for suggestions.
+        """
+        before = len(self._report.problems)
+        try:
+            value = self._read(type_, raw, path, also_known)
+        except Unfit as mistake:
+            self._report.add(path, str(mistake))
+        return value if len(self._report.problems) == before else None
+
+    def _read(self, type_: Any, raw: Any, path: KeyPath, also_known: Collection[str]) -> Any:
+        # Optional means that the key may be absent. null is not a value of any key.
+        type_ = find_optional(type_) or type_
+        scalar = find_scalar(type_)
+        if scalar is not None:
+            return scalar.read(self._expand(raw))
+        if is_list(type_):
+            if not isinstance(raw, list):
+                raise unfit("a list", raw)
+            item_type = get_args(type_)[0]
+            return tuple(self.read(item_type, item, (*path, index)) for index, item in enumerate(raw))
+        if isinstance(raw, str) and type_ in SHORT_FORMS:
+            _, parse = SHORT_FORMS[type_]
+            return parse(self._expand(raw))
+        if not isinstance(raw, Mapping):
+            raise unfit("a table", raw)
+        if not is_mapping(type_):
+            return self._read_table(type_, raw, path, also_known)
+        key_type, value_type = get_args(type_)
+        return {
+            self.read(key_type, key, (*path, key)): self.read(value_type, value, (*path, key))
+            for key, value in raw.items()
+        }
+
+    def _expand(self, raw: object) -> Any:
+        return expand(raw, self._environ) if isinstance(raw, str) else raw
+
+    def _read_table(
+        self, cls: type, raw: Mapping[str, Any], path: KeyPath, also_known: Collection[str]
+    ) -> Any:
+        before = len(self._report.problems)
+        values: dict[str, Any] = {}
+        fields = {field.name: field for field in attrs.fields(attrs.resolve_types(cls))}
+        for name, field in fields.items():
+            if name in raw:
+                values[name] = self.read(field.type, raw[name], (*path, name))
+            elif field.default is attrs.NOTHING:
+                self._report.add((*path, name), "expected a value, the key is missing")
+        for key in sorted(raw.keys() - fields.keys() - getattr(cls, "ignored_keys", set())):
+            self._report.add((*path, key), suggest(key, {*fields, *also_known}))
+        return cls(**values) if len(self._report.problems) == before else None
+
+
+# From the name of a file to a table.
 
 
 @frozen(repr=False)
@@ -115,7 +202,7 @@ def load_source(name: str, stdin: Callable[[], str]) -> Source:
     except OSError as error:
         problem = f"{name}: cannot read the file: {error.strerror}"
     except UnicodeDecodeError as error:
-        problem = f"{name}: expected UTF-8 text, byte {error.start + 1} of the file is none"
+        problem = f"{name}: not UTF-8 at byte {error.start + 1}"
     except ValueError:  # a NUL in the name
         problem = "expected the name of a file"
     raise ConfigError([problem])

@@ -43,7 +43,6 @@ def sort_of(value: object) -> str:
 
 
 def unfit(expected: str, value: object) -> Unfit:
-    """The exception for a value of the wrong sort."""
     return Unfit(f"expected {expected}, got {sort_of(value)}")
 
 
@@ -86,7 +85,6 @@ class Report:
     problems: list[str] = field(factory=list)
 
     def add(self, path: KeyPath, text: str) -> None:
-        """Add a mistake about the value at `path`."""
         where = f"{format_path(path)}: " if path else ""
         self.problems.append(f"{self.origin}: {where}{text}")
 

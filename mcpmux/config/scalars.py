@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import SplitResult, urlsplit
@@ -42,7 +43,7 @@ class Scalar(msgspec.Struct, frozen=True):
         raise NotImplementedError
 
 
-def read_only(table: Mapping[str, Any]) -> Mapping[str, Any]:
+def read_only(table: Mapping[str, Any]) -> MappingProxyType[str, Any]:
     """A copy of `table` that cannot be changed."""
     return MappingProxyType(dict(table))
 
@@ -96,8 +97,11 @@ KEY_CHARACTERS = 16  # of a key, at least: random text of this length cannot be 
 KeyText: TypeAlias = Annotated[
     Secret, SecretText(f"at least {KEY_CHARACTERS} characters", rf"[^\x00]{{{KEY_CHARACTERS},}}")
 ]
-HEADER_NAME = Text("the name of an HTTP header", r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-HEADER_VALUE = SecretText("text of one line that fits in an HTTP header", r"[\t\x20-\x7e\xa0-\xff]*")
+Filled: TypeAlias = Annotated[str, Text("text that is not empty", r"[^\x00]+")]
+HeaderName: TypeAlias = Annotated[str, Text("the name of an HTTP header", r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")]
+HeaderValue: TypeAlias = Annotated[
+    Secret, SecretText("text of one line that fits in an HTTP header", r"[\t\x20-\x7e\xa0-\xff]*")
+]
 
 
 class EnvironmentValue(SecretText, frozen=True):
@@ -277,9 +281,6 @@ def derive_names(texts: Sequence[str]) -> list[str]:
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    candidate, number = name, 1
-    while candidate in taken:
-        number += 1
-        suffix = f"-{number}"
-        candidate = name[: _MAX_LENGTH - len(suffix)] + suffix
-    return candidate
+    suffixes = chain([""], (f"-{number}" for number in count(2)))
+    candidates = (name[: _MAX_LENGTH - len(suffix)] + suffix for suffix in suffixes)
+    return next(candidate for candidate in candidates if candidate not in taken)

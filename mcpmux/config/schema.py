@@ -7,20 +7,20 @@ a host app, any other as ours. Text with `${…}` is accepted wherever text is.
 from __future__ import annotations
 
 import ast
-import collections.abc
 import inspect
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args
 
 import attrs
 
 from mcpmux.config.layout import MCPMUX, SCHEMA, SERVER_PLACES, UPSTREAMS, HostEntry, UpstreamTable
 from mcpmux.config.listener import SHORT_FORMS
 from mcpmux.config.model import Settings
+from mcpmux.config.reading import find_optional, find_scalar, is_list, is_mapping
 from mcpmux.config.scalars import NAME_PATTERN, Text
-from mcpmux.config.structuring import find_optional, find_scalar
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -28,54 +28,40 @@ _Schema = dict[str, Any]
 
 
 def config_schema() -> _Schema:
-    """The schema as a JSON object."""
     definitions: _Schema = {}
-    own = _own_layout(definitions)
-    host = _host_layout(definitions)
-    is_host_file = {"anyOf": [_require_at(place) for place in SERVER_PLACES]}
+    settings = _class_schema(Settings, definitions)
+    servers: _Schema = {"description": "The servers, by name.", "type": "object", "minProperties": 1}
+    upstreams = servers | {
+        "propertyNames": {"pattern": f"^{NAME_PATTERN}$"},
+        "additionalProperties": _refer(UpstreamTable, definitions),
+    }
+    own = settings | {
+        "description": "The layout of mcpmux.",
+        "properties": {SCHEMA: {"type": "string"}, UPSTREAMS: upstreams, **settings["properties"]},
+        "required": [UPSTREAMS],
+    }
+    host_servers = servers | {"additionalProperties": _refer(HostEntry, definitions)}
+    host_properties = {place[0]: _nest(host_servers, place[1:]) for place in SERVER_PLACES}
+    host = {
+        "description": "The layout of a host app.",
+        "type": "object",
+        "properties": {**host_properties, MCPMUX: _refer(Settings, definitions)},
+    }
     return {
         "$schema": DIALECT,
         "title": "mcpmux configuration",
-        "if": is_host_file,
+        "if": {"anyOf": [_require_at(place) for place in SERVER_PLACES]},
         "then": host,
         "else": own,
         "$defs": definitions,
     }
 
 
-def _own_layout(definitions: _Schema) -> _Schema:
-    settings = _class_schema(Settings, definitions)
-    upstreams = {
-        "description": "The servers, by name.",
-        "type": "object",
-        "propertyNames": {"pattern": f"^{NAME_PATTERN}$"},
-        "additionalProperties": _refer(UpstreamTable, definitions),
-        "minProperties": 1,
-    }
-    properties = {SCHEMA: {"type": "string"}, UPSTREAMS: upstreams, **settings["properties"]}
-    return {
-        **settings,
-        "description": "The layout of mcpmux.",
-        "properties": properties,
-        "required": [UPSTREAMS],
-    }
-
-
-def _host_layout(definitions: _Schema) -> _Schema:
-    servers = {
-        "description": "The servers, by name.",
-        "type": "object",
-        "additionalProperties": _refer(HostEntry, definitions),
-        "minProperties": 1,
-    }
-    layout: _Schema = {"description": "The layout of a host app.", "type": "object", "properties": {}}
-    for place in SERVER_PLACES:
-        inner = servers
-        for key in reversed(place[1:]):
-            inner = {"type": "object", "properties": {key: inner}}
-        layout["properties"][place[0]] = inner
-    layout["properties"][MCPMUX] = _refer(Settings, definitions)
-    return layout
+def _nest(inner: _Schema, keys: Sequence[str]) -> _Schema:
+    """The schema of tables around `inner`, which is at this key path."""
+    for key in reversed(keys):
+        inner = {"type": "object", "properties": {key: inner}}
+    return inner
 
 
 def _require_at(place: tuple[str, ...]) -> _Schema:
@@ -89,24 +75,18 @@ def _refer(cls: type, definitions: _Schema) -> _Schema:
     """A reference to the definition of `cls`, which is added if it is missing."""
     if cls.__name__ not in definitions:
         definition = _class_schema(cls, definitions)
-        definitions[cls.__name__] = _with_short_form(cls, definition)
+        if cls in SHORT_FORMS:  # a listener may also be text with its own pattern
+            pattern, _ = SHORT_FORMS[cls]
+            definition = Text(pattern=pattern).schema() | definition | {"type": ["object", "string"]}
+        definitions[cls.__name__] = definition
     return {"$ref": f"#/$defs/{cls.__name__}"}
 
 
-def _with_short_form(cls: type, definition: _Schema) -> _Schema:
-    """The definition of a class. A listener may also be text with its own pattern."""
-    if cls not in SHORT_FORMS:
-        return definition
-    pattern, _ = SHORT_FORMS[cls]
-    return Text(pattern=pattern).schema() | definition | {"type": ["object", "string"]}
-
-
 def _class_schema(cls: type, definitions: _Schema) -> _Schema:
-    types = get_type_hints(cls, include_extras=True)
-    fields = attrs.fields(cls)
+    fields = attrs.fields(attrs.resolve_types(cls))
     docstrings = _field_docstrings(cls)
     properties = {
-        field.name: _type_schema(types[field.name], definitions)
+        field.name: _type_schema(field.type, definitions)
         | ({"description": docstrings[field.name]} if field.name in docstrings else {})
         | ({"default": field.default} if isinstance(field.default, str | int | float) else {})
         for field in fields
@@ -127,43 +107,34 @@ def _field_docstrings(cls: type) -> dict[str, str]:
 
     They are read from the source, so no other command needs memory for them.
     """
-    return {
-        name: text
-        for base in reversed(cls.__mro__)
-        if attrs.has(base)
-        for name, text in _docstrings_in(base.__module__).get(base.__name__, {}).items()
-    }
+    found: dict[str, str] = {}
+    for base in filter(attrs.has, reversed(cls.__mro__)):
+        (body,) = (node.body for node in _classes_in(base.__module__) if node.name == base.__name__)
+        for field, below in pairwise(body):
+            match field, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    found[name] = " ".join(text.split())
+    return found
 
 
 @cache
-def _docstrings_in(module: str) -> dict[str, dict[str, str]]:
-    """Class -> field -> docstring, for the classes of a module."""
+def _classes_in(module: str) -> list[ast.ClassDef]:
     tree = ast.parse(inspect.getsource(import_module(module)))
-    return {
-        node.name: {
-            field.target.id: " ".join(below.value.value.split())
-            for field, below in pairwise(node.body)
-            if isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-            and isinstance(below.value.value, str)
-        }
-        for node in tree.body
-        if isinstance(node, ast.ClassDef)
-    }
+    return [node for node in tree.body if isinstance(node, ast.ClassDef)]
 
 
 def _type_schema(type_: Any, definitions: _Schema) -> _Schema:
-    """The schema of a field's type: a scalar, `X | None`, a tuple, a mapping, or a class of ours."""
+    """The schema of a field's type; see `reading`."""
+    type_ = find_optional(type_) or type_
     scalar = find_scalar(type_)
     if scalar is not None:
         return scalar.schema()
-    if (inner := find_optional(type_)) is not None:
-        return _type_schema(inner, definitions)
-    if get_origin(type_) is tuple:
+    if is_list(type_):
         return {"type": "array", "items": _type_schema(get_args(type_)[0], definitions)}
-    if get_origin(type_) is collections.abc.Mapping:
+    if is_mapping(type_):
         keys, values = get_args(type_)
         return {
             "type": "object",

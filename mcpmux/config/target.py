@@ -93,18 +93,9 @@ def _parse_target(text: str) -> Target:
 
 
 def _name_target(target: Target) -> str:
-    """A name for an upstream without one."""
-    if isinstance(target, Stdio):
-        return derive_name(PurePath(target.command).stem)
-    if isinstance(target, Unix):
-        return derive_name(PurePath(target.path).stem)
+    if isinstance(target, Stdio | Unix):
+        return derive_name(PurePath(target.command if isinstance(target, Stdio) else target.path).stem)
     return derive_name(urlsplit(target.display).hostname or "")
-
-
-def parse_http_argument(text: str) -> HttpListener:
-    """The listener at `HOST:PORT`. Raises Unfit."""
-    host, port = split_address(text)
-    return HttpListener(host=host, port=port)
 
 
 def parse_listen_argument(text: str) -> AnyListener:
@@ -132,10 +123,14 @@ def parse_listen_argument(text: str) -> AnyListener:
 
 URL_STARTS = ("http://", "https://", "ws://", "wss://", "tcp://", "tls://", "unix:")
 
-_SECURE = ("https", "wss", "tls")
-_INSTEAD = {"http": "https://", "ws": "wss://", "tcp": "tls://"}
-_NOT_OVER_HTTP = ("proxy", "transport")
-_NOT_IN_LINES = ("headers", "oauth", *_NOT_OVER_HTTP)
+_STRANGERS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("ws", "wss"), ("proxy", "transport")),
+    **dict.fromkeys(("tcp", "tls", "unix"), ("headers", "oauth", "proxy", "transport")),
+}
+"""Scheme -> settings that do not go with it."""
+
+_INSTEAD = {"http": "; expected https://", "ws": "; expected wss://", "tcp": "; expected tls://", "unix": ""}
+"""Scheme without TLS -> what to say when there are settings of TLS."""
 
 
 class ServerUrl(HttpUrl, frozen=True):
@@ -176,35 +171,22 @@ def make_target(
     return Http(url, headers or {}, tls, oauth, proxy, transport)
 
 
-def find_url_clashes(settings: Mapping[str, Any], url: object) -> Iterator[str]:
-    """Yields a mistake for each setting that does not go with the scheme of `url`.
+def find_network_clashes(settings: Mapping[str, Any], url: object) -> Iterator[str]:
+    """Yields every mistake about the network settings of a server at `url`, which is None for a program.
 
     A URL that only expansion completes has no scheme yet, so nothing is wrong with it here.
     """
+    for key in ("tls", "proxy", "oauth"):
+        if url is None and key in settings:
+            yield f"`{key}` does not go with `command`"
     scheme = url.partition(":")[0].lower() if isinstance(url, str) else ""
-    strangers: tuple[str, ...] = ()
-    if scheme in ("ws", "wss"):
-        strangers = _NOT_OVER_HTTP
-    elif scheme in ("tcp", "tls", "unix"):
-        strangers = _NOT_IN_LINES
-    for key in strangers:
-        if key in settings:
-            yield f"`{key}` does not go with {_article(scheme)} {_start(scheme)} URL"
-    if "oauth" in settings and any(key.lower() == "authorization" for key in _names(settings.get("headers"))):
+    start = "unix:" if scheme == "unix" else f"{scheme}://"
+    kind = f"{'an' if scheme.startswith('http') else 'a'} {start} URL"
+    for key in filter(settings.__contains__, _STRANGERS.get(scheme, ())):
+        yield f"`{key}` does not go with {kind}"
+    headers = settings.get("headers")
+    names = [str(key).lower() for key in headers] if isinstance(headers, Mapping) else []
+    if "oauth" in settings and "authorization" in names:
         yield "`oauth` and a header `Authorization` are given; remove one of them"
-    if "tls" in settings and scheme and f"{scheme}:" in " ".join(URL_STARTS) and scheme not in _SECURE:
-        better = f"; expected {_INSTEAD[scheme]}" if scheme in _INSTEAD else ""
-        yield f"`tls` does not go with {_article(scheme)} {_start(scheme)} URL{better}"
-
-
-def _names(headers: object) -> Iterator[str]:
-    if isinstance(headers, Mapping):
-        yield from (key for key in headers if isinstance(key, str))
-
-
-def _start(scheme: str) -> str:
-    return "unix:" if scheme == "unix" else f"{scheme}://"
-
-
-def _article(scheme: str) -> str:
-    return "an" if scheme.startswith("http") else "a"
+    if "tls" in settings and scheme in _INSTEAD:
+        yield f"`tls` does not go with {kind}{_INSTEAD[scheme]}"

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 from attrs import field, frozen
 
-from mcpmux.config.expansion import Secret
 from mcpmux.config.report import Unfit
 from mcpmux.config.scalars import (
-    HEADER_NAME,
-    HEADER_VALUE,
     Choice,
+    Filled,
     Flag,
+    HeaderName,
+    HeaderValue,
     HttpUrl,
     KeyText,
     Seconds,
@@ -107,7 +107,6 @@ class CaptureRule:
     """Method. A response has the method of its request. * stands for any text."""
 
     def __attrs_post_init__(self) -> None:
-        """Raises Unfit for a rule that fits every message."""
         if self.upstream is None and self.method is None:
             raise Unfit("expected `upstream` or `method`; for all messages set `level` of `capture`")
 
@@ -178,17 +177,8 @@ class Audit:
 # therefore reported as a mistake in the configuration.
 
 BUILT_IN = (
-    "authorization",
-    "cookie",
-    "password",
-    "secret",
-    "token",
-    "api-key",
-    "private-key",
-    "jwt",
-    "vendor-key",
-    "url-userinfo",
-    "url-token",
+    *("authorization", "cookie", "password", "secret", "token", "api-key", "private-key", "jwt"),
+    *("vendor-key", "url-userinfo", "url-token"),
 )
 """The built-in rules, as replacements name them."""
 
@@ -276,11 +266,9 @@ class Tracing:
     """Base URL of the collector. /v1/traces and /v1/metrics are appended. Default: what the environment
     variables OTEL_EXPORTER_OTLP_* say, else http://localhost:4318.
     """
-    headers: Mapping[Annotated[str, HEADER_NAME], Annotated[Secret, HEADER_VALUE]] = field(
-        factory=dict, converter=read_only
-    )
+    headers: Mapping[HeaderName, HeaderValue] = field(factory=dict, converter=read_only)
     """Headers for the collector, such as its API key."""
-    service: Annotated[str, Text("text that is not empty", r"[^\x00]+")] = "mcpmux"
+    service: Filled = "mcpmux"
     """The `service.name` of everything that is sent."""
     sample: Annotated[float, Share()] = 1.0
     """Share of the traces that start here to send, from 0 to 1. A caller's own trace keeps its own flag."""

@@ -17,6 +17,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from mcpmux import __version__
+from mcpmux.errors import RpcError
 
 REVISION = "2025-11-25"
 URI = "clock:///utc"
@@ -51,14 +52,6 @@ TOOL = {
 }
 
 
-class Refusal(Exception):
-    """A JSON-RPC error to answer a request with."""
-
-    def __init__(self, code: int, message: str, data: Json | None = None) -> None:
-        super().__init__(message)
-        self.error = {"code": code, "message": message} | ({"data": data} if data is not None else {})
-
-
 def initialize(_params: Json) -> Json:
     """The one revision, whatever the client asked for. The client decides whether to go on."""
     return {
@@ -70,19 +63,17 @@ def initialize(_params: Json) -> Json:
 
 
 def read_resource(params: Json) -> Json:
-    """The time as text."""
     if params.get("uri") != URI:
-        raise Refusal(-32002, "Resource not found", {"uri": params.get("uri")})
+        raise RpcError(-32002, "Resource not found", {"uri": params.get("uri")})
     return {"contents": [{"uri": URI, "mimeType": "text/plain", "text": _now(UTC).isoformat() + "\n"}]}
 
 
 def call_tool(params: Json) -> Json:
-    """The time as text and as an object."""
     if params.get("name") != TOOL["name"]:
-        raise Refusal(-32602, f"Unknown tool: {params.get('name')}")
+        raise RpcError(-32602, f"Unknown tool: {params.get('name')}")
     arguments = params.get("arguments", {})
     if not isinstance(arguments, dict):
-        raise Refusal(-32602, "Invalid params: `arguments` must be an object")
+        raise RpcError(-32602, "Invalid params: `arguments` must be an object")
     name = arguments.get("zone", "UTC")
     zone = _find_zone(name)
     if zone is None:
@@ -124,19 +115,17 @@ def answer_line(line: bytes) -> Json | None:
         return {"jsonrpc": "2.0", "error": {"code": -32700, "message": "Parse error"}}
     if not isinstance(message, dict) or "id" not in message or "method" not in message:
         return None
+    method, params = message["method"], message.get("params", {})
     try:
-        outcome = {"result": _answer(message["method"], message.get("params", {}))}
-    except Refusal as refusal:
-        outcome = {"error": refusal.error}
+        if not isinstance(method, str) or method not in METHODS:
+            raise RpcError(-32601, f"Method not found: {method}")
+        if not isinstance(params, dict):
+            raise RpcError(-32602, "Invalid params: they must be an object")
+        outcome = {"result": METHODS[method](params)}
+    except RpcError as error:
+        data = {} if error.data is None else {"data": error.data}
+        outcome = {"error": {"code": error.code, "message": error.message, **data}}
     return {"jsonrpc": "2.0", "id": message["id"], **outcome}
-
-
-def _answer(method: object, params: object) -> Json:
-    if not isinstance(method, str) or method not in METHODS:
-        raise Refusal(-32601, f"Method not found: {method}")
-    if not isinstance(params, dict):
-        raise Refusal(-32602, "Invalid params: they must be an object")
-    return METHODS[method](params)
 
 
 def main() -> None:

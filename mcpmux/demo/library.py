@@ -76,7 +76,6 @@ BUILD_INDEX = {
 
 
 def describe(uri: str) -> Json:
-    """A chapter as a resource."""
     return {
         "uri": uri,
         "name": CHAPTERS[uri][0],
@@ -87,37 +86,29 @@ def describe(uri: str) -> Json:
 
 
 def list_resources() -> list[Json]:
-    """`resources/list`."""
     whole = {"uri": EVERYTHING, "name": "The whole book", "description": "Chapters and cover in one read"}
     cover = {"uri": COVER, "name": "Cover", "mimeType": "image/png", "size": len(base64.b64decode(COVER_PNG))}
     return [whole, cover, *(describe(uri) for uri in CHAPTERS)]
 
 
-def cover_contents() -> Json:
-    """The image, as read."""
-    return {"uri": COVER, "mimeType": "image/png", "blob": COVER_PNG}
-
-
 def chapter_contents(uri: str) -> Json:
-    """A chapter, as read."""
     title, text = CHAPTERS[uri]
     return {"uri": uri, "mimeType": "text/plain", "text": f"{title}\n\n{text}\n"}
 
 
 async def read(params: Json, _report: Report) -> Json:
-    """`resources/read`."""
     uri = required_text(params, "uri")
+    cover = {"uri": COVER, "mimeType": "image/png", "blob": COVER_PNG}
     if uri == COVER:
-        return {"contents": [cover_contents()]}
+        return {"contents": [cover]}
     if uri == EVERYTHING:
-        return {"contents": [*map(chapter_contents, CHAPTERS), cover_contents()]}
+        return {"contents": [*map(chapter_contents, CHAPTERS), cover]}
     if uri in CHAPTERS:
         return {"contents": [chapter_contents(uri)]}
     raise unknown("Resource", "uri", uri)
 
 
 async def call(params: Json, report: Report) -> Json:
-    """`tools/call`."""
     tool, arguments = required_text(params, "name"), object_at(params, "arguments")
     if tool == FIND["name"]:
         return find_chapters(arguments.get("word"))

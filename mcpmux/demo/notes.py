@@ -137,11 +137,9 @@ class Notes:
         return {"uri": uri, "mimeType": "text/markdown", "text": self._texts[name]}
 
     async def read(self, params: Json, _report: Report) -> Json:
-        """`resources/read`."""
         return {"contents": [self._contents(required_text(params, "uri"))]}
 
     async def call(self, params: Json, _report: Report) -> Json:
-        """`tools/call`."""
         tool, arguments = required_text(params, "name"), object_at(params, "arguments")
         if tool != ADD_NOTE["name"]:
             raise unknown("Tool", "name", tool)
@@ -154,7 +152,6 @@ class Notes:
         return {"content": [text_block(f"Kept as {SCHEME}{name}"), link]}
 
     def _problem(self, name: object, text: object) -> str | None:
-        """Why a note cannot be kept."""
         if not isinstance(name, str) or not NAME.fullmatch(name):
             return "`name` must be up to 64 of a-z, 0-9 and `-`, and not begin with `-`"
         if not isinstance(text, str) or len(text) > TEXT_LIMIT:
@@ -164,7 +161,6 @@ class Notes:
         return None
 
     async def prompt(self, params: Json, _report: Report) -> Json:
-        """`prompts/get`."""
         prompt = required_text(params, "name")
         if prompt != EXPLAIN["name"]:
             raise unknown("Prompt", "name", prompt)

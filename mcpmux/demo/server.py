@@ -16,7 +16,7 @@ from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import Notification, Request, decode_any, raw
+from mcpmux.protocol.envelope import Request, decode_any, raw
 from mcpmux.protocol.era import downgrade_error, downgrade_result, upgrade_result
 from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SERVER_INFO, VERSION
 from mcpmux.protocol.modern import check_call
@@ -61,7 +61,7 @@ class DemoServer:
 
     async def serve(self, pipe: MessagePipe) -> None:
         """Serve the client at the other end until it is gone and every request is answered."""
-        async with open_link(pipe, self.answer, _ignore, objects=True, linger=LINGER_SECONDS) as link:
+        async with open_link(pipe, self.answer, lambda _: None, objects=True, linger=LINGER_SECONDS) as link:
             await link.ended.wait()
 
     async def answer(self, request: Request, notify: Notify) -> Fields:
@@ -92,7 +92,6 @@ class DemoServer:
         }
 
     def _capabilities(self) -> Json:
-        """The capabilities of the methods in the tables."""
         offered = {m.LISTS[method].capability for method in self._lists}
         if m.COMPLETE in self._answers:
             offered.add("completions")
@@ -101,26 +100,22 @@ class DemoServer:
     async def _exchange(self, call: Call, notify: Notify) -> Fields:
         """The result in the shape of 2026-07-28."""
         params = {key: decode_any(value) for key, value in call.params.items()}
-        result = await self._answer(call, params, notify)
+        result: Json
+        if call.method == m.DISCOVER:
+            result = {
+                "supportedVersions": SUPPORTED,
+                "capabilities": self._capabilities(),
+                "instructions": self._instructions,
+            }
+        elif call.method in self._lists:
+            result = self._page(call.method, params)
+        elif call.method in self._answers:
+            result = await self._answers[call.method](params, _reporter(call, notify))
+        else:
+            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}")
         fields = {key: raw(value) for key, value in result.items()}
         fields[META] = raw({SERVER_INFO: self._info})
         return upgrade_result(call.method, fields)
-
-    async def _answer(self, call: Call, params: Json, notify: Notify) -> Json:
-        if call.method == m.DISCOVER:
-            return self._discover()
-        if call.method in self._lists:
-            return self._page(call.method, params)
-        if call.method in self._answers:
-            return await self._answers[call.method](params, _reporter(call, notify))
-        raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}")
-
-    def _discover(self) -> Json:
-        return {
-            "supportedVersions": SUPPORTED,
-            "capabilities": self._capabilities(),
-            "instructions": self._instructions,
-        }
 
     def _page(self, method: str, params: Json) -> Json:
         items = self._lists[method]()
@@ -132,12 +127,7 @@ class DemoServer:
         return result
 
 
-def _ignore(_notification: Notification) -> None:
-    """Ignore notifications of the client."""
-
-
 def _read_cursor(cursor: Any) -> int:
-    """The position that a cursor stands for."""
     if cursor is None:
         return 0
     if isinstance(cursor, str) and cursor.isdecimal() and len(cursor) < 10:
@@ -149,11 +139,8 @@ def _reporter(call: Call, notify: Notify) -> Report:
     async def report(progress: float, total: float, message: str) -> None:
         if not call.wants_progress:
             return
-        values = {"progress": progress, "total": total, "message": message}
-        token = call.meta[PROGRESS_TOKEN]
-        await notify(
-            Event(m.PROGRESS, {PROGRESS_TOKEN: token, **{key: raw(value) for key, value in values.items()}})
-        )
+        params = {"progress": raw(progress), "total": raw(total), "message": raw(message)}
+        await notify(Event(m.PROGRESS, {PROGRESS_TOKEN: call.meta[PROGRESS_TOKEN], **params}))
 
     return report
 
@@ -180,7 +167,6 @@ def unknown(kind: str, key: str, value: str) -> RpcError:
 
 
 def text_block(text: str) -> Json:
-    """A text content block."""
     return {"type": "text", "text": text}
 
 
@@ -191,9 +177,9 @@ def tool_failure(reason: str) -> Json:
 
 def run_server(server: DemoServer) -> None:
     """Serve the program that started this process, until it closes standard input."""
-    trio.run(_serve_stdio, server)
 
+    async def serve() -> None:
+        async with open_stdio_pipe(MESSAGE_BYTES) as pipe:
+            await server.serve(pipe)
 
-async def _serve_stdio(server: DemoServer) -> None:
-    async with open_stdio_pipe(MESSAGE_BYTES) as pipe:
-        await server.serve(pipe)
+    trio.run(serve)

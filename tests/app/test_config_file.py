@@ -11,7 +11,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.app.config_file import LOOK_SECONDS, ChangeDetector, ConfigFile, Look, look_at
+from mcpmux.app.config_file import LOOK_SECONDS, ConfigFile, Look, look_at
 from mcpmux.config import Config, Stdio, Upstream
 from mcpmux.errors import ConfigError
 
@@ -20,22 +20,29 @@ KNOWN: Look = (1, 1, 1)
 LOADED = Config(upstreams=(Upstream(name="a", target=Stdio(command="x")),))
 
 
+def file_read_as_known() -> ConfigFile:
+    file = ConfigFile("", lambda: LOADED)
+    file.known = KNOWN
+    file.see(KNOWN)
+    return file
+
+
 @given(st.lists(looks))
 def test_a_file_is_read_only_when_it_is_there_is_another_one_and_two_looks_agree(seen: list[Look | None]):
-    detector = ChangeDetector(KNOWN)
+    file = file_read_as_known()
     before: Look | None = KNOWN
     for look in seen:
-        assert detector.see(look) == (look == before and look is not None and look != KNOWN)
+        assert file.see(look) == (look == before and look is not None and look != KNOWN)
         before = look
 
 
 @given(st.lists(looks), looks)
 def test_what_stays_is_read_sooner_or_later(seen: list[Look | None], last: Look | None):
-    detector = ChangeDetector(KNOWN)
+    file = file_read_as_known()
     for look in seen:
-        detector.see(look)
-    detector.see(last)
-    assert detector.see(last) == (last is not None and last != KNOWN)
+        file.see(look)
+    file.see(last)
+    assert file.see(last) == (last is not None and last != KNOWN)
 
 
 async def test_a_file_that_is_written_in_place_or_replaced_is_another_one_and_one_that_is_gone_is_none(

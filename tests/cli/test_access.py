@@ -157,7 +157,7 @@ def test_mistakes_in_what_is_asked_are_told(invoke: Invoke, tmp_path: Path) -> N
     for arguments, told in (
         ([], "give either --uri or --name"),
         (["--uri", "a:b", "--name", "c"], "give either --uri or --name"),
-        (["--name", "web__x"], "no upstream has names that begin so"),
+        (["--name", "web__x"], "no upstream has this prefix"),
         (["--uri", "a:b", "--method", "list"], "--method: expected one of read, subscribe"),
     ):
         result = invoke("access", "test", config, *arguments)

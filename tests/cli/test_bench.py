@@ -52,7 +52,7 @@ def server_that(directory: Path, end: str) -> str:
 
 
 MISTAKES = {
-    "no target": ([], "name what to connect to"),
+    "no target": ([], "no target given"),
     "another machine": (["http://example.com/mcp"], "example.com/mcp is not on this machine"),
     "a name": (["ws://elsewhere:1"], "--allow-remote says that you may"),
     "operation": ([URL, "--do", "fetch x"], "`fetch x` is no operation; expected one of: read [GLOB]"),

@@ -48,7 +48,7 @@ def test_json_lines_are_the_items_of_all_pages(invoke: Invoke, demo_url: str, ki
 def test_kind_that_is_not_offered_is_said_to_be_missing(invoke: Invoke) -> None:
     result = invoke("ls", demo_command("clock"), "prompts", "templates")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "there are no prompts or templates\n"
+    assert result.stderr == "no prompts or templates found\n"
 
 
 def test_upstream_that_is_missing_is_named_on_stderr(invoke: Invoke, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_tool_error_is_shown_and_fails(invoke: Invoke, demo_url: str) -> None:
     result = invoke("call", demo_url, "clock__now", "zone=Nowhere/Never")
     assert result.exit_code == 1
     assert "There is no time zone" in result.stdout
-    assert result.stderr == "Error: the tool `clock__now` says that it failed\n"
+    assert result.stderr == "Error: the tool `clock__now` reported an error\n"
 
 
 def test_unknown_tool_is_a_failure_that_says_where_to_look(invoke: Invoke, demo_url: str) -> None:

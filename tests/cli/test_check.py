@@ -31,7 +31,7 @@ def test_failed_upstream_says_why_and_fails_the_command(invoke: Invoke) -> None:
     assert gone.split()[:3] == ["gone", "down", "http"]
     assert "cannot connect to 127.0.0.1:1" in gone
     assert good.split()[1] == "ready"
-    assert result.stderr == "Error: 1 of 2 upstreams not in order: gone\n"
+    assert result.stderr == "Error: 1 of 2 upstreams have problems: gone\n"
 
 
 def test_json_tells_the_same_and_disabled_upstreams_do_no_harm(invoke: Invoke, tmp_path: Path) -> None:

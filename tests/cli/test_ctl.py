@@ -53,7 +53,7 @@ def states(invoke: Invoke, config: Path) -> dict[str, str]:
 def test_a_running_mcpmux_is_seen_and_steered(invoke: Invoke, config: Path, running: Running) -> None:
     here = ("-c", str(config))
     assert states(invoke, config) == {"clock": "ready", "other": "ready"}
-    assert invoke("ctl", "drain", "other", *here).stdout == "other: is given nothing more to do\n"
+    assert invoke("ctl", "drain", "other", *here).stdout == "other: drained\n"
     table = invoke("ctl", "status", *here).stdout.splitlines()
     assert table[0].split() == [
         "NAME",
@@ -143,7 +143,7 @@ def test_it_is_asked_without_a_proxy(invoke: Invoke, monkeypatch: pytest.MonkeyP
     ("admin", "words"),
     [
         ("", "there is no admin listener"),
-        ("[admin]\nport = 0\n", "give the URL that it printed"),
+        ("[admin]\nport = 0\n", "has port 0; use --url"),
         ("[admin]\nport = 8490\n", "has no `token`"),
     ],
 )

@@ -37,7 +37,7 @@ def test_schema_is_json(invoke: Invoke) -> None:
 
 
 MISTAKES = {
-    "no target": (["serve"], "name what to connect to"),
+    "no target": (["serve"], "no target given"),
     "no such file": (["ls", "nowhere.toml"], "nowhere.toml: there is no such file; expected"),
     "no scheme": (["ls", "localhost:8484/mcp"], "expected a configuration file, a URL with http://"),
     "nothing": (["serve", ""], "CONFIG is empty; expected"),
@@ -57,7 +57,7 @@ MISTAKES = {
     "kind": (["ls", "x", "tool"], "'tool' is not one of"),
     "argument": (["call", "http://127.0.0.1:1", "t", "x"], "expected key=text or key:=JSON"),
     "level": (["ls", "x", "--log-level", "loud"], "'loud' is not one of"),
-    "stdin twice": (["serve", "-", "--stdio"], "standard input is the configuration already"),
+    "stdin twice": (["serve", "-", "--stdio"], "CONFIG is read from standard input already"),
     "command": (["server"], "No such command 'server'. Did you mean 'serve'?"),
     "command of a group": (["traffic", "tial"], "Did you mean 'tail'?"),
     "command of another group": (["ctl", "reloda"], "Did you mean 'reload'?"),
@@ -89,7 +89,7 @@ def test_every_mistake_in_a_file_is_listed(invoke: Invoke, tmp_path: Path, comma
 def test_configuration_on_stdin_has_to_be_utf8(invoke: Invoke) -> None:
     result = invoke("check", "-", stdin=b"\xff")
     assert result.exit_code == 2
-    assert result.stderr == "Error: standard input: expected UTF-8 text, byte 1 is none\n"
+    assert result.stderr == "Error: standard input: not UTF-8 at byte 1\n"
 
 
 FAILURES = {

@@ -52,7 +52,7 @@ def test_our_own_fault_is_one_sentence_that_says_where_to_see_more(fault: Except
     verdict = error_for_user(fault)
     assert isinstance(verdict, click.ClickException)
     assert verdict.exit_code == 1
-    assert verdict.message.startswith("ValueError: \\x07oops; this is a fault in mcpmux")
+    assert verdict.message.startswith("ValueError: \\x07oops; this is a bug in mcpmux")
 
 
 @click.command()

@@ -69,7 +69,7 @@ def test_file_that_cannot_be_read_is_told(tmp_path):
     cases = {
         str(tmp_path / "none.toml"): "cannot read the file: No such file or directory",
         str(tmp_path): "cannot read the file: Is a directory",
-        str(tmp_path / "latin.toml"): "expected UTF-8 text, byte 6",
+        str(tmp_path / "latin.toml"): "not UTF-8 at byte 6",
         "a\0b": "expected the name of a file",
     }
     for name, said in cases.items():

@@ -1,12 +1,12 @@
-"""The supervisor's admin listener: one for all workers, which are asked or have forwarded their traffic.
+"""The admin listener of the supervisor. It shows all workers as one.
 
-Promises: what is shown is of all workers; one that does not answer is logged and left out.
+A worker that does not answer is logged and left out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 import trio
@@ -57,32 +57,22 @@ class AdminView:
     ) -> None:
         """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
         view = LiveView(self._ring, self._redactor, new_run())
-        routes = [metrics_route(self._metrics)]
+        more = [metrics_route(self._metrics)]
         await serve_admin(
-            self._config,
-            view,
-            self,
-            stopping,
-            announce,
-            routes,
-            control,
-            certificates,
-            task_status=task_status,
+            self._config, view, self, stopping, announce, more, control, certificates, task_status=task_status
         )
 
     async def read_all(self) -> list[UpstreamState]:
-        """See `Upstreams`."""
         shared = self._shared.states(self._redactor)
         return merge_upstreams(await self._pool.ask("upstreams"), shared)
 
     async def read_states(self) -> dict[str, str]:
-        """See `Upstreams`."""
         return merge_states((await self._pool.ask("states")).values())
 
     async def _metrics(self) -> bytes:
         texts = await self._pool.ask("metrics")
         starts = self._pool.starts
-        named: dict[object, str] = {(number, starts[number]): text for number, text in texts.items()}
+        named: dict[object, str] = {(number, starts[number]): text.decode() for number, text in texts.items()}
         return self._totals.add_up(named, starts.items()).encode()
 
 
@@ -95,6 +85,8 @@ class AdminView:
 #     sessions are its own, with the listeners of all workers.
 
 _BEST_FIRST = ("ready", "drained", "draining", "connecting", "failing", "crash-loop", "down")
+_RANKS = {state: rank for rank, state in enumerate(_BEST_FIRST)}
+_SUMMED = ("restarts", "in_flight", "unasked_logs", "more_sessions")
 _HELD = frozenset({"draining", "drained"})
 
 Said = Mapping[int, Sequence[UpstreamState]]
@@ -111,21 +103,16 @@ def merge_upstreams(said: Said, shared: Mapping[str, UpstreamState]) -> list[Ups
 
 
 def merge_states(said: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """The worst state of each upstream."""
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     for states in said:
         for name, state in states.items():
-            found[name] = worst((found.get(name, state), state))
-    return found
+            found.setdefault(name, []).append(state)
+    return {name: worst(states) for name, states in found.items()}
 
 
 def worst(states: Iterable[str]) -> str:
-    """The one of them that says most of what is wrong."""
-    return max(states, key=_rank)
-
-
-def _rank(state: str) -> int:
-    return _BEST_FIRST.index(state) if state in _BEST_FIRST else len(_BEST_FIRST)
+    """The worst of the states."""
+    return max(states, key=lambda state: _RANKS.get(state, len(_RANKS)))
 
 
 def _merge(states: Mapping[int, UpstreamState], shared: UpstreamState | None) -> UpstreamState:
@@ -135,12 +122,13 @@ def _merge(states: Mapping[int, UpstreamState], shared: UpstreamState | None) ->
     merged = msgspec.structs.replace(
         example,
         trouble=_trouble(states, state),
-        restarts=sum(each.restarts for each in several),
-        in_flight=sum(each.in_flight for each in several),
-        unasked_logs=sum(each.unasked_logs for each in several),
         cache=_cache(several),
-        sessions=[_named(worker, each) for worker, of in states.items() for each in of.sessions],
-        more_sessions=sum(each.more_sessions for each in several),
+        sessions=[
+            msgspec.structs.replace(each, key=f"{worker}/{each.key}")
+            for worker, of in states.items()
+            for each in of.sessions
+        ],
+        **{name: sum(getattr(each, name) for each in several) for name in _SUMMED},
     )
     return merged if shared is None else _merge_shared(merged, several, shared)
 
@@ -158,36 +146,26 @@ def _cache(states: Sequence[UpstreamState]) -> dict[str, int] | None:
     return {name: sum(each.get(name, 0) for each in counts) for name in counts[0]} if counts else None
 
 
-def _named(worker: int, session: SessionState) -> SessionState:
-    return msgspec.structs.replace(session, key=f"{worker}/{session.key}")
-
-
 def _merge_shared(
     merged: UpstreamState, several: Sequence[UpstreamState], shared: UpstreamState
 ) -> UpstreamState:
     held = merged.state if all(each.state in _HELD for each in several) else None
-    listeners = _listeners(several)
+    listeners: Counter[str] = Counter()
+    for told in (told for each in several for session in each.sessions for told in session.subscriptions):
+        listeners[told["uri"]] += told["listeners"]
+
+    def heard(session: SessionState) -> SessionState:
+        told = [
+            {**each, "listeners": listeners.get(each["uri"], each["listeners"])}
+            for each in session.subscriptions
+        ]
+        return msgspec.structs.replace(session, subscriptions=told)
+
     return msgspec.structs.replace(
         shared,
         prefix=merged.prefix,
         state=held or shared.state,
         since=merged.since if held else shared.since,
         cache=merged.cache,
-        sessions=[_heard_by(each, listeners) for each in shared.sessions],
+        sessions=[heard(each) for each in shared.sessions],
     )
-
-
-def _listeners(states: Sequence[UpstreamState]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for each in states:
-        for session in each.sessions:
-            for told in session.subscriptions:
-                found[told["uri"]] = found.get(told["uri"], 0) + told["listeners"]
-    return found
-
-
-def _heard_by(session: SessionState, listeners: Mapping[str, int]) -> SessionState:
-    told: list[dict[str, Any]] = [
-        {**each, "listeners": listeners.get(each["uri"], each["listeners"])} for each in session.subscriptions
-    ]
-    return msgspec.structs.replace(session, subscriptions=told)

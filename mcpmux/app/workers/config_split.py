@@ -18,11 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import attrs
 
-from mcpmux.config import Config, Listeners, Secret, Stdio, Unix, Upstream
+from mcpmux.config import Caching, Capture, Config, Limits, Listeners, Secret, Stdio, Unix, Upstream
 from mcpmux.traffic.audit.chain import CHAIN_FOLDER
+
+T = TypeVar("T", Limits, Caching, Capture, Upstream)
 
 
 def is_shared(upstream: Upstream) -> bool:
@@ -35,14 +38,10 @@ def is_shared(upstream: Upstream) -> bool:
     )
 
 
-def part(whole: int, workers: int) -> int:
-    """One worker's part of a limit."""
-    return -(-whole // workers)
-
-
-def folder_of(worker: int) -> str:
-    """The name of a worker's own folder inside of another one."""
-    return f"{CHAIN_FOLDER}{worker}"
+def divide(settings: T, workers: int, **least: int) -> T:
+    """`settings` with one worker's part of each named limit, rounded up, but at least the given number."""
+    parts = {name: max(low, -(-getattr(settings, name) // workers)) for name, low in least.items()}
+    return attrs.evolve(settings, **parts)
 
 
 def worker_config(
@@ -52,38 +51,25 @@ def worker_config(
 
     `sockets`: of shared upstreams, by name. `key`: for cursors, when none is configured.
     """
-    limits, caching, capture, audit = config.limits, config.caching, config.capture, config.audit
+    folder = config.audit.directory
+    if folder is not None:
+        folder = str(Path(folder) / f"{CHAIN_FOLDER}{worker}")
     return attrs.evolve(
         config,
         upstreams=tuple(_seen_by_worker(each, workers, sockets) for each in config.upstreams),
         merging=attrs.evolve(config.merging, cursor_key=config.merging.cursor_key or key),
-        limits=attrs.evolve(
-            limits,
-            max_sessions=part(limits.max_sessions, workers),
-            max_connections=part(limits.max_connections, workers),
-        ),
-        caching=attrs.evolve(
-            caching,
-            max_bytes=max(1024, part(caching.max_bytes, workers)),
-            max_entries=part(caching.max_entries, workers),
-        ),
-        capture=attrs.evolve(capture, queue_bytes=max(65536, part(capture.queue_bytes, workers))),
-        audit=attrs.evolve(
-            audit,
-            directory=str(Path(audit.directory) / folder_of(worker)) if audit.directory is not None else None,
-        ),
+        limits=divide(config.limits, workers, max_sessions=1, max_connections=1),
+        caching=divide(config.caching, workers, max_bytes=1024, max_entries=1),
+        capture=divide(config.capture, workers, queue_bytes=65536),
+        audit=attrs.evolve(config.audit, directory=folder),
     )
 
 
 def _seen_by_worker(upstream: Upstream, workers: int, sockets: Mapping[str, str]) -> Upstream:
-    if upstream.name in sockets:
-        era = upstream.era if upstream.era == "mirror" else "newest"
-        return attrs.evolve(upstream, target=Unix(sockets[upstream.name]), era=era, health_interval=0.0)
-    return attrs.evolve(
-        upstream,
-        max_in_flight=part(upstream.max_in_flight, workers),
-        max_waiting=part(upstream.max_waiting, workers),
-    )
+    if upstream.name not in sockets:
+        return divide(upstream, workers, max_in_flight=1, max_waiting=0)
+    era = upstream.era if upstream.era == "mirror" else "newest"
+    return attrs.evolve(upstream, target=Unix(sockets[upstream.name]), era=era, health_interval=0.0)
 
 
 def shared_config(config: Config, upstream: Upstream) -> Config:

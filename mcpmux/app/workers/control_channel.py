@@ -1,11 +1,11 @@
-"""What the supervisor and one worker tell each other, over a pair of sockets that only these two have.
+"""Messages between the supervisor and one worker, over a pair of sockets that only these two have.
 
-Each message is a pickle with its length in front: the two are one program, started by one another, and nobody
-else can write there. Promises: messages arrive whole, in order, or not at all.
+Each message is a pickle with its length in front: both are the same program, and nobody else can write there.
+Messages arrive whole, in order, or not at all.
 
-What a worker remembers of an upstream is out of date as soon as any worker counts a change in the memory that
-all of them share, see `mux/generations`: nobody waits for that. Clients of the other workers are told of a
-changed list, too, though the server may have told one session alone:
+What a worker remembers of an upstream is out of date as soon as any worker counts a change in shared memory
+(see `mux/generations`); nobody waits for that. The clients of other workers are told of a changed list too,
+as the server may have told one session alone:
 
     worker --`ListsChanged`--> supervisor --`ListsChanged`--> each other worker, which tells its clients
 """
@@ -13,23 +13,26 @@ changed list, too, though the server may have told one session alone:
 from __future__ import annotations
 
 import copyreg
-import io
 import mmap
 import os
 import pickle
 import socket
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
+import structlog
 import trio
 
 from mcpmux.app.workers.traffic_forwarder import TrafficBatch
 from mcpmux.config import Config
+from mcpmux.config.scalars import read_only
 from mcpmux.errors import TransportClosed
 from mcpmux.mux.generations import ROW_BYTES, Generations
+
+log = structlog.get_logger()
 
 _LENGTH = struct.Struct("!Q")
 RECEIVE_BYTES = 64 * 1024
@@ -42,8 +45,7 @@ ChangedList = tuple[str, str]
 class Start(msgspec.Struct, frozen=True):
     """The supervisor's first message: what the worker serves.
 
-    `folder` has the sockets of shared upstreams; it is the supervisor's. `drained`: upstreams that get no
-    exchange.
+    `folder` has the sockets of shared upstreams. `drained`: upstreams that get no exchange.
     """
 
     config: Config
@@ -118,26 +120,13 @@ ToSupervisor = Ready | Leaving | Failed | Answer | Traffic | ListsChanged
 Message = ToWorker | ToSupervisor
 
 
-def read_only(mapping: dict[Any, Any]) -> Mapping[Any, Any]:
-    """How a read-only mapping is made again; pickle knows none."""
-    return MappingProxyType(mapping)
-
-
-class _Pickler(pickle.Pickler):
-    dispatch_table = {  # noqa: RUF012  # the class attribute that pickle looks at
-        **copyreg.dispatch_table,
-        MappingProxyType: lambda mapping: (read_only, (dict(mapping),)),
-    }
+copyreg.pickle(MappingProxyType, lambda mapping: (read_only, (dict(mapping),)))
 
 
 def encode_message(message: Message) -> bytes:
-    """As it travels, its length in front."""
-    file = io.BytesIO()
-    file.write(bytes(_LENGTH.size))
-    _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(message)
-    data = file.getbuffer()
-    _LENGTH.pack_into(data, 0, len(data) - _LENGTH.size)
-    return bytes(data)
+    """The pickle of a message with its length in front."""
+    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(len(data)) + data
 
 
 class ControlChannel:
@@ -152,9 +141,9 @@ class ControlChannel:
         return f"<ControlChannel {self._stream!r}>"
 
     async def send(self, message: Message) -> None:
-        """Raises TransportClosed when the other side has gone, or reads no more.
+        """Raises TransportClosed when the other side has gone or does not read.
 
-        A message that has begun is sent to its end, as half of it would be worse than nothing.
+        A message that has begun is sent to its end: half a message would break the channel.
         """
         data = encode_message(message)
         async with self._sending:
@@ -166,6 +155,13 @@ class ControlChannel:
             if scope.cancelled_caught:
                 self.close()
                 raise TransportClosed("the other process does not read")
+
+    async def tell(self, message: Message) -> None:
+        """Send a message. That the other side has gone is noticed elsewhere."""
+        try:
+            await self.send(message)
+        except TransportClosed as error:
+            log.debug("message to another process lost", reason=str(error))
 
     async def receive(self) -> Message:
         """The next message of the other side. Raises TransportClosed when it has gone."""
@@ -188,7 +184,7 @@ class ControlChannel:
             self._received += data
 
     def close(self) -> None:
-        """The other side hears that we have gone. May be called again."""
+        """Close this end. May be called again."""
         self._stream.socket.close()
 
 
@@ -212,6 +208,11 @@ class PendingChanges:
         await self._arrival.wait()
         taken, self._waiting, self._arrival = tuple(self._waiting), {}, trio.Event()
         return taken
+
+    async def forward(self, channel: ControlChannel) -> None:
+        """Tell the process at the other end of all changes, until cancelled."""
+        while True:
+            await channel.tell(ListsChanged(await self.take()))
 
 
 def open_counters(workers: int) -> int:

@@ -1,14 +1,15 @@
-"""A server that all workers share: one mux under the supervisor passes it on untouched at a Unix socket.
+"""A server that all workers share. A mux under the supervisor passes it on untouched at a Unix socket.
 
-Promises: workers are connected exactly as long as the server is, so that they know what it can do and hear
-when it is another one; a worker that comes while it is down hears why. Calls of one worker may be those of
-many clients, so nothing is taken for certain because two of them came the same way: a legacy server that asks
-in the middle of several calls is refused, as stateless clients would refuse it.
+Workers are connected exactly as long as the server is, so they notice a new one. A worker that connects while
+the server is down is told why. The calls of one worker may come from many clients. A legacy server that asks
+something during several calls is therefore refused, as stateless clients would refuse it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -40,62 +41,39 @@ CONNECTIONS = 4096  # of workers; each has one for all clients, and one more for
 SOCKET_MODE = 0o600
 
 
+@dataclass(eq=False)
 class SharedUpstream:
-    """One of them. `run` has to run; `path` is where workers connect."""
+    """One shared server. `run` has to run; `path` is where workers connect.
 
-    def __init__(
-        self, config: Config, upstream: Upstream, path: Path, on_ready: Callable[[str], None]
-    ) -> None:
-        """`on_ready` is called with the upstream's name each time that it can be connected."""
-        self.name = upstream.name
-        self.path = path
-        self.scope = trio.CancelScope()
-        self._config = shared_config(config, upstream)
-        self._on_ready = on_ready
-        self._mux: Mux | None = None
+    `on_ready` gets the upstream's name each time that it can be connected. `mux` is there while it runs.
+    """
+
+    name: str
+    path: Path
+    config: Config
+    on_ready: Callable[[str], None]
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    mux: Mux | None = None
 
     def __repr__(self) -> str:
         return f"<SharedUpstream {self.name} at {self.path}>"
 
     @property
     def server(self) -> Server | None:
-        """The session with the server, once there is any."""
-        return self._mux.upstreams.get(self.name) if self._mux is not None else None
-
-    def state(self, redactor: Redactor) -> UpstreamState | None:
-        """How the server is; None before there is any."""
-        if self._mux is None:
-            return None
-        return UpstreamView(self._mux.upstreams, self._mux.relay.subscriptions, redactor).show()[0]
-
-    def adopt(self, config: Config, upstream: Upstream) -> None:
-        """The configuration has changed."""
-        self._config = shared_config(config, upstream)
-        if self._mux is not None:
-            self._mux.apply(self._config)
-
-    def restart(self) -> None:
-        """Replace its process."""
-        if self._mux is not None:
-            self._mux.restart(self.name)
+        """The session with the server, once there is one."""
+        return self.mux.upstreams.get(self.name) if self.mux is not None else None
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until `scope` is cancelled. Raises TransportError when the socket cannot be made."""
         with self.scope:
             async with (
                 open_unix_listener(str(self.path), SOCKET_MODE) as listener,
-                open_mux(self._config) as self._mux,
+                open_mux(self.config) as self.mux,
                 trio.open_nursery() as nursery,
             ):
                 nursery.start_soon(self._tell_when_ready, name=f"shared upstream {self.name}")
-                await nursery.start(
-                    serve_streams,
-                    [listener],
-                    self._serve,
-                    trio.Event(),
-                    CONNECTIONS,
-                    name=f"unix {self.path}",
-                )
+                serve = partial(serve_streams, [listener], self._serve, trio.Event(), CONNECTIONS)
+                await nursery.start(serve, name=f"unix {self.path}")
                 task_status.started()
 
     async def _tell_when_ready(self) -> None:
@@ -104,17 +82,16 @@ class SharedUpstream:
             connection = self.server.connection if self.server is not None else None
             if connection is not None and connection is not told:
                 told = connection
-                self._on_ready(self.name)
+                self.on_ready(self.name)
                 await connection.closed.wait()
             await trio.sleep(CHECK_SECONDS)
 
     async def _serve(self, stream: Stream, crowded: bool) -> None:
-        """One connection of a worker."""
-        mux, server = self._mux, self.server
+        mux, server = self.mux, self.server
         if mux is None or server is None:
             return
         await server.settled()
-        limits = self._config.limits
+        limits = self.config.limits
         bounds = StreamLimits(limits.max_message_bytes, limits.client_stall, limits.max_in_flight)
         connection = server.connection
         async with trio.open_nursery() as nursery:
@@ -146,32 +123,29 @@ class _Service:
             raise RpcError(UPSTREAM_UNAVAILABLE, self._server.trouble)
 
     async def answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
-        """See Service."""
         self._require_server()
         return await self._front.answer(request_id, call.with_client(None), notify)
 
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[Session, Fields]:
-        """See Service."""
         self._require_server()
         return await self._front.initialize(request, principal)
 
     def leave(self, client: object) -> None:
-        """See Service."""
         self._front.leave(client)
 
     def roots_changed(self) -> None:
-        """See Service."""
         self._front.roots_changed()
 
 
+@dataclass(eq=False)
 class SharedUpstreams:
-    """All of them. They run in `nursery`."""
+    """All of them. They run in `nursery`; their sockets are in `folder`, which is private."""
 
-    def __init__(self, folder: Path, on_ready: Callable[[str], None], nursery: trio.Nursery) -> None:
-        """`folder`: for the sockets; it is private."""
-        self._folder = folder
-        self._on_ready = on_ready
-        self._nursery = nursery
+    folder: Path
+    on_ready: Callable[[str], None]
+    nursery: trio.Nursery
+
+    def __post_init__(self) -> None:
         self._upstreams: dict[str, SharedUpstream] = {}
         self._made = 0
 
@@ -184,15 +158,18 @@ class SharedUpstreams:
         return {name: str(shared.path) for name, shared in self._upstreams.items()}
 
     def states(self, redactor: Redactor) -> dict[str, UpstreamState]:
-        """How each server is, by name."""
-        states = {name: shared.state(redactor) for name, shared in self._upstreams.items()}
-        return {name: state for name, state in states.items() if state is not None}
+        """The state of each server, by name."""
+        return {
+            name: UpstreamView(mux.upstreams, mux.relay.subscriptions, redactor).show()[0]
+            for name, shared in self._upstreams.items()
+            if (mux := shared.mux) is not None
+        }
 
     async def open(self, config: Config) -> None:
-        """Start what the configuration has. Raises TransportError."""
+        """Start the shared upstreams of the configuration. Raises TransportError."""
         for upstream in filter(is_shared, config.upstreams):
             shared = self._add(config, upstream)
-            await self._nursery.start(shared.run, name=f"shared upstream {shared.name}")
+            await self.nursery.start(shared.run, name=f"shared upstream {shared.name}")
 
     def adopt(self, config: Config) -> None:
         """The configuration has changed. Upstreams that it still has change in place."""
@@ -200,18 +177,22 @@ class SharedUpstreams:
         for name in [name for name in self._upstreams if name not in wanted]:
             self._upstreams.pop(name).scope.cancel(reason="it is not shared any more")
         for name, upstream in wanted.items():
-            if name in self._upstreams:
-                self._upstreams[name].adopt(config, upstream)
-            else:
-                self._nursery.start_soon(self._add(config, upstream).run, name=f"shared upstream {name}")
+            shared = self._upstreams.get(name)
+            if shared is None:
+                self.nursery.start_soon(self._add(config, upstream).run, name=f"shared upstream {name}")
+                continue
+            shared.config = shared_config(config, upstream)
+            if shared.mux is not None:
+                shared.mux.apply(shared.config)
 
     def restart(self, name: str) -> None:
         """Replace the process of a server, if it is shared."""
-        if name in self._upstreams:
-            self._upstreams[name].restart()
+        if name in self._upstreams and (mux := self._upstreams[name].mux) is not None:
+            mux.restart(name)
 
     def _add(self, config: Config, upstream: Upstream) -> SharedUpstream:
         self._made += 1
-        path = self._folder / f"{self._made}.sock"
-        shared = self._upstreams[upstream.name] = SharedUpstream(config, upstream, path, self._on_ready)
+        path = self.folder / f"{self._made}.sock"
+        shared = SharedUpstream(upstream.name, path, shared_config(config, upstream), self.on_ready)
+        self._upstreams[upstream.name] = shared
         return shared

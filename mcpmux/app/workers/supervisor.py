@@ -1,7 +1,7 @@
-"""`serve` with several workers: the supervisor has the addresses, shared upstreams and the configuration.
+"""`serve` with several workers. The supervisor has the addresses, shared upstreams and the configuration.
 
 Nesting is the stop order: shared upstreams ⊃ workers ⊃ accepting. The first SIGINT or SIGTERM drains the
-workers, the second cancels. The configuration is read here and nowhere else; each worker is given its part.
+workers, the second cancels. Only the supervisor reads the configuration; each worker is given its part.
 """
 
 from __future__ import annotations
@@ -63,15 +63,21 @@ async def serve_workers(
     followers: Sequence[Follower] = (),
 ) -> None:
     """As `app.serve`, from `workers` processes. Raises what that raises, and what one of them raises."""
-    check_workers(config)
+    if config.listeners.stdio:
+        raise ConfigError([STDIO])
+    if not can_hand():
+        raise ConfigError([SYSTEM])
     await trio.to_thread.run_sync(check_listeners, config)
-    await trio.to_thread.run_sync(make_audit_folder, config)
+    if config.audit.directory is not None:  # the folder around the workers' own; they say when it is missing
+        with suppress(OSError):
+            await trio.Path(config.audit.directory).mkdir(mode=0o700, parents=True, exist_ok=True)
     stopping, reloading = trio.Event(), trio.CancelScope()
     async with trio.open_nursery() as signals:
         signals.start_soon(watch_signals, stopping, signals.cancel_scope, name="signals")
         async with _open_folder() as folder, trio.open_nursery() as sharing:
             supervisor = Supervisor(config, workers, folder, sharing, followers)
-            await supervisor.open_certificates()
+            for listener in config.listeners.bound:  # what the workers show, to know when it changes
+                await tls_of(listener, supervisor.certificates)
             await supervisor.shared.open(config)
             async with _open_addresses(config) as addresses, trio.open_nursery() as pool:
                 await pool.start(supervisor.pool.run)
@@ -99,21 +105,6 @@ async def serve_workers(
                 await supervisor.pool.stop()
             sharing.cancel_scope.cancel(reason="stopped")
         signals.cancel_scope.cancel()
-
-
-def check_workers(config: Config) -> None:
-    """Raises ConfigError for what several workers cannot do."""
-    if config.listeners.stdio:
-        raise ConfigError([STDIO])
-    if not can_hand():
-        raise ConfigError([SYSTEM])
-
-
-def make_audit_folder(config: Config) -> None:
-    """The folder around the workers' own; it is private. Workers say when it cannot be made."""
-    if config.audit.directory is not None:
-        with suppress(OSError):
-            Path(config.audit.directory).mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 class Supervisor:
@@ -167,7 +158,6 @@ class Supervisor:
                 await self.pool.tell(unsent)
 
     def apply(self, config: Config) -> Plan:
-        """See Controlled."""
         plan = plan_change(self.config, config)
         self.config = config
         if plan:
@@ -181,36 +171,26 @@ class Supervisor:
         return plan
 
     def restart(self, name: str) -> None:
-        """See Controlled."""
         self._drained.discard(name)
         self.shared.restart(name)
         self._act("restart", name)
 
     def drain(self, name: str) -> None:
-        """See Controlled."""
         self._drained.add(name)
         self._act("drain", name)
 
     def release(self, name: str) -> None:
-        """See Controlled."""
         self._drained.discard(name)
         self._act("release", name)
 
-    async def open_certificates(self) -> None:
-        """Read what the workers show, to know when it changes. Raises ConfigError."""
-        for listener in (*self.config.listeners.http, *self.config.listeners.streams):
-            await tls_of(listener, self.certificates)
-
     async def renew(self) -> tuple[str, ...]:
-        """See Controlled."""
         changed = await self.certificates.renew()
-        self._send.send_nowait(
-            lambda _: cc.RenewCertificates()
-        )  # one of them may have failed where the others did not
+        # Also without a change: one of them may have failed where the others did not.
+        self._send.send_nowait(lambda _: cc.RenewCertificates())
         return changed
 
     async def settled(self) -> None:
-        """See Controlled. A worker that does not answer is logged."""
+        """A worker that does not answer is logged."""
         sent = trio.Event()
         self._send.send_nowait(sent)
         await sent.wait()
@@ -233,7 +213,7 @@ async def _open_addresses(config: Config) -> AsyncIterator[Addresses]:
     """Bind every listener. Raises TransportError."""
     async with AsyncExitStack() as stack:
         addresses: Addresses = []
-        for listener in (*config.listeners.http, *config.listeners.streams):
+        for listener in config.listeners.bound:
             url, sockets = await stack.enter_async_context(open_address(listener))
             for each in sockets:
                 stack.callback(each.socket.close)
@@ -242,7 +222,7 @@ async def _open_addresses(config: Config) -> AsyncIterator[Addresses]:
 
 
 async def _accept(listener: trio.SocketListener, give: Callable[[socket.socket], Awaitable[None]]) -> None:
-    """Have workers serve all clients that connect here, until cancelled."""
+    """Give all connections to workers, until cancelled."""
     while True:
         try:
             accepted, _ = await listener.socket.accept()

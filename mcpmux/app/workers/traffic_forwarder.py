@@ -1,8 +1,8 @@
-"""Forwards what a worker sees to the supervisor, whose inspector shows the traffic of all workers as one.
+"""Forwards the traffic of a worker to the supervisor, whose inspector shows all workers as one.
 
-Promises: messages arrive in the order in which their worker saw them, in batches; what waits is bounded in
-bytes, and what does not fit is left out and counted in the log. Workers' times, exchanges and clients are
-translated to those of the supervisor; `peer` names the worker, as in `2/c7`.
+Messages arrive in batches, in the order in which their worker saw them. What waits is bounded in bytes;
+messages that do not fit are left out, and the log counts them. Times, exchanges and clients are translated to
+those of the supervisor; `peer` names the worker, as in `2/c7`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
 import structlog
 import trio
 
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.tap import Leg, Side
+from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.observer import Exchange, Observation
 
@@ -29,22 +31,13 @@ LONG_BYTES = 4 * 2**20  # a longer message is forwarded without its text
 LEGS = 16_384  # conversations that the supervisor remembers; the longest silent is forgotten first
 
 
-class LegFacts(NamedTuple):
-    """A `Leg` as it is forwarded."""
-
-    side: Side
-    peer: str
-    transport: str
-    upstream: str | None
-    revision: str | None
-    session: str | None
-    name: str | None
+_leg_facts = attrgetter("side", "peer", "transport", "upstream", "revision", "session", "name")
 
 
 class SeenMessage(NamedTuple):
     """A message; `seen` has all of an `Observation` but its leg, in order. `size`: of its whole text."""
 
-    leg: LegFacts
+    leg: tuple[Any, ...]
     size: int
     seen: tuple[Any, ...]
 
@@ -55,11 +48,8 @@ class CutOff(NamedTuple):
     exchange: int
 
 
-class TrafficBatch(NamedTuple):
-    """Times are in seconds since 1970. `missing`: messages that were left out before it."""
-
-    messages: list[SeenMessage | CutOff]
-    missing: int
+TrafficBatch: TypeAlias = list[SeenMessage | CutOff]
+"""In the order in which they were seen. Times are in seconds since 1970."""
 
 
 class TrafficForwarder:
@@ -67,7 +57,7 @@ class TrafficForwarder:
 
     def __init__(self) -> None:
         self._wall = time.time() - trio.current_time()
-        self._waiting: list[SeenMessage | CutOff] = []
+        self._waiting: TrafficBatch = []
         self._bytes = 0
         self._missing = 0
 
@@ -75,23 +65,19 @@ class TrafficForwarder:
         return f"<TrafficForwarder {len(self._waiting)} messages wait, {self._missing} are missing>"
 
     def take(self, seen: Observation) -> None:
-        """See MessageObserver."""
-        size = len(seen.data)
-        data = seen.data if size <= LONG_BYTES else b""
         if self._bytes > WAITING_BYTES:
             self._missing += 1
             return
+        leg, direction, data, at, *rest = msgspec.structs.astuple(seen)
+        size = len(data)
+        data = data if size <= LONG_BYTES else b""
         self._bytes += len(data) + MESSAGE_BYTES
-        leg, rest = seen.leg, (seen.method, seen.id, seen.target, seen.code, seen.failed, seen.ms)
-        facts = LegFacts(leg.side, leg.peer, leg.transport, leg.upstream, leg.revision, leg.session, leg.name)
-        beginning = (seen.direction, data, self._wall + seen.at, seen.kind, seen.exchange)
-        self._waiting.append(SeenMessage(facts, size, (*beginning, *rest, seen.status)))
+        self._waiting.append(SeenMessage(_leg_facts(leg), size, (direction, data, self._wall + at, *rest)))
 
     async def admit(self, exchange: Exchange) -> None:
         """See ExchangeObserver."""
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, _seconds: float) -> None:
-        """See ExchangeObserver."""
         if isinstance(outcome, trio.Cancelled):
             self._waiting.append(CutOff(exchange.number))
 
@@ -100,12 +86,10 @@ class TrafficForwarder:
         while True:
             await trio.sleep(BATCH_SECONDS)
             if self._waiting:
-                batch = TrafficBatch(self._waiting, self._missing)
-                if self._missing:
-                    log.warning(
-                        "messages left out of the inspector, there are too many", number=self._missing
-                    )
+                batch, missing = self._waiting, self._missing
                 self._waiting, self._bytes, self._missing = [], 0, 0
+                if missing:
+                    log.warning("messages left out of the inspector, there are too many", number=missing)
                 await send(batch)
 
 
@@ -131,16 +115,15 @@ class TrafficCollector:
 
     def take(self, worker: int, batch: TrafficBatch) -> None:
         """What a worker has forwarded."""
-        for each in batch.messages:
+        for each in batch:
             if isinstance(each, CutOff):
                 self._ring.cut_off(self._exchange(worker, each.exchange))
                 continue
-            direction, data, at, kind, exchange, *rest = each.seen
+            leg, (direction, data, at, kind, exchange, *rest) = self._leg(worker, each.leg), each.seen
             number = self._exchange(worker, exchange)
-            seen = Observation(
-                self._leg(worker, each.leg), direction, data, at - self._wall, kind, number, *rest
+            self._ring.take(
+                Observation(leg, direction, data, at - self._wall, kind, number, *rest), each.size
             )
-            self._ring.take(seen, each.size)
 
     def _exchange(self, worker: int, exchange: int) -> int:
         """A number that no other exchange has had; 0 stays 0."""
@@ -150,14 +133,15 @@ class TrafficCollector:
         self._highest = max(self._highest, number)
         return number
 
-    def _leg(self, worker: int, facts: LegFacts) -> Leg:
-        key = (worker, self._starts.get(worker, 0), facts.side, facts.peer)
+    def _leg(self, worker: int, facts: tuple[Any, ...]) -> Leg:
+        side, peer, transport, upstream, *said = facts
+        key = (worker, self._starts.get(worker, 0), side, peer)
         leg = self._legs.get(key)
         if leg is None:
-            leg = self._legs[key] = Leg(facts.side, f"{worker}/{facts.peer}", facts.transport, facts.upstream)
+            leg = self._legs[key] = Leg(side, f"{worker}/{peer}", transport, upstream)
             if len(self._legs) > LEGS:
                 self._legs.popitem(last=False)
         else:
             self._legs.move_to_end(key)
-        leg.revision, leg.session, leg.name = facts.revision, facts.session, facts.name
+        leg.revision, leg.session, leg.name = said
         return leg

@@ -1,7 +1,6 @@
 """The program of one worker: a mux like any other, with connections and orders from the supervisor.
 
-Nesting is the stop order, as in `app.serving`. When the supervisor has gone, for whatever reason, everything
-is cancelled at once.
+Nesting is the stop order, as in `app.serving`. If the supervisor is gone, everything is cancelled at once.
 """
 
 from __future__ import annotations
@@ -13,29 +12,24 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import structlog
 import trio
 
-from mcpmux.app.listeners import (
-    HandedConnections,
-    Serving,
-    make_gate,
-    serve_listener,
-)
+from mcpmux.app.listeners import HandedConnections, Serving, make_gate, serve_listener
 from mcpmux.app.mux import Mux, open_mux
 from mcpmux.app.observers import Inspector, open_observers
 from mcpmux.app.serving import DRAIN_SECONDS, prepare_serving, settle_memory
 from mcpmux.app.workers import control_channel as cc
-from mcpmux.app.workers.traffic_forwarder import TrafficBatch, TrafficForwarder
+from mcpmux.app.workers.traffic_forwarder import TrafficForwarder
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
-from mcpmux.logs import configure_logs
+from mcpmux.logs import set_up_logs
 from mcpmux.mux.generations import Generations
 from mcpmux.mux.worker_mark import mark_of
-from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.handing import Handed, HandedListener, Handing, Hatch, Note
 from mcpmux.transports.wall import leaves_of
 
@@ -45,6 +39,9 @@ QUESTIONS = 64  # of administrators that are worked on at a time
 
 Resumed = tuple[trio.SocketStream, Note]
 """A connection that was served by another worker already."""
+
+Door = tuple[HandedListener, trio.MemorySendChannel[Resumed]]
+"""Where a listener gets new connections, and those that other workers have served."""
 
 Answers = Mapping[str, Callable[[], Awaitable[Any]]]
 """By what is asked; anything else, such as `heartbeat`, is answered with None."""
@@ -88,62 +85,59 @@ async def run_worker(
         errors = leaves_of(group)
         mistakes = [text for error in errors if isinstance(error, ConfigError) for text in error.problems]
         with trio.move_on_after(DRAIN_SECONDS):
-            await worker.tell(cc.Failed("; ".join(map(str, errors)), tuple(mistakes)))
+            await worker.control.tell(cc.Failed("; ".join(map(str, errors)), tuple(mistakes)))
 
 
+@dataclass(eq=False)
 class Worker:
     """This process. `run` is all of its work."""
 
-    def __init__(
-        self,
-        number: int,
-        generations: Generations,
-        control: cc.ControlChannel,
-        hatch: Hatch,
-        start: cc.Start,
-    ) -> None:
-        self._number = number
-        self._generations = generations
-        self._control = control
-        self._hatch = hatch
-        self._start = start
+    number: int
+    generations: Generations
+    control: cc.ControlChannel
+    hatch: Hatch
+    start: cc.Start
+
+    def __post_init__(self) -> None:
         self._stopping = trio.Event()
         self._receiving = trio.CancelScope()  # the next connection
         self._asking = trio.CapacityLimiter(QUESTIONS)
 
     def __repr__(self) -> str:
-        return f"<Worker {self._number}{' stopping' if self._stopping.is_set() else ''}>"
+        return f"<Worker {self.number}{' stopping' if self._stopping.is_set() else ''}>"
 
     async def run(self) -> None:
         """Serve until told to stop; then what runs has DRAIN_SECONDS. Raises McpmuxError, in groups."""
-        config = self._start.config
+        config = self.start.config
         gate = await make_gate(config)
         async with trio.open_nursery() as everything:
             everything.start_soon(self._handle_signals, name="signals")
             forwarder = TrafficForwarder()
             if config.admin.port is not None:
-                everything.start_soon(forwarder.run, self._send_traffic, name="traffic")
+                everything.start_soon(
+                    forwarder.run, lambda batch: self.control.tell(cc.Traffic(batch)), name="traffic"
+                )
             async with (
                 open_observers(config, forwarder) as observers,
                 open_mux(
                     config,
                     tap=observers.tap,
                     trace=observers.trace,
-                    mark=mark_of(self._number),
-                    generations=self._generations,
+                    mark=mark_of(self.number),
+                    generations=self.generations,
                 ) as mux,
                 trio.open_nursery() as clients,
             ):
-                serving = prepare_serving(
-                    mux, gate, self._stopping, _ignore_url, (observers.follow, set_up_logs)
-                )
-                for name in self._start.drained:
+                followers = (observers.follow, set_up_logs)
+                # The supervisor has announced its listeners itself.
+                serving = prepare_serving(mux, gate, self._stopping, lambda _url: None, followers)
+                for name in self.start.drained:
                     mux.drain(name)
                 answers = answers_of(mux, observers.inspector)
                 everything.start_soon(self._obey, mux, answers, everything, name="control")
                 everything.start_soon(self._tell_list_changes, mux, name="list changes")
                 await self._open_listeners(config, serving, clients)
-                await self.tell(cc.Ready())
+                await self.control.tell(cc.Ready())
                 settle_memory()
                 await self._stopping.wait()
                 mux.relay.close()
@@ -153,24 +147,19 @@ class Worker:
     # Connections
 
     async def _open_listeners(self, config: Config, serving: Serving, clients: trio.Nursery) -> None:
-        accepting: list[HandedListener] = []
-        resuming: list[trio.MemorySendChannel[Resumed]] = []
-        listeners = config.listeners
-        for number, listener in enumerate((*listeners.http, *listeners.streams)):
-            resumed, arrivals = trio.open_memory_channel[Resumed](0)
-            accepting.append(HandedListener())
-            resuming.append(resumed)
-            handing = Handing(number, arrivals, self._hatch.send)
-            handed = HandedConnections(accepting[-1], handing, self._number, self._generations.processes)
+        doors: list[Door] = []
+        for number, listener in enumerate(config.listeners.bound):
+            accepting, (resuming, arrivals) = HandedListener(), trio.open_memory_channel[Resumed](0)
+            doors.append((accepting, resuming))
+            handing = Handing(number, arrivals, self.hatch.send)
+            handed = HandedConnections(accepting, handing, self.number, self.generations.processes)
             await clients.start(serve_listener, listener, serving, handed)
-        clients.start_soon(self._distribute, accepting, resuming, name="hatch")
+        clients.start_soon(self._distribute, doors, name="hatch")
 
-    async def _distribute(
-        self, accepting: list[HandedListener], resuming: list[trio.MemorySendChannel[Resumed]]
-    ) -> None:
-        """Give each connection that comes to its listener; once we stop, back to the supervisor.
+    async def _distribute(self, doors: list[Door]) -> None:
+        """Give each connection to its listener, or back to the supervisor once we stop.
 
-        Returns when we stop and nothing is left: the supervisor gives us nothing after it has said to stop.
+        Returns when we stop and no connection is left: after `Stop` the supervisor sends none.
         """
         with suppress(TransportClosed):
             while (handed := await self._next_connection()) is not None:
@@ -178,90 +167,68 @@ class Worker:
                 stream = _stream_of(sock)
                 if stream is None:
                     continue
-                if note.open:
-                    taken = await _resume(resuming[note.listener], stream, note)
-                else:
-                    taken = await accepting[note.listener].put(stream)
+                accepting, resuming = doors[note.listener]
+                taken = await (_resume(resuming, stream, note) if note.open else accepting.put(stream))
                 if not taken:  # another worker has it, or the next with our number if it is for us alone
                     with stream.socket:
-                        await self._hatch.send(note, stream.socket.fileno())
+                        await self.hatch.send(note, stream.socket.fileno())
 
     async def _next_connection(self) -> Handed | None:
-        """Raises TransportClosed."""
         if not self._stopping.is_set():
             with trio.CancelScope() as self._receiving:
-                return await self._hatch.receive()
-        return self._hatch.receive_nowait()
+                return await self.hatch.receive()
+        return self.hatch.receive_nowait()
 
     # Messages
 
-    async def tell(self, message: cc.ToSupervisor) -> None:
-        """Send the supervisor a message; that it has gone is noticed elsewhere."""
-        try:
-            await self._control.send(message)
-        except TransportClosed:
-            log.debug("the supervisor has gone")
-
-    async def _send_traffic(self, batch: TrafficBatch) -> None:
-        await self.tell(cc.Traffic(batch))
-
     async def _tell_list_changes(self, mux: Mux) -> None:
-        """What we hear of changed lists the other workers hear from us."""
+        """Tell the other workers of changed lists."""
         changes = cc.PendingChanges()
         mux.relay.on_list_change = lambda upstream, method: changes.add([(upstream, method)])
-        while True:
-            await self.tell(cc.ListsChanged(await changes.take()))
+        await changes.forward(self.control)
 
     async def _handle_signals(self) -> None:
         """SIGTERM to a worker alone drains it, as soon as the supervisor knows; that starts another one."""
         with trio.open_signal_receiver(signal.SIGTERM) as received:
             async for _ in received:
-                await self.tell(cc.Leaving())
+                await self.control.tell(cc.Leaving())
 
     async def _obey(self, mux: Mux, answers: Answers, everything: trio.Nursery) -> None:
         """Do what the supervisor says, until it has gone."""
-        try:
+        with suppress(TransportClosed):
             while True:
-                message = await self._control.receive()
-                if isinstance(message, cc.Ask):
-                    everything.start_soon(self._answer, message, answers)
-                elif isinstance(message, cc.RenewCertificates):
-                    await _renew_certificates(mux)
-                else:
-                    self._do(mux, message)
-        except TransportClosed:
-            log.warning("stopping at once: the supervisor has gone")
-            with trio.move_on_after(DRAIN_SECONDS):
-                await trio.to_thread.run_sync(partial(shutil.rmtree, self._start.folder, ignore_errors=True))
-            everything.cancel_scope.cancel(reason="the supervisor has gone")
-
-    def _do(self, mux: Mux, message: cc.Message) -> None:
-        if isinstance(message, cc.Stop):
-            self._stopping.set()
-            self._receiving.cancel(reason="stopping")
-        elif isinstance(message, cc.Configure):
-            mux.apply(message.config)
-        elif isinstance(message, cc.ListsChanged):
-            for upstream, method in message.lists:
-                mux.relay.tell_list_change(method, upstream)
-        elif isinstance(message, cc.Act) and message.upstream in mux.upstreams:
-            act(mux, message)
+                match await self.control.receive():
+                    case cc.Ask() as question:
+                        everything.start_soon(self._answer, question, answers)
+                    case cc.Stop():
+                        self._stopping.set()
+                        self._receiving.cancel(reason="stopping")
+                    case cc.Configure(config):
+                        mux.apply(config)
+                    case cc.RenewCertificates():
+                        await _renew_certificates(mux)
+                    case cc.ListsChanged(lists):
+                        for upstream, method in lists:
+                            mux.relay.tell_list_change(method, upstream)
+                    case cc.Act() as order if order.upstream in mux.upstreams:
+                        act(mux, order)
+        log.warning("stopping at once: the supervisor has gone")
+        with trio.move_on_after(DRAIN_SECONDS):
+            await trio.to_thread.run_sync(partial(shutil.rmtree, self.start.folder, ignore_errors=True))
+        everything.cancel_scope.cancel(reason="the supervisor has gone")
 
     async def _answer(self, question: cc.Ask, answers: Answers) -> None:
         async with self._asking:
             answer = answers.get(question.about)
-            await self.tell(cc.Answer(question.number, await answer() if answer is not None else None))
+            value = await answer() if answer is not None else None
+            await self.control.tell(cc.Answer(question.number, value))
 
 
 def act(mux: Mux, order: cc.Act) -> None:
-    """Do what an administrator wants of an upstream, or `reconnect` it."""
+    """Carry out an order of an administrator, or `reconnect` an upstream."""
     name = order.upstream
-    if order.action == "drain":
-        mux.drain(name)
-    elif order.action == "release":
-        mux.release(name)
-    elif order.action == "restart":
-        mux.restart(name)
+    if order.action != "reconnect":
+        {"drain": mux.drain, "release": mux.release, "restart": mux.restart}[order.action](name)
     elif mux.upstreams[name].state in ("down", "crash-loop"):
         mux.upstreams.add(name, mux.sessions.make_shared(name))
 
@@ -274,17 +241,8 @@ def answers_of(mux: Mux, inspector: Inspector | None) -> Answers:
     """
     if inspector is None:
         return {}
-    view, gauges = inspector.view(mux), inspector.gauges(mux)
-
-    async def show_upstreams() -> Any:
-        return view.show()
-
-    async def render_metrics() -> str:
-        from mcpmux.traffic.telemetry.prometheus import render_in_thread  # not at the top: see there
-
-        return (await render_in_thread(inspector.metrics, gauges)).decode()
-
-    return {"states": view.read_states, "upstreams": show_upstreams, "metrics": render_metrics}
+    view = inspector.view(mux)
+    return {"states": view.read_states, "upstreams": view.read_all, "metrics": inspector.renderer(mux)}
 
 
 async def _renew_certificates(mux: Mux) -> None:
@@ -297,7 +255,7 @@ async def _renew_certificates(mux: Mux) -> None:
 
 
 def _stream_of(sock: socket.socket) -> trio.SocketStream | None:
-    """None when its client has gone already."""
+    """The stream of a connection, or None if its client has gone."""
     try:
         sock.setblocking(False)
         return trio.SocketStream(trio.socket.from_stdlib_socket(sock))
@@ -307,18 +265,9 @@ def _stream_of(sock: socket.socket) -> trio.SocketStream | None:
 
 
 async def _resume(resuming: trio.MemorySendChannel[Resumed], stream: trio.SocketStream, note: Note) -> bool:
-    """See HandedListener.put."""
+    """Hand over a stream. Returns False if nobody takes it."""
     try:
         await resuming.send((stream, note))
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         return False
     return True
-
-
-def _ignore_url(_url: str) -> None:
-    """The supervisor has announced its listeners itself."""
-
-
-def set_up_logs(config: Config) -> None:
-    """Log as a configuration says."""
-    configure_logs(config.logging.level, config.logging.format, Redactor(config.redaction))

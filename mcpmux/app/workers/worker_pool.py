@@ -1,10 +1,9 @@
-"""All workers: started, given connections, told things, started again, ended.
+"""All workers: starts them, gives them connections and messages, and starts them again.
 
-Promises: connections go to the workers in turn, so that a handful of lasting ones is spread as evenly as
-many; one that a worker hands over goes to the worker that it names, or to any when it names none. A worker
-that ends without being asked to is logged and started again, at once at first, later when it keeps ending;
-one that hangs is killed. One that is asked to end gives back what it has not begun with, and none of that is
-lost.
+Connections go to the workers in turn, so even a few lasting ones are spread evenly. A connection that a
+worker hands over goes to the worker that it names, else to any. A worker that ends unasked is logged and
+started again, at first at once, later with a pause. A worker that hangs is killed. One that is asked to end
+gives back the connections that it has not begun with, and none of them is lost.
 """
 
 from __future__ import annotations
@@ -68,10 +67,10 @@ class WorkerPool:
         return [worker for _, worker in sorted(self._workers.items()) if worker.serves]
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the workers running; returns when all have ended after `stop`.
+        """Keep the workers running. Returns when all have ended after `stop`. Cancelling ends them at once.
 
-        Started when all are ready. Raises what keeps one from starting for the first time; one that just
-        ends is given FIRST_ATTEMPTS. Cancelling ends them at once.
+        Started when all are ready. Raises what keeps a worker from starting for the first time; a worker that
+        ends without a reason gets FIRST_ATTEMPTS.
         """
         self._counters = cc.open_counters(self.count)
         try:
@@ -87,7 +86,7 @@ class WorkerPool:
             os.close(self._counters)
 
     async def _supervise(self, number: int, forwards: trio.Nursery) -> None:
-        """One worker, and the next when it is lost."""
+        """Run a worker, and start it again when it is lost."""
         comeback, came_up, attempts = Comeback(), False, 0
         while not self._stopping:
             attempts += 1
@@ -106,7 +105,7 @@ class WorkerPool:
             await trio.sleep(wait)
 
     async def _run_worker(self, number: int, forwards: trio.Nursery) -> tuple[bool, Exception | None]:
-        """One process from its start to its end: whether it was ready, and what it failed of."""
+        """Run one process to its end. Returns whether it was ready, and why it failed."""
         try:
             async with self._open_worker(number) as (worker, process), trio.open_nursery() as nursery:
                 forwarded = trio.Event()
@@ -114,10 +113,10 @@ class WorkerPool:
                 nursery.start_soon(self._forward_all, worker, forwards, forwarded, name=f"hatch {number}")
                 nursery.start_soon(self._announce_when_ready, worker)
                 nursery.start_soon(self._kill_when_hung, worker, process, name=f"heartbeat {number}")
-                await worker.tell(self._start_for(number))
-                nursery.start_soon(self._tell_list_changes, worker, name=f"list changes {number}")
+                await worker.control.tell(self._start_for(number))
+                nursery.start_soon(worker.list_changes.forward, worker.control, name=f"lists {number}")
                 if self._stopping:
-                    await worker.tell(cc.Stop())
+                    await worker.control.tell(cc.Stop())
                 await worker.listen()
                 with trio.move_on_after(LAST_SECONDS):
                     await forwarded.wait()
@@ -183,7 +182,7 @@ class WorkerPool:
     async def _forward_all(
         self, worker: WorkerProcess, forwards: trio.Nursery, forwarded: trio.Event
     ) -> None:
-        """What a worker hands over goes to the one that it names, until it has ended."""
+        """Forward what a worker hands over, until it has ended."""
         try:
             while True:
                 note, sock = await worker.hatch.receive()
@@ -199,14 +198,14 @@ class WorkerPool:
             forwarded.set()
 
     def _forward_nowait(self, note: Note, sock: socket.socket) -> bool:
-        """Whether the worker has it that it is for."""
+        """Forward a connection. Returns whether its worker has taken it."""
         if not note.worker:
             return self._give_nowait(note, sock)
         target = self._workers.get(note.worker)
         return target is not None and target.serves and target.put(note, sock)
 
     async def _forward_later(self, note: Note, sock: socket.socket) -> None:
-        """The worker that it is for is busy or being started again."""
+        """Try again while its worker is busy or being started again."""
         try:
             with sock, trio.move_on_after(FORWARD_SECONDS):
                 while True:
@@ -220,22 +219,18 @@ class WorkerPool:
     # Messages
 
     async def tell(self, message_for: Callable[[int], cc.ToWorker]) -> None:
-        """Tell every worker; one that is started later begins with the configuration of then."""
+        """Tell every worker that runs. Later ones begin with the configuration of their time."""
         for number, worker in list(self._workers.items()):
             if not worker.ended:
-                await worker.tell(message_for(number))
+                await worker.control.tell(message_for(number))
 
     def _tell_others(self, teller: WorkerProcess, changed: cc.ListsChanged) -> None:
         for worker in self._workers.values():
             if worker is not teller and not worker.ended:
                 worker.list_changes.add(changed.lists)
 
-    async def _tell_list_changes(self, worker: WorkerProcess) -> None:
-        while True:
-            await worker.tell(cc.ListsChanged(await worker.list_changes.take()))
-
     async def stop(self) -> None:
-        """Have all finish what they do, and start none any more."""
+        """Have all workers finish their work, and start no new ones."""
         self._stopping = True
         for worker in self._workers.values():
             worker.leaving = True
@@ -244,13 +239,10 @@ class WorkerPool:
     async def caught_up(self) -> None:
         """Wait until each worker, one that starts too, has done what it was told, or is late."""
         workers = [each for each in self._workers.values() if not (each.ended or each.silent)]
-        await self._ask("heartbeat", workers)
+        await self.ask("heartbeat", workers)
 
-    async def ask(self, about: str) -> dict[int, Any]:
-        """What each worker answers, by its number; those that do not are left out."""
-        return await self._ask(about, self.serving)
-
-    async def _ask(self, about: str, workers: Iterable[WorkerProcess]) -> dict[int, Any]:
+    async def ask(self, about: str, workers: Iterable[WorkerProcess] | None = None) -> dict[int, Any]:
+        """The answers of `workers`, else of all that serve, by number. Who does not answer is left out."""
         answers: dict[int, Any] = {}
 
         async def ask_one(worker: WorkerProcess) -> None:
@@ -260,6 +252,6 @@ class WorkerPool:
                 log.warning("worker left out of an answer", worker=worker.number, reason=str(error))
 
         async with trio.open_nursery() as nursery:
-            for worker in workers:
+            for worker in self.serving if workers is None else workers:
                 nursery.start_soon(ask_one, worker)
         return dict(sorted(answers.items()))

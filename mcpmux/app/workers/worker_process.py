@@ -1,12 +1,12 @@
-"""One worker as its supervisor sees it: a process, what it sends and is sent, its heartbeat, its end.
+"""One worker as the supervisor sees it: its process, its messages, its heartbeat.
 
-Promises: no worker outlives its supervisor: it ends when its control channel does, and an orphan guard ends
-one that does not.
+No worker outlives its supervisor: it ends when its control channel does, and an orphan guard ends one that
+does not.
 
-| it has not answered for | what follows |
+| no answer for | what follows |
 | --- | --- |
-| SILENT_SECONDS | it is given no connections until it answers again |
-| HUNG_SECONDS | it hangs: `watch_heartbeat` returns, and its owner kills it |
+| SILENT_SECONDS | it gets no connections until it answers again |
+| HUNG_SECONDS | it hangs: `watch_heartbeat` returns, and the pool kills it |
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -47,31 +48,23 @@ OnListsChanged = Callable[["WorkerProcess", cc.ListsChanged], None]
 """Called with what a worker has heard that all others have to know."""
 
 
+@dataclass(eq=False)
 class WorkerProcess:
-    """From its start to its end. `ready` is set when it can be given connections.
+    """A worker from its start to its end. `list_changes`: changes that it is still to be told."""
 
-    `list_changes`: what it is still to be told.
-    """
+    number: int
+    control: cc.ControlChannel
+    hatch: Hatch
+    on_traffic: OnTraffic
+    on_lists_changed: OnListsChanged | None = None
+    list_changes: cc.PendingChanges = field(default_factory=cc.PendingChanges)
+    ready: trio.Event = field(default_factory=trio.Event)
+    failure: Exception | None = None
+    leaving: bool = False
+    silent: bool = False
+    ended: bool = False
 
-    def __init__(
-        self,
-        number: int,
-        control: cc.ControlChannel,
-        hatch: Hatch,
-        on_traffic: OnTraffic,
-        on_lists_changed: OnListsChanged | None = None,
-    ) -> None:
-        self.number = number
-        self.control = control
-        self.hatch = hatch
-        self._on_traffic = on_traffic
-        self._on_lists_changed = on_lists_changed
-        self.list_changes = cc.PendingChanges()
-        self.ready = trio.Event()
-        self.failure: Exception | None = None
-        self.leaving = False
-        self.silent = False
-        self.ended = False
+    def __post_init__(self) -> None:
         self._questions: dict[int, trio.MemorySendChannel[Any]] = {}
         self._asked = 0
 
@@ -95,27 +88,20 @@ class WorkerProcess:
                 answered.close()
 
     async def _handle(self, message: cc.Message) -> None:
-        if isinstance(message, cc.Ready):
-            self.ready.set()
-        elif isinstance(message, cc.Failed):
-            mistakes = list(message.mistakes)
-            self.failure = ConfigError(mistakes) if mistakes else McpmuxError(message.reason)
-        elif isinstance(message, cc.Leaving):
-            self.leaving = True
-            await self.control.send(cc.Stop())
-        elif isinstance(message, cc.Traffic):
-            self._on_traffic(self.number, message.batch)
-        elif isinstance(message, cc.ListsChanged) and self._on_lists_changed is not None:
-            self._on_lists_changed(self, message)
-        elif isinstance(message, cc.Answer) and message.number in self._questions:
-            self._questions[message.number].send_nowait(message.value)
-
-    async def tell(self, message: cc.ToWorker) -> None:
-        """Send it a message; that it has gone is noticed elsewhere."""
-        try:
-            await self.control.send(message)
-        except TransportClosed:
-            log.debug("worker gone before it was told something", worker=self.number)
+        match message:
+            case cc.Ready():
+                self.ready.set()
+            case cc.Failed(reason, mistakes):
+                self.failure = ConfigError(list(mistakes)) if mistakes else McpmuxError(reason)
+            case cc.Leaving():
+                self.leaving = True
+                await self.control.send(cc.Stop())
+            case cc.Traffic(batch):
+                self.on_traffic(self.number, batch)
+            case cc.ListsChanged() if self.on_lists_changed is not None:
+                self.on_lists_changed(self, message)
+            case cc.Answer(number, value) if number in self._questions:
+                self._questions[number].send_nowait(value)
 
     def put(self, note: Note, sock: socket.socket) -> bool:
         """Whether it has taken a connection, which the caller still has to close."""
@@ -125,7 +111,7 @@ class WorkerProcess:
             return False
 
     async def ask(self, about: str, seconds: float = ANSWER_SECONDS) -> Any:
-        """Its answer. Raises TransportClosed when there is none in time."""
+        """Ask the worker. Returns its answer; raises TransportClosed if there is none in time."""
         self._asked += 1
         number = self._asked
         answered, answer = trio.open_memory_channel[Any](1)
@@ -139,7 +125,7 @@ class WorkerProcess:
         raise TransportClosed(f"worker {self.number} {'has gone' if self.ended else 'does not answer'}")
 
     def close(self) -> None:
-        """Nothing is sent to it any more, and it is to end."""
+        """Send nothing more, and have the process end."""
         self.ended = True
         self.control.close()
         self.hatch.close()
@@ -170,9 +156,9 @@ async def _answers(worker: WorkerProcess, seconds: float) -> bool:
 
 
 async def start_process(number: int, count: int, fds: tuple[int, int, int]) -> trio.Process:
-    """Start worker `number` of `count` in its own session: a terminal's signals reach the supervisor only.
+    """Start worker `number` of `count`, in a session of its own: signals of a terminal must not reach it.
 
-    `fds`: its ends of control channel and hatch, and the counters that all workers share.
+    `fds`: the worker's ends of control channel and hatch, and the counters that all workers share.
     """
     return await trio.lowlevel.open_process(
         [sys.executable, "-P", "-c", BOOT, os.pathsep.join(sys.path), *map(str, (number, count, *fds))],

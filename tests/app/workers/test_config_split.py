@@ -9,9 +9,10 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.app.workers.config_split import folder_of, is_shared, part, shared_config, worker_config
+from mcpmux.app.workers.config_split import divide, is_shared, shared_config, worker_config
 from mcpmux.app.workers.control_channel import Configure, encode_message
 from mcpmux.config import Audit, Config, Http, Limits, Secret, Stdio, Unix, Upstream
+from mcpmux.traffic.audit.chain import CHAIN_FOLDER
 
 KEY = Secret("a key that nobody guesses")
 WORKERS = st.integers(1, 64)
@@ -38,7 +39,8 @@ def test_only_a_shared_server_that_mcpmux_starts_is_a_shared_upstream():
 
 @given(st.integers(1, 10**9), WORKERS)
 def test_shares_are_the_whole_and_less_than_one_a_worker_more(whole: int, workers: int):
-    assert whole <= part(whole, workers) * workers < whole + workers
+    part = divide(Limits(max_sessions=whole), workers, max_sessions=1).max_sessions
+    assert whole <= part * workers < whole + workers
 
 
 @given(WORKERS)
@@ -75,8 +77,8 @@ def test_a_server_that_is_to_speak_as_its_client_does_so_as_a_shared_upstream():
 
 def test_every_worker_writes_into_a_folder_of_its_own():
     first, second = (share(worker, audit=Audit(directory="/log")) for worker in (1, 2))
-    assert first.audit.directory == f"/log/{folder_of(1)}"
-    assert second.audit.directory == f"/log/{folder_of(2)}"
+    assert first.audit.directory == f"/log/{CHAIN_FOLDER}1"
+    assert second.audit.directory == f"/log/{CHAIN_FOLDER}2"
     assert first.capture.directory == second.capture.directory
     assert share().audit.directory is None
 

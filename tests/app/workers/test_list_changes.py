@@ -44,7 +44,7 @@ class Party:
             self.pool._workers[number] = worker
             self.controls[number] = ControlChannel(theirs)
             self._nursery.start_soon(worker.listen)
-            self._nursery.start_soon(self.pool._tell_list_changes, worker)
+            self._nursery.start_soon(worker.list_changes.forward, worker.control)
             self._nursery.start_soon(self._play, number)
             await worker.ready.wait()
 
