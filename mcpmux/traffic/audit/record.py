@@ -51,7 +51,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring as _quote
-from typing import NamedTuple
+from typing import Any
 
 import msgspec
 import trio
@@ -122,17 +122,8 @@ class AuditRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     answered: int | None = None
 
 
-_encoder = msgspec.json.Encoder()
-
-
-def encode_audit(record: AuditRecord) -> bytes:
-    """The record as `chain.seal` takes it."""
-    return _encoder.encode(record)
-
-
-def when(seconds: float) -> str:
-    """Seconds since 1970 as the log writes them."""
-    return rfc3339(micros_of(seconds))
+encode_audit: Callable[[AuditRecord], bytes] = msgspec.json.Encoder().encode
+"""The record as `chain.seal` takes it."""
 
 
 def milliseconds(seconds: float) -> float:
@@ -144,8 +135,10 @@ def begin_record(exchange: Exchange, time: str, run: str, clean: Clean) -> Audit
     """Who asks what, before anything is done."""
     leg, call = exchange.leg, exchange.call
     uris = listened_uris(call.params) if call.method == m.LISTEN else []
-    target = target_in(call.params)
-    client = leg.name or name_in(call.meta.get(CLIENT_INFO))
+
+    def said(text: str | None, limit: int) -> str | None:
+        return None if text is None else cut(clean(text), limit)
+
     return AuditRecord(
         time=time,
         kind="begin",
@@ -153,13 +146,13 @@ def begin_record(exchange: Exchange, time: str, run: str, clean: Clean) -> Audit
         exchange=exchange.number,
         principal=call.principal.name or None,
         peer=leg.peer,
-        client=None if client is None else cut(clean(client), NAME_LIMIT),
+        client=said(leg.name or name_in(call.meta.get(CLIENT_INFO)), NAME_LIMIT),
         transport=leg.transport,
         revision=leg.revision,
-        method=cut(clean(call.method), NAME_LIMIT),
-        target=None if target is None else cut(clean(target), TEXT_LIMIT),
+        method=said(call.method, NAME_LIMIT),
+        target=said(target_in(call.params), TEXT_LIMIT),
         targets=[cut(clean(uri), TEXT_LIMIT) for uri in uris[:TARGETS_LIMIT]] or None,
-        more_targets=len(uris) - TARGETS_LIMIT if len(uris) > TARGETS_LIMIT else None,
+        more_targets=max(0, len(uris) - TARGETS_LIMIT) or None,
         trace=trace_id(text_of(call.meta.get("traceparent")))
         or trace_id(exchange.headers.get("traceparent")),
         decision="allowed",
@@ -181,23 +174,20 @@ def end_record(
     if isinstance(outcome, RpcError):
         record.code = outcome.code
         record.outcome = _UPSTREAM_OUTCOMES.get(outcome.code, "answered")
-        record.answered = _error_size(outcome)
+        data = {"data": outcome.data} if outcome.data is not None else {}
+        record.answered = len(raw({"code": outcome.code, "message": outcome.message, **data}))
     elif isinstance(outcome, trio.Cancelled):
         record.outcome = "cancelled"
     elif isinstance(outcome, BaseException):
         record.outcome, record.error = "broken", type(outcome).__name__
     else:
-        _add_result(record, exchange.call.method, outcome)
+        record.answered = size(outcome)
+        if exchange.call.method == m.TOOLS_CALL and value_of(outcome.get("isError")) is True:
+            record.failed = True
+        kind = text_of(outcome.get("resultType"))
+        if kind is not None and kind != "complete":
+            record.result = cut(kind, NAME_LIMIT)
     return record
-
-
-def _add_result(record: AuditRecord, method: str, result: Fields) -> None:
-    record.answered = size(result)
-    if method == m.TOOLS_CALL and value_of(result.get("isError")) is True:
-        record.failed = True
-    kind = text_of(result.get("resultType"))
-    if kind is not None and kind != "complete":
-        record.result = cut(kind, NAME_LIMIT)
 
 
 def trace_id(traceparent: str | None) -> str | None:
@@ -222,13 +212,6 @@ def size(members: Fields) -> int:
     return 1 + len("".join(members).encode()) + sum(map(len, members.values())) + 4 * len(members)
 
 
-def _error_size(error: RpcError) -> int:
-    body = {"code": error.code, "message": error.message}
-    if error.data is not None:
-        body["data"] = error.data
-    return len(raw(body))
-
-
 # The bodies of records, as `chain` takes them.
 #
 # Most exchanges are answered with a result, for a client that is known by name. Their bodies are assembled
@@ -246,12 +229,8 @@ _Caller = tuple[str, str | None, str, str | None, str]
 """Who asks, and how: principal, client, transport, revision, method."""
 
 
-class _CallerText(NamedTuple):
-    """What records of one caller have before and behind `peer`."""
-
-    before: str
-    behind: str
-
+_CallerText = tuple[str, str]
+"""What records of one caller have before and behind `peer`."""
 
 UnredactedBody = tuple[str, str, str]
 """A body whose target has not been redacted: what is before it, the target, and what is behind it."""
@@ -276,8 +255,12 @@ class RecordBodies:
         return f"<RecordBodies of {self._run} {len(self._callers)} callers>"
 
     def now(self) -> str:
-        """The time of a record."""
-        return when(self._wall())
+        """The time as the log writes it."""
+        return rfc3339(micros_of(self._wall()))
+
+    def plain(self, kind: str, **members: Any) -> bytes:
+        """A record that is about no exchange."""
+        return encode_audit(AuditRecord(time=self.now(), kind=kind, run=self._run, **members))
 
     def begin(self, exchange: Exchange) -> bytes:
         """Who asks what, before anything is done."""
@@ -349,15 +332,13 @@ class RecordBodies:
     def _add_caller(self, caller: _Caller) -> _CallerText | None:
         """None when the client is not known by name, or its records have other members."""
         principal, client, transport, revision, method = caller
-        asked = None
+        asked: _CallerText | None = None
         if client and revision is not None and method != m.LISTEN:
             clean = self._rules.clean
             before = f'"principal":{_quote(principal)},' if principal else ""
             spoken = f'"transport":{_quote(transport)},"revision":{_quote(revision)}'
             client, method = cut(clean(client), NAME_LIMIT), cut(clean(method), NAME_LIMIT)
-            asked = _CallerText(
-                before, f'"client":{_quote(client)},{spoken},"method":{_quote(method)},"target":'
-            )
+            asked = before, f'"client":{_quote(client)},{spoken},"method":{_quote(method)},"target":'
         if len(self._callers) >= KEPT:
             self._callers.clear()
         self._callers[caller] = asked
