@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 else:
     Body = Raw  # msgspec decodes a Raw member only when its type is nothing else; absent it is None
 
-Kind = Literal["request", "notification", "result", "error", "invalid", "start"]
 ANSWERS: Final = frozenset({"result", "error"})
 
 
@@ -154,12 +153,11 @@ class Run(NamedTuple):
 
     def time_of(self, clock: float) -> str:
         """RFC 3339 in UTC with microseconds."""
-        return rfc3339(self.wall_micros + micros_of(clock - self.clock))
+        return rfc3339(micros_of(self.wall) + micros_of(clock - self.clock))
 
-    @property
-    def wall_micros(self) -> int:
-        """`wall` in microseconds."""
-        return micros_of(self.wall)
+    def wall_at(self, clock: float) -> float:
+        """Seconds since 1970."""
+        return self.wall + clock - self.clock
 
 
 def seconds_of(record: Record) -> float | None:

@@ -60,13 +60,9 @@ class _Batch(msgspec.Struct, gc=False):
 
     def has_room_for(self, number: int, level: str, count: int, size: int) -> bool:
         """Whether so many messages from that number on may be added."""
-        return (
-            not self.lines
-            and number == self.first + len(self.messages)
-            and len(self.messages) + count <= ENCODED_AT_ONCE
-            and self.size + size <= LARGE
-            and level == self.level
-        )
+        is_next = number == self.first + len(self.messages) and level == self.level
+        fits = len(self.messages) + count <= ENCODED_AT_ONCE and self.size + size <= LARGE
+        return not self.lines and is_next and fits
 
 
 class CaptureSink:
@@ -74,8 +70,7 @@ class CaptureSink:
 
     `holds_back`: whether it is to observe exchanges, too, so that they wait for room in the queue.
     `dropped` counts messages that found the queue full, or could not be written when it had to end; `paused`
-    says that files cannot be written.
-    `complete` is set, and replaced, when a file is complete; `finished` when `run` has written what was left.
+    says that files cannot be written. `finished` is set when `run` has written what was left.
     """
 
     def __init__(
@@ -90,7 +85,7 @@ class CaptureSink:
         self.holds_back = config.on_full == "wait"
         self.dropped = 0
         self.paused = False
-        self.complete = trio.Event()
+        self._complete = trio.Event()  # set, and replaced, when a file is complete
         self.finished = trio.Event()
         self.most_waiting = max(1, config.queue_bytes // (SHARE * (LONG_BYTES + MESSAGE_COST)))
         self._limit = config.queue_bytes
@@ -110,7 +105,7 @@ class CaptureSink:
         self._has_paused = False  # since dropped messages were logged last
         self._filled = trio.Event()
         self._urgent = trio.Event()
-        self._room = trio.Event()
+        self._waiting_for_room = trio.lowlevel.ParkingLot()
         self._closed = trio.Event()
 
     def __repr__(self) -> str:
@@ -174,7 +169,7 @@ class CaptureSink:
 
     async def _wait_for_room(self) -> None:
         while not self.is_open:
-            await self._room.wait()
+            await self._waiting_for_room.park()
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
         """See ExchangeObserver."""
@@ -196,13 +191,11 @@ class CaptureSink:
             if self._closed.is_set():
                 self._settle()
                 if not self._queue:
-                    self._log_lost()
-                    self.finished.set()
-                    return
-
-    def wall(self) -> float:
-        """Seconds since 1970, by the run's clock."""
-        return self._run.wall + self._clock() - self._run.clock
+                    break
+        if self._lost:
+            self.dropped += self._lost
+            log.error("the capture is incomplete: its last messages could not be written", lost=self._lost)
+        self.finished.set()
 
     def close(self) -> None:
         """Nothing more will pass; `run` returns when all is written."""
@@ -253,25 +246,17 @@ class CaptureSink:
                 with trio.move_on_after(RETRY_SECONDS):
                     await self._closed.wait()
             else:
-                self._resume()
+                if self.paused:
+                    self.paused = False
+                    log.warning("capture goes on")
+                if self._writer.rotated:
+                    self._writer.rotated = False
+                    complete, self._complete = self._complete, trio.Event()
+                    complete.set()
                 parts = unwritten(parts, written)
         self._lost += sum(part.count(b"\n") for part in parts)
         self._bytes -= size
-        self._make_room()
-
-    def _resume(self) -> None:
-        """It works."""
-        if self.paused:
-            self.paused = False
-            log.warning("capture goes on")
-        if self._writer.take_rotated():
-            complete, self.complete = self.complete, trio.Event()
-            complete.set()
-
-    def _make_room(self) -> None:
-        """Whoever waits in `admit` looks again."""
-        room, self._room = self._room, trio.Event()
-        room.set()
+        self._waiting_for_room.unpark_all()
 
     def _pause(self, error: OSError) -> None:
         if not self.paused:
@@ -281,7 +266,7 @@ class CaptureSink:
                 directory=str(self._writer.directory),
                 reason=reason_of(error),
             )
-        self._make_room()
+        self._waiting_for_room.unpark_all()
 
     def _log_dropped(self) -> None:
         if self.dropped > self._logged:
@@ -294,10 +279,20 @@ class CaptureSink:
             self._logged = self.dropped
         self._has_paused = self.paused
 
-    def _log_lost(self) -> None:
-        if self._lost:
-            self.dropped += self._lost
-            log.error("the capture is incomplete: its last messages could not be written", lost=self._lost)
+    async def keep_tidy(self, config: Capture, stop: threading.Event) -> None:
+        """Compress and remove files until `stop`: at first, when a file is complete, and now and then."""
+        while not stop.is_set():
+            complete = self._complete
+            now = self._run.wall_at(self._clock())
+            work = partial(sweep, self._writer.directory, config, stop, now)
+            try:
+                await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+            except OSError as error:
+                log.warning("capture files could not be compressed or removed", reason=reason_of(error))
+            except Stopped:
+                return
+            with trio.move_on_after(TIDY_SECONDS):
+                await complete.wait()
 
 
 class CaptureUnusable(McpmuxError):
@@ -329,8 +324,9 @@ async def open_capture(
     sink = CaptureSink(config, Levels(config, prefixes), redactor, run, writer, clock)
     stop = threading.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_keep_tidy, config, sink, stop, name="capture files")
-        writing: trio.CancelScope = await nursery.start(_write, sink, name="capture")
+        nursery.start_soon(sink.keep_tidy, config, stop, name="capture files")
+        writing = trio.CancelScope(shield=True)  # it outlives the cancelling of whatever is captured
+        nursery.start_soon(_write, writing, sink, name="capture")
         try:
             yield sink
         finally:
@@ -344,23 +340,6 @@ async def open_capture(
             nursery.cancel_scope.cancel(reason="capture has ended")
 
 
-async def _write(sink: CaptureSink, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
-    """Writing outlives the cancelling of whatever is captured."""
-    with trio.CancelScope(shield=True) as scope:
-        task_status.started(scope)
+async def _write(scope: trio.CancelScope, sink: CaptureSink) -> None:
+    with scope:
         await sink.run()
-
-
-async def _keep_tidy(config: Capture, sink: CaptureSink, stop: threading.Event) -> None:
-    """Compress and remove files: at first, when a file is complete, and now and then."""
-    while not stop.is_set():
-        complete = sink.complete
-        work = partial(sweep, Path(config.directory), config, stop, sink.wall())
-        try:
-            await trio.to_thread.run_sync(work, abandon_on_cancel=True)
-        except OSError as error:
-            log.warning("capture files could not be compressed or removed", reason=reason_of(error))
-        except Stopped:
-            return
-        with trio.move_on_after(TIDY_SECONDS):
-            await complete.wait()

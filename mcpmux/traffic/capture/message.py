@@ -12,6 +12,7 @@ from hashlib import blake2b
 import msgspec
 
 from mcpmux.config.traffic import LEVELS, Capture
+from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.protocol.framing import CR, LF
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.shapes import Id
@@ -24,12 +25,6 @@ FINGERPRINT_BYTES = 8
 SESSIONS_CACHED = 1024
 
 _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
-
-
-def start_record(run: Run, clock: float, version: str) -> Record:
-    """What a file begins with."""
-    at = round(clock - run.clock, 6)
-    return Record(v=VERSION, run=run.name, time=run.time_of(clock), at=at, kind="start", version=version)
 
 
 def facts_after_redaction(
@@ -91,22 +86,16 @@ def body_of(kind: str, body: bytes, level: str, limit: int) -> tuple[Raw | None,
     """`message` and `text` of a record, of which one is None."""
     if level == "truncated" and len(body) > limit:
         return None, body[:limit].decode("utf-8", "ignore")
-    if kind != "invalid" and body[:1] != b'"':
-        return without_line_ends(body), None
-    if _is_object(body):
-        return without_line_ends(body), None
+    if (kind != "invalid" and body[:1] != b'"') or _is_object(body):
+        # On one line: between tokens of JSON a space means the same, and in them no line ends.
+        return Raw(body.translate(_LINE_ENDS) if LF in body or CR in body else body), None
     return None, body.decode("utf-8", "replace")
-
-
-def without_line_ends(body: bytes) -> Raw:
-    """JSON on one line: between its tokens a space means the same, and in them no line ends."""
-    return Raw(body.translate(_LINE_ENDS) if LF in body or CR in body else body)
 
 
 def _is_object(body: bytes) -> bool:
     try:
         return body.lstrip()[:1] == b"{" and isinstance(msgspec.json.decode(body), dict)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return False
 
 
