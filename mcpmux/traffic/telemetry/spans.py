@@ -47,8 +47,10 @@ from mcpmux.runtime.tap import EXCHANGE, TRACE_HEADERS, Leg
 from mcpmux.traffic.capture.message import fingerprint
 from mcpmux.traffic.observer import Exchange, Observation
 from mcpmux.traffic.record import cut
+from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.metrics import METHODS, TOOL_ERROR, is_tool_error
 from mcpmux.traffic.telemetry.tracing import (
+    Attributes,
     Context,
     baggage_to_pass,
     context_headers,
@@ -73,14 +75,8 @@ class _OpenSpan(NamedTuple):
     baggage: Context
 
 
-class _UpstreamCall(NamedTuple):
-    """What a task is asking an upstream."""
-
-    span: Span
-    method: str
-
-
-_UPSTREAM_CALL: ContextVar[_UpstreamCall | None] = ContextVar("asked", default=None)
+_UPSTREAM_CALL: ContextVar[tuple[Span, str] | None] = ContextVar("asked", default=None)
+"""What a task is asking an upstream: the span of it, and the method."""
 
 
 class Spans:
@@ -93,14 +89,15 @@ class Spans:
         self,
         tracer: Tracer,
         meter: Meter,
-        clean: Clean,
-        servers: Mapping[str, Server],
+        redactor: Redactor,
+        servers: Mapping[str, Attributes],
         clock: Callable[[], float],
         *,
         propagate: bool = True,
     ) -> None:
         self._tracer = tracer
-        self._describe = Describer(clean, servers)
+        self._redactor = redactor
+        self._servers = servers
         self._clock = clock
         self._propagate = propagate
         self._open: dict[int, _OpenSpan] = {}
@@ -112,9 +109,9 @@ class Spans:
     def __repr__(self) -> str:
         return f"<Spans {len(self._open)} open>"
 
-    def know(self, servers: Mapping[str, Server]) -> None:
+    def know(self, servers: Mapping[str, Attributes]) -> None:
         """The set of upstreams has changed."""
-        self._describe.servers = servers
+        self._servers = servers
 
     def take(self, observed: Observation) -> None:
         """See MessageObserver. Requests have ids that spans need."""
@@ -126,8 +123,8 @@ class Spans:
                 self._arrived.popitem(last=False)
         elif observed.leg.side == "upstream" and observed.direction == "out":
             asked = _UPSTREAM_CALL.get()
-            if asked is not None and asked.method == observed.method and asked.span.is_recording():
-                asked.span.set_attribute("jsonrpc.request.id", str(observed.id))
+            if asked is not None and asked[1] == observed.method and asked[0].is_recording():
+                asked[0].set_attribute("jsonrpc.request.id", str(observed.id))
 
     async def admit(self, exchange: Exchange) -> None:
         """See ExchangeObserver. Never waits."""
@@ -135,11 +132,11 @@ class Spans:
         meta_context, header_context = context_in_meta(call.meta), context_in_headers(exchange.headers)
         parent, ambient = _extract(meta_context), _extract(header_context)
         links = [Link(ambient)] if parent is not None and ambient is not None and ambient != parent else None
-        attributes = {**self._describe.attributes(exchange.leg, call), "mcpmux.exchange": exchange.number}
+        attributes = {**self._attributes(exchange.leg, call), "mcpmux.exchange": exchange.number}
         if (request_id := self._arrived.pop(exchange.number, None)) is not None:
-            attributes["jsonrpc.request.id"] = self._describe.text(str(request_id), NAME_LIMIT)
+            attributes["jsonrpc.request.id"] = self._text(str(request_id), NAME_LIMIT)
         span = self._tracer.start_span(
-            self._describe.name(call),
+            self._name(call),
             context=_below(parent or ambient),
             kind=SpanKind.SERVER,
             attributes=attributes,
@@ -160,14 +157,14 @@ class Spans:
         above = self._open.get(EXCHANGE.get())
         if above is None:
             return await work(call)
-        attributes = self._describe.attributes(leg, call)
+        attributes = self._attributes(leg, call)
         span = self._tracer.start_span(
-            self._describe.name(call),
+            self._name(call),
             context=set_span_in_context(above.span, OtelContext()),
             kind=SpanKind.CLIENT,
             attributes=attributes,
         )
-        asked = _UPSTREAM_CALL.set(_UpstreamCall(span, call.method))
+        asked = _UPSTREAM_CALL.set((span, call.method))
         headers = TRACE_HEADERS.set(TRACE_HEADERS.get())
         if self._propagate:
             context = {**_inject(span), **above.baggage}
@@ -198,7 +195,7 @@ class Spans:
     def _end(self, done: _OpenSpan, leg: Leg, method: str, outcome: Fields | BaseException) -> str | None:
         """End a span with how its operation went; the kind of error, None for none."""
         span, error = done.span, error_type(method, outcome)
-        for key, value in self._describe.of_session(leg).items():
+        for key, value in self._of_session(leg).items():
             if key not in done.attributes:
                 done.attributes[key] = value
                 span.set_attribute(key, value)
@@ -206,11 +203,50 @@ class Spans:
             span.set_attribute("error.type", error)
             if isinstance(outcome, RpcError):
                 span.set_attribute("rpc.response.status_code", error)
-                span.set_status(Status(StatusCode.ERROR, self._describe.text(outcome.message, TEXT_LIMIT)))
+                span.set_status(Status(StatusCode.ERROR, self._text(outcome.message, TEXT_LIMIT)))
             else:
                 span.set_status(Status(StatusCode.ERROR))
         span.end()
         return error
+
+    def _name(self, call: Call) -> str:
+        """The span's name. A URI is no part of it: there are too many."""
+        if call.method not in METHODS:
+            return OTHER
+        target = call.text("name") if call.method in _NAMED else None
+        return f"{call.method} {self._text(target, NAME_LIMIT)}" if target else call.method
+
+    def _attributes(self, leg: Leg, call: Call) -> Attributes:
+        """Of a request on a leg."""
+        found: Attributes = {"mcp.method.name": self._text(call.method, NAME_LIMIT)}
+        found |= _TRANSPORTS.get(leg.transport, {})
+        found |= self._of_session(leg)
+        name = call.text("name") if call.method in _NAMED else None
+        if name is not None:
+            found[_NAMED[call.method]] = self._text(name, NAME_LIMIT)
+        if call.method == m.TOOLS_CALL:
+            found["gen_ai.operation.name"] = "execute_tool"
+        uri = call.text("uri") if call.method in _WITH_URI else None
+        if uri is not None:
+            found["mcp.resource.uri"] = self._text(uri, TEXT_LIMIT)
+        if leg.upstream is not None:
+            found |= {"mcpmux.upstream": leg.upstream, **self._servers.get(leg.upstream, {})}
+        return found
+
+    def _of_session(self, leg: Leg) -> Attributes:
+        """What is agreed on a leg; an exchange may be what agrees it."""
+        found: Attributes = {}
+        if leg.revision is not None:
+            found["mcp.protocol.version"] = self._text(leg.revision, NAME_LIMIT)
+        if leg.session is not None:  # it is a credential: only its fingerprint
+            found["mcp.session.id"] = fingerprint(leg.session)
+        return found
+
+    def _text(self, text: str, limit: int) -> str:
+        """A text from outside, redacted and cut."""
+        if text in _OURS:
+            return text
+        return cut(self._redactor.redact_text(text)[0].encode("utf-8", "replace").decode(), limit)
 
 
 def error_type(method: str, outcome: Fields | BaseException) -> str | None:
@@ -257,7 +293,7 @@ def _duration(meter: Meter, side: str) -> Histogram:
     )
 
 
-# Names and attributes of spans. Text from outside is redacted and cut. Pure.
+# Names and attributes of spans.
 
 TEXT_LIMIT = 2048  # characters of a URI or a message
 NAME_LIMIT = 200  # characters of a name, method or id
@@ -285,75 +321,6 @@ _MEASURED = frozenset(
     {"mcp.protocol.version", "network.transport", "network.protocol.name", "mcpmux.upstream"}
     | {"server.address", "server.port", "gen_ai.operation.name"}
 )
-
-Attributes = dict[str, str | int]
-Clean = Callable[[str], str]
-"""Takes secrets out of a text."""
-
-
-class Server(NamedTuple):
-    """Where an upstream is, for `server.address` and `server.port`."""
-
-    address: str
-    port: int | None
-
-
-class Describer:
-    """Describes calls. `servers`: where upstreams are, by name."""
-
-    def __init__(self, clean: Clean, servers: Mapping[str, Server]) -> None:
-        self._clean = clean
-        self.servers = servers  # replaced as a whole when the set of upstreams changes
-
-    def __repr__(self) -> str:
-        return f"<Describer of {len(self.servers)} servers>"
-
-    def name(self, call: Call) -> str:
-        """The span's name. A URI is no part of it: there are too many."""
-        if call.method not in METHODS:
-            return OTHER
-        target = call.text("name") if call.method in _NAMED else None
-        return f"{call.method} {self.text(target, NAME_LIMIT)}" if target else call.method
-
-    def attributes(self, leg: Leg, call: Call) -> Attributes:
-        """Of a request on a leg."""
-        found: Attributes = {"mcp.method.name": self.text(call.method, NAME_LIMIT)}
-        found |= _TRANSPORTS.get(leg.transport, {})
-        found |= self.of_session(leg)
-        name = call.text("name") if call.method in _NAMED else None
-        if name is not None:
-            found[_NAMED[call.method]] = self.text(name, NAME_LIMIT)
-        if call.method == m.TOOLS_CALL:
-            found["gen_ai.operation.name"] = "execute_tool"
-        uri = call.text("uri") if call.method in _WITH_URI else None
-        if uri is not None:
-            found["mcp.resource.uri"] = self.text(uri, TEXT_LIMIT)
-        if leg.upstream is not None:
-            found |= self._whereabouts(leg.upstream)
-        return found
-
-    def of_session(self, leg: Leg) -> Attributes:
-        """What is agreed on a leg; an exchange may be what agrees it."""
-        found: Attributes = {}
-        if leg.revision is not None:
-            found["mcp.protocol.version"] = self.text(leg.revision, NAME_LIMIT)
-        if leg.session is not None:  # it is a credential: only its fingerprint
-            found["mcp.session.id"] = fingerprint(leg.session)
-        return found
-
-    def _whereabouts(self, upstream: str) -> Attributes:
-        found: Attributes = {"mcpmux.upstream": upstream}
-        if (server := self.servers.get(upstream)) is not None:
-            found["server.address"] = server.address
-            if server.port is not None:
-                found["server.port"] = server.port
-        return found
-
-    def text(self, text: str, limit: int) -> str:
-        """A text from outside, redacted and cut."""
-        if text in _OURS:
-            return text
-        return cut(self._clean(text).encode("utf-8", "replace").decode(), limit)
 
 
 class Names:
