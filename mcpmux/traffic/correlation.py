@@ -14,17 +14,17 @@ Pure; the time is handed in.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import (
+    UNREADABLE,
     BadMessage,
     ErrorReply,
     Notification,
-    Reply,
     Request,
     decode_message,
     is_batch,
@@ -36,8 +36,15 @@ from mcpmux.runtime.tap import Direction, Leg
 from mcpmux.traffic.observer import Observation, PendingRequest, UnreadMessage
 from mcpmux.traffic.record import MICROS, NO_PARAMS, Envelope, Error, Params, Result
 
+T = TypeVar("T", Params, Result)
+
 PENDING_LIMIT: Final = 4096  # of one leg and direction; older ones are taken for never answered
 
+_IN: Final = 0
+_OUT: Final = 1
+_DATA: Final = 2  # of UnreadMessage
+_EXCHANGE: Final = 0  # of PendingRequest
+_EXCHANGE_NOTIFICATIONS: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE})
 
 _PendingById: TypeAlias = dict[Id, PendingRequest]
 """Requests that are not answered, the oldest first."""
@@ -91,18 +98,19 @@ class Correlator:
     def _read_batch(self, unread: UnreadMessage, bad: BadMessage) -> list[Observation]:
         """The members of a batch, each read once; one invalid message for anything else."""
         leg, direction, data, at, status, exchange, _ = unread
-        parts = _split(data)
-        if parts is None:
-            return [Observation(leg, direction, data, at, "invalid", exchange, id=bad.id, status=status)]
+        try:
+            parts = split_batch(data) if is_batch(data) else []
+        except BadMessage:
+            parts = []
+        if not parts:
+            return [_invalid(unread, data, bad)]
         members = []
         for part in parts:
             member: UnreadMessage = (leg, direction, part, at, status, exchange, False)
             try:
                 members.append(self._relate(member, read_envelope(part)))
             except BadMessage as invalid:
-                members.append(
-                    Observation(leg, direction, part, at, "invalid", exchange, id=invalid.id, status=status)
-                )
+                members.append(_invalid(unread, part, invalid))
         return members
 
     def _relate(self, unread: UnreadMessage, envelope: Envelope) -> Observation:
@@ -154,6 +162,11 @@ class Correlator:
         )
 
 
+def _invalid(unread: UnreadMessage, data: bytes, bad: BadMessage) -> Observation:
+    leg, direction, _, at, status, exchange, _ = unread
+    return Observation(leg, direction, data, at, "invalid", exchange, id=bad.id, status=status)
+
+
 def _answer(unread: UnreadMessage, envelope: Envelope) -> Observation:
     """The observation of an answer, with the request that it answers."""
     leg, direction, data, at, status, exchange, _ = unread
@@ -203,21 +216,6 @@ def _only_exchange(leg: Leg) -> int:
     return exchanges.pop() if len(exchanges) == 1 else 0
 
 
-def _split(batch: bytes) -> list[bytes] | None:
-    """Its members; None when it is no batch, or is malformed."""
-    try:
-        return split_batch(batch) if is_batch(batch) else None
-    except BadMessage:
-        return None
-
-
-_IN: Final = 0
-_OUT: Final = 1
-_DATA: Final = 2  # of UnreadMessage
-_EXCHANGE: Final = 0  # of PendingRequest
-_EXCHANGE_NOTIFICATIONS: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE})
-
-
 def _is_id(value: Any) -> bool:
     return isinstance(value, (int, str)) and not isinstance(value, bool)
 
@@ -230,7 +228,6 @@ def _is_id(value: Any) -> bool:
 _decode: Final = msgspec.json.Decoder(Envelope).decode
 _params_decoder: Final = msgspec.json.Decoder(Params)
 _result_decoder: Final = msgspec.json.Decoder(Result)
-_NOT_DECODED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def read_envelope(data: bytes) -> Envelope:
@@ -239,7 +236,7 @@ def read_envelope(data: bytes) -> Envelope:
         if not data.isascii():
             data.decode()
         found = _decode(data)
-    except _NOT_DECODED:
+    except UNREADABLE:
         return read_by_member(data)
     if found.method is not UNSET:
         if found.id is not None:
@@ -265,27 +262,18 @@ def method_id_target(message: bytes) -> tuple[str | None, Id | None, str | None]
 
 def read_by_member(data: bytes) -> Envelope:
     """The same for a message that is not as it should be in some place. Raises BadMessage."""
-    envelope = decode_message(data)
-    if isinstance(envelope, Request):
-        return Envelope("2.0", envelope.id, envelope.method, _params_in(envelope.params))
-    if isinstance(envelope, Notification):
-        return Envelope("2.0", UNSET, envelope.method, _params_in(envelope.params))
-    if isinstance(envelope, ErrorReply):
-        return Envelope("2.0", envelope.id, error=Error(envelope.code))
-    return Envelope("2.0", envelope.id, result=_result_in(envelope))
+    message = decode_message(data)
+    if isinstance(message, (Request, Notification)):
+        request_id = message.id if isinstance(message, Request) else UNSET
+        return Envelope("2.0", request_id, message.method, _part(_params_decoder, message.params))
+    if isinstance(message, ErrorReply):
+        return Envelope("2.0", message.id, error=Error(message.code))
+    return Envelope("2.0", message.id, result=_part(_result_decoder, message.result) or Result())
 
 
-def _params_in(params: Raw | None) -> Params:
-    if params is None:
-        return NO_PARAMS
+def _part(decoder: msgspec.json.Decoder[T], part: Raw | None) -> T | None:
+    """What is recorded of a part of a message; None when it is not there, or is malformed."""
     try:
-        return _params_decoder.decode(params)
-    except _NOT_DECODED:
-        return NO_PARAMS
-
-
-def _result_in(reply: Reply) -> Result:
-    try:
-        return _result_decoder.decode(reply.result)
-    except _NOT_DECODED:
-        return Result()
+        return decoder.decode(part) if part is not None else None
+    except UNREADABLE:
+        return None
