@@ -40,11 +40,11 @@ T = TypeVar("T", Params, Result)
 
 PENDING_LIMIT: Final = 4096  # of one leg and direction; older ones are taken for never answered
 
-_IN: Final = 0
+_IN: Final = 0  # of the pending ones of a leg
 _OUT: Final = 1
 _DATA: Final = 2  # of UnreadMessage
 _EXCHANGE: Final = 0  # of PendingRequest
-_EXCHANGE_NOTIFICATIONS: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE})
+_OF_EXCHANGES: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE})
 
 _PendingById: TypeAlias = dict[Id, PendingRequest]
 """Requests that are not answered, the oldest first."""
@@ -56,6 +56,11 @@ def _pending(leg: Leg) -> tuple[_PendingById, _PendingById]:
         leg.notes = ({}, {})
     pending_of_side: tuple[_PendingById, _PendingById] = leg.notes
     return pending_of_side
+
+
+def _exchange_of(leg: Leg, side: int, request_id: Id) -> int:
+    pending = _pending(leg)[side].get(request_id)
+    return pending[_EXCHANGE] if pending is not None else 0
 
 
 class Correlator:
@@ -88,8 +93,7 @@ class Correlator:
 
     def exchange_of(self, leg: Leg, request_id: Id) -> int:
         """The exchange of a client's request that is not answered yet; 0 when there is none."""
-        pending = _pending(leg)[_IN].get(request_id)
-        return pending[_EXCHANGE] if pending is not None else 0
+        return _exchange_of(leg, _IN, request_id)
 
     def forget(self, leg: Leg) -> None:
         """A leg is over."""
@@ -133,21 +137,9 @@ class Correlator:
         pending[request_id] = exchange, method, at, False
         if len(pending) > PENDING_LIMIT:
             del pending[next(iter(pending))]
-        target = params.uri if type(params.uri) is str else params.target
+        about = params.uri if type(params.uri) is str else params.target
         return Observation(
-            leg,
-            direction,
-            data,
-            at,
-            "request",
-            exchange,
-            method,
-            request_id,
-            target,
-            None,
-            None,
-            None,
-            status,
+            leg, direction, data, at, "request", exchange, method, request_id, about, None, None, None, status
         )
 
     def _notification(self, unread: UnreadMessage, method: str, params: Params) -> Observation:
@@ -155,8 +147,9 @@ class Correlator:
         leg, direction, data, at, status, exchange, _ = unread
         if method == m.CANCELLED:
             exchange = _cancelled(leg, direction, params.requestId) or exchange
-        elif direction == "in" and leg.side == "upstream" and not exchange:
-            exchange = _exchange_worked_for(leg, params) if method in _EXCHANGE_NOTIFICATIONS else 0
+        elif direction == "in" and leg.side == "upstream" and not exchange and method in _OF_EXCHANGES:
+            token = params.progressToken
+            exchange = _exchange_of(leg, _OUT, token) if _is_id(token) else _only_exchange(leg)
         return Observation(
             leg, direction, data, at, "notification", exchange, method, target=params.target, status=status
         )
@@ -170,22 +163,20 @@ def _invalid(unread: UnreadMessage, data: bytes, bad: BadMessage) -> Observation
 def _answer(unread: UnreadMessage, envelope: Envelope) -> Observation:
     """The observation of an answer, with the request that it answers."""
     leg, direction, data, at, status, exchange, _ = unread
-    method = ms = failed = request_id = None
+    method = ms = failed = request_id = code = None
     if envelope.id is not UNSET and envelope.id is not None:
         request_id = envelope.id
         pending = (leg.notes or _pending(leg))[direction == "in"].pop(request_id, None)
         if pending is not None:
             exchange, method, began, _ = pending
             ms = round((at - began) * MICROS) / 1000
+    kind = "result"
     if envelope.error is not UNSET:
-        code = envelope.error.code
-        return Observation(
-            leg, direction, data, at, "error", exchange, method, request_id, None, code, None, ms, status
-        )
-    if method == m.TOOLS_CALL and envelope.result is not UNSET and envelope.result.isError is True:
+        kind, code = "error", envelope.error.code
+    elif method == m.TOOLS_CALL and envelope.result is not UNSET and envelope.result.isError is True:
         failed = True
     return Observation(
-        leg, direction, data, at, "result", exchange, method, request_id, None, None, failed, ms, status
+        leg, direction, data, at, kind, exchange, method, request_id, None, code, failed, ms, status
     )
 
 
@@ -198,14 +189,6 @@ def _cancelled(leg: Leg, direction: Direction, request_id: Any) -> int:
     exchange, method, began, _ = pending
     pending_of_side[request_id] = exchange, method, began, True
     return exchange
-
-
-def _exchange_worked_for(leg: Leg, params: Params) -> int:
-    token = params.progressToken
-    if _is_id(token):
-        pending = _pending(leg)[_OUT].get(token)
-        return pending[_EXCHANGE] if pending is not None else 0
-    return _only_exchange(leg)
 
 
 def _only_exchange(leg: Leg) -> int:
@@ -236,15 +219,15 @@ def read_envelope(data: bytes) -> Envelope:
         if not data.isascii():
             data.decode()
         found = _decode(data)
-    except UNREADABLE:
-        return read_by_member(data)
-    if found.method is not UNSET:
-        if found.id is not None:
+        if found.method is not UNSET:
+            if found.id is not None:
+                return found
+        elif found.error is not UNSET or (
+            found.result is not UNSET and found.id is not UNSET and found.id is not None
+        ):
             return found
-    elif found.error is not UNSET or (
-        found.result is not UNSET and found.id is not UNSET and found.id is not None
-    ):
-        return found
+    except UNREADABLE:
+        pass
     return read_by_member(data)
 
 

@@ -118,7 +118,7 @@ def decode_record(line: bytes) -> Record:
     return record
 
 
-# Times as records have them. Pure; made for many in the same second.
+# Times as records have them.
 
 MICROS: Final = 1_000_000
 SECONDS_CACHED: Final = 16  # what is written at one time is from one or two
@@ -168,7 +168,7 @@ def seconds_of(record: Record) -> float | None:
         return None
 
 
-# The parts of a message that `read_envelope` decodes.
+# The parts of a message that `correlation.read_envelope` decodes.
 
 
 class Params(msgspec.Struct, gc=False):

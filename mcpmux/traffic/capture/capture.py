@@ -179,7 +179,10 @@ class CaptureSink:
         """Write what is taken until `close`, and what is left then. Cancelling it leaves whole lines."""
         while True:
             await self._filled.wait()
-            await self._gather()
+            self._urgent = trio.Event()
+            if self._bytes <= self._enough and not self._closed.is_set():
+                with trio.move_on_after(FLUSH_SECONDS):  # for more messages, which are written together
+                    await self._urgent.wait()
             is_urgent = self._bytes > self._enough
             if not is_urgent:
                 self._settle()
@@ -202,13 +205,6 @@ class CaptureSink:
         self._closed.set()
         self._filled.set()
         self._urgent.set()
-
-    async def _gather(self) -> None:
-        """Wait a little for more messages, which are written together."""
-        self._urgent = trio.Event()
-        if self._bytes <= self._enough and not self._closed.is_set():
-            with trio.move_on_after(FLUSH_SECONDS):
-                await self._urgent.wait()
 
     async def _write_queue(self) -> None:
         """Encode and write what is in the queue now; it stays counted until it is written."""
@@ -240,7 +236,11 @@ class CaptureSink:
             try:
                 written = await trio.to_thread.run_sync(write, abandon_on_cancel=True)
             except OSError as error:
-                self._pause(error)
+                if not self.paused:
+                    self.paused = self._has_paused = True
+                    what = "capture pauses, its files cannot be written; traffic goes on"
+                    log.error(what, directory=str(self._writer.directory), reason=reason_of(error))
+                self._waiting_for_room.unpark_all()
                 if self._closed.is_set():
                     break
                 with trio.move_on_after(RETRY_SECONDS):
@@ -258,25 +258,11 @@ class CaptureSink:
         self._bytes -= size
         self._waiting_for_room.unpark_all()
 
-    def _pause(self, error: OSError) -> None:
-        if not self.paused:
-            self.paused = self._has_paused = True
-            log.error(
-                "capture pauses, its files cannot be written; traffic goes on",
-                directory=str(self._writer.directory),
-                reason=reason_of(error),
-            )
-        self._waiting_for_room.unpark_all()
-
     def _log_dropped(self) -> None:
         if self.dropped > self._logged:
             why = "its files could not be written" if self._has_paused else "they came faster than it writes"
-            log.warning(
-                f"messages are missing in the capture: {why}",
-                dropped=self.dropped - self._logged,
-                in_all=self.dropped,
-            )
-            self._logged = self.dropped
+            new, self._logged = self.dropped - self._logged, self.dropped
+            log.warning(f"messages are missing in the capture: {why}", dropped=new, in_all=self.dropped)
         self._has_paused = self.paused
 
     async def keep_tidy(self, config: Capture, stop: threading.Event) -> None:

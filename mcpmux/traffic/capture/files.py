@@ -61,8 +61,7 @@ OnBad = Callable[[BadLine], None]
 
 def file_name(wall: float, run: str, number: int) -> str:
     """The name of a run's file, begun at `wall` (seconds since 1970)."""
-    moment = datetime.fromtimestamp(wall, UTC)
-    return f"mcpmux-{moment:%Y%m%dT%H%M%SZ}-{run}-{number:04}{SUFFIX}"
+    return f"mcpmux-{datetime.fromtimestamp(wall, UTC):%Y%m%dT%H%M%SZ}-{run}-{number:04}{SUFFIX}"
 
 
 def find_files(directory: Path) -> list[Path]:
@@ -125,8 +124,7 @@ def _read_lines(path: Path, stream: IO[bytes], on_bad: OnBad) -> Iterator[Record
 
 # Compresses capture files that are complete and removes those that are too many, too large or too old.
 #
-# Blocks: used from a thread. Leaves alone what some process is still writing, which it knows by its lock,
-# and what is no capture file.
+# Blocks: used from a thread. Leaves alone what some process is still writing, which it knows by its lock.
 
 CHUNK = 256 * 2**10  # bytes that are compressed at a time
 LEVEL = 6  # of gzip
@@ -139,8 +137,7 @@ class Stopped(Exception):
 def sweep(directory: Path, config: Capture, stop: threading.Event, now: float) -> None:
     """One round over the folder. `now`: seconds since 1970. Raises OSError; Stopped once `stop` is set."""
     for leftover in directory.glob(f"mcpmux-*{COMPRESSED}{UNFINISHED}"):
-        plain = leftover.with_name(leftover.name.removesuffix(f".gz{UNFINISHED}"))
-        with _exclusive_lock(plain) as is_locked:
+        with _exclusive_lock(leftover.with_suffix("").with_suffix("")) as is_locked:
             if is_locked:
                 leftover.unlink(missing_ok=True)
     if config.compress:
@@ -161,7 +158,12 @@ def compress(path: Path, stop: threading.Event) -> None:
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         with path.open("rb") as source, os.fdopen(fd, "wb") as raw:
             with gzip.GzipFile("", "wb", LEVEL, raw, mtime=0) as target:
-                _copy(source, target, stop)
+                began = time.monotonic()
+                while chunk := source.read(CHUNK):
+                    target.write(chunk)
+                    if stop.wait(time.monotonic() - began):
+                        raise Stopped
+                    began = time.monotonic()
             raw.flush()
             os.fsync(raw.fileno())
         os.utime(part, (facts.st_atime, facts.st_mtime))
@@ -170,15 +172,6 @@ def compress(path: Path, stop: threading.Event) -> None:
         part.unlink(missing_ok=True)
         raise
     path.unlink()
-
-
-def _copy(source: IO[bytes], target: gzip.GzipFile, stop: threading.Event) -> None:
-    began = time.monotonic()
-    while chunk := source.read(CHUNK):
-        target.write(chunk)
-        if stop.wait(time.monotonic() - began):
-            raise Stopped
-        began = time.monotonic()
 
 
 def remove_surplus(directory: Path, config: Capture, now: float) -> None:
@@ -205,12 +198,12 @@ def _exclusive_lock(path: Path) -> Iterator[bool]:
         yield True
         return
     try:
+        is_locked = True
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            yield False
-            return
-        yield True
+            is_locked = False
+        yield is_locked
     finally:
         os.close(fd)
 
