@@ -7,8 +7,8 @@ and 64 zeros for `prev`.
 
 What a chain that holds proves: no record was changed, removed, inserted or put elsewhere between its first
 and its last one. Without a key, whoever can write the file can also compute a new chain, from any record to
-the end; with a key only who has the key can. Either way the end can be cut off, and a chain that is shorter
-holds as well; a hash kept elsewhere (an anchor) shows that: it must still be in the chain.
+the end; with a key only who has the key can. Either way the end can be cut off, and the shorter chain holds
+as well. A hash kept elsewhere (an anchor), which must still be in the chain, shows that.
 
 What a record says is known elsewhere.
 """

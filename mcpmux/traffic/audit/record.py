@@ -215,8 +215,7 @@ def size(members: Fields) -> int:
 # The bodies of records, as `chain` takes them.
 #
 # Most exchanges are answered with a result, for a client that is known by name. Their bodies are assembled
-# from parts that are the same for many; all others are encoded from an AuditRecord. Both ways give the same
-# record.
+# from parts that are the same for many; all others are encoded from an AuditRecord. The records are the same.
 
 KEPT = 256  # callers, and names of upstreams, that are kept as they are written
 

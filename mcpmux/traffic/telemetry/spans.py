@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import trio
 from opentelemetry.context import Context as OtelContext
-from opentelemetry.metrics import Histogram, Meter
+from opentelemetry.metrics import Meter
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
@@ -103,8 +103,15 @@ class Spans:
         self._open: dict[int, _OpenSpan] = {}
         self._arrived: OrderedDict[int, Id] = OrderedDict()
         self._server_names, self._client_names = Names(), Names()
-        self._server_duration = _duration(meter, "server")
-        self._client_duration = _duration(meter, "client")
+        self._server_duration, self._client_duration = (
+            meter.create_histogram(
+                f"mcp.{side}.operation.duration",
+                unit="s",
+                description=f"Duration of MCP requests as seen by the {side}.",
+                explicit_bucket_boundaries_advisory=BOUNDS,
+            )
+            for side in ("server", "client")
+        )
 
     def __repr__(self) -> str:
         return f"<Spans {len(self._open)} open>"
@@ -135,9 +142,11 @@ class Spans:
         attributes = {**self._attributes(exchange.leg, call), "mcpmux.exchange": exchange.number}
         if (request_id := self._arrived.pop(exchange.number, None)) is not None:
             attributes["jsonrpc.request.id"] = self._text(str(request_id), NAME_LIMIT)
+        above = parent or ambient
+        context = OtelContext()
         span = self._tracer.start_span(
             self._name(call),
-            context=_below(parent or ambient),
+            context=context if above is None else set_span_in_context(NonRecordingSpan(above), context),
             kind=SpanKind.SERVER,
             attributes=attributes,
             links=links,
@@ -149,7 +158,7 @@ class Spans:
         """See ExchangeObserver. Never waits."""
         found = self._open.pop(exchange.number, None)
         if found is not None:
-            error = self._end(found, exchange.leg, exchange.call.method, outcome)
+            error = self._end(found.span, found.attributes, exchange.leg, exchange.call.method, outcome)
             self._server_duration.record(seconds, measured(found.attributes, error, self._server_names))
 
     async def trace(self, leg: Leg, call: Call, work: Callable[[Call], Awaitable[Fields]]) -> Fields:
@@ -167,7 +176,9 @@ class Spans:
         asked = _UPSTREAM_CALL.set((span, call.method))
         headers = TRACE_HEADERS.set(TRACE_HEADERS.get())
         if self._propagate:
-            context = {**_inject(span), **above.baggage}
+            context: Context = {}
+            _W3C.inject(context, set_span_in_context(span, OtelContext()))
+            context |= above.baggage
             TRACE_HEADERS.set(context_headers(context))
             call = with_context(call, context)
         began = self._clock()
@@ -181,10 +192,9 @@ class Spans:
         finally:
             TRACE_HEADERS.reset(headers)
             _UPSTREAM_CALL.reset(asked)
-            failed = self._end(_OpenSpan(span, attributes, above.baggage), leg, call.method, outcome)
-            self._client_duration.record(
-                self._clock() - began, measured(attributes, failed, self._client_names)
-            )
+            failed = self._end(span, attributes, leg, call.method, outcome)
+            seconds = self._clock() - began
+            self._client_duration.record(seconds, measured(attributes, failed, self._client_names))
 
     def close(self) -> None:
         """End what is open still."""
@@ -192,20 +202,22 @@ class Spans:
             found.span.end()
         self._open.clear()
 
-    def _end(self, done: _OpenSpan, leg: Leg, method: str, outcome: Fields | BaseException) -> str | None:
+    def _end(
+        self, span: Span, attributes: Attributes, leg: Leg, method: str, outcome: Fields | BaseException
+    ) -> str | None:
         """End a span with how its operation went; the kind of error, None for none."""
-        span, error = done.span, error_type(method, outcome)
+        error = error_type(method, outcome)
         for key, value in self._of_session(leg).items():
-            if key not in done.attributes:
-                done.attributes[key] = value
+            if key not in attributes:
+                attributes[key] = value
                 span.set_attribute(key, value)
         if error is not None:
             span.set_attribute("error.type", error)
+            about = None
             if isinstance(outcome, RpcError):
                 span.set_attribute("rpc.response.status_code", error)
-                span.set_status(Status(StatusCode.ERROR, self._text(outcome.message, TEXT_LIMIT)))
-            else:
-                span.set_status(Status(StatusCode.ERROR))
+                about = self._text(outcome.message, TEXT_LIMIT)
+            span.set_status(Status(StatusCode.ERROR, about))
         span.end()
         return error
 
@@ -221,13 +233,11 @@ class Spans:
         found: Attributes = {"mcp.method.name": self._text(call.method, NAME_LIMIT)}
         found |= _TRANSPORTS.get(leg.transport, {})
         found |= self._of_session(leg)
-        name = call.text("name") if call.method in _NAMED else None
-        if name is not None:
-            found[_NAMED[call.method]] = self._text(name, NAME_LIMIT)
         if call.method == m.TOOLS_CALL:
             found["gen_ai.operation.name"] = "execute_tool"
-        uri = call.text("uri") if call.method in _WITH_URI else None
-        if uri is not None:
+        if call.method in _NAMED and (name := call.text("name")) is not None:
+            found[_NAMED[call.method]] = self._text(name, NAME_LIMIT)
+        if call.method in _WITH_URI and (uri := call.text("uri")) is not None:
             found["mcp.resource.uri"] = self._text(uri, TEXT_LIMIT)
         if leg.upstream is not None:
             found |= {"mcpmux.upstream": leg.upstream, **self._servers.get(leg.upstream, {})}
@@ -270,27 +280,6 @@ def _extract(context: Context) -> SpanContext | None:
         return None
     found = get_current_span(_W3C.extract(context, OtelContext())).get_span_context()
     return found if found.is_valid else None
-
-
-def _below(parent: SpanContext | None) -> OtelContext:
-    if parent is None:
-        return OtelContext()
-    return set_span_in_context(NonRecordingSpan(parent), OtelContext())
-
-
-def _inject(span: Span) -> Context:
-    found: Context = {}
-    _W3C.inject(found, set_span_in_context(span, OtelContext()))
-    return found
-
-
-def _duration(meter: Meter, side: str) -> Histogram:
-    return meter.create_histogram(
-        f"mcp.{side}.operation.duration",
-        unit="s",
-        description=f"Duration of MCP requests as seen by the {side}.",
-        explicit_bucket_boundaries_advisory=BOUNDS,
-    )
 
 
 # Names and attributes of spans.
