@@ -236,12 +236,11 @@ class CaptureWriter:
         self._age_limit = age
         self._number = 0
         self._fd: int | None = None
-        self._path: Path | None = None
         self._size = 0
         self._began = 0.0
 
     def __repr__(self) -> str:
-        return f"<CaptureWriter {self._path} {self._size} bytes>"
+        return f"<CaptureWriter {self.directory} file {self._number} {self._size} bytes>"
 
     def open(self, now: float) -> None:
         """Begin a file when none is open. Raises OSError."""
@@ -249,7 +248,7 @@ class CaptureWriter:
             return
         self.directory.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         self._fd, path = self._create(now)
-        self._path, self._size, self._began = path, 0, now
+        self._size, self._began = 0, now
         at = round(now - self._run.clock, 6)
         time = self._run.time_of(now)
         start = Record(v=VERSION, run=self._run.name, time=time, at=at, kind="start", version=__version__)
@@ -329,7 +328,7 @@ class CaptureWriter:
     def close(self) -> None:
         """The file is complete. Does not raise: nothing is waiting in it to be written."""
         if self._fd is not None:
-            fd, self._fd, self._path = self._fd, None, None
+            fd, self._fd = self._fd, None
             self.rotated = True
             with contextlib.suppress(OSError):
                 os.close(fd)

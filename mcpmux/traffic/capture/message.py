@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
-from fnmatch import translate
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -151,10 +151,10 @@ class Levels:
 
     def __init__(self, config: Capture, prefixes: Mapping[str, str]) -> None:
         self._default = config.level
-        self._rules = [(_pattern(rule.upstream), _pattern(rule.method), rule.level) for rule in config.rules]
+        self._rules = config.rules
         self._by_upstream = any(rule.upstream is not None for rule in config.rules)
         self.adopt(prefixes)
-        self._known: dict[tuple[str | None, str | None], str] = {}
+        self._level_of = lru_cache(REMEMBERED)(self._find)
         self._asked: OrderedDict[int, tuple[str, ...]] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -177,54 +177,34 @@ class Levels:
             return self._level_of(None, observed.method)
         upstream = observed.leg.upstream
         if upstream is not None:
-            if observed.exchange:
-                self._remember(observed.exchange, upstream)
+            asked = self._asked.get(observed.exchange, ())
+            if observed.exchange and upstream not in asked:
+                self._asked[observed.exchange] = (*asked, upstream)
+                if len(self._asked) > REMEMBERED:
+                    self._asked.popitem(last=False)
             return self._level_of(upstream, observed.method)
-        names = self._upstreams_of(observed)
-        if not names:
-            return self._level_of(None, observed.method)
+        names = self._upstreams_of(observed) or (None,)
         return min((self._level_of(name, observed.method) for name in names), key=_ORDER.__getitem__)
 
     def _upstreams_of(self, observed: Observation) -> tuple[str, ...]:
         """Which upstreams a message on a client's leg has to do with."""
         is_answer = observed.direction == "out" and observed.kind in ANSWERS
-        asked = (
-            self._asked.pop(observed.exchange, ()) if is_answer else self._asked.get(observed.exchange, ())
-        )
-        return asked or self._owner_of(observed.target)
-
-    def _owner_of(self, target: str | None) -> tuple[str, ...]:
-        match = _PREFIX.match(target) if target is not None else None
+        asked = self._asked.get(observed.exchange, ())
+        if is_answer:
+            self._asked.pop(observed.exchange, None)
+        if asked:
+            return asked
+        match = _PREFIX.match(observed.target) if observed.target is not None else None
         owner = self._owners.get(match[1]) if match is not None else None
         owner = owner or self._owners.get("")
         return (owner,) if owner is not None else ()
 
-    def _remember(self, exchange: int, upstream: str) -> None:
-        asked = self._asked.get(exchange, ())
-        if upstream not in asked:
-            self._asked[exchange] = (*asked, upstream)
-            if len(self._asked) > REMEMBERED:
-                self._asked.popitem(last=False)
-
-    def _level_of(self, upstream: str | None, method: str | None) -> str:
-        key = (upstream, method)
-        level = self._known.get(key)
-        if level is None:
-            if len(self._known) >= REMEMBERED:
-                self._known.clear()
-            level = self._known[key] = self._find(upstream, method)
-        return level
-
     def _find(self, upstream: str | None, method: str | None) -> str:
-        for upstreams, methods, level in self._rules:
-            if _fits(upstreams, upstream) and _fits(methods, method):
-                return level
+        for rule in self._rules:
+            if _fits(rule.upstream, upstream) and _fits(rule.method, method):
+                return rule.level
         return self._default
 
 
-def _pattern(glob: str | None) -> re.Pattern[str] | None:
-    return re.compile(translate(glob)) if glob is not None else None
-
-
-def _fits(pattern: re.Pattern[str] | None, name: str | None) -> bool:
-    return pattern is None or (name is not None and pattern.match(name) is not None)
+def _fits(glob: str | None, name: str | None) -> bool:
+    return glob is None or (name is not None and fnmatchcase(name, glob))

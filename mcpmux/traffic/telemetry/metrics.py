@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 
 import trio
 
@@ -33,13 +32,12 @@ Labels = tuple[str, ...]
 
 
 class Histogram:
-    """How many values were at most each of the bounds; the last count is of those above all bounds."""
+    """How many values were at most each of SECONDS; the last count is of those above all of them."""
 
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("counts", "total")
 
-    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
-        self.bounds = tuple(bounds)
-        self.counts = [0] * (len(self.bounds) + 1)
+    def __init__(self) -> None:
+        self.counts = [0] * (len(SECONDS) + 1)
         self.total = 0.0
 
     def __repr__(self) -> str:
@@ -47,13 +45,13 @@ class Histogram:
 
     def copy(self) -> Histogram:
         """The same values."""
-        other = Histogram(self.bounds)
+        other = Histogram()
         other.counts, other.total = self.counts.copy(), self.total
         return other
 
     def add(self, value: float) -> None:
         """One more value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
+        self.counts[bisect_left(SECONDS, value)] += 1
         self.total += value
 
 

@@ -21,7 +21,7 @@ from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.memory import Store
 from mcpmux.runtime.upstreams.upstream import Upstream
-from mcpmux.traffic.telemetry.metrics import Labels, Metrics
+from mcpmux.traffic.telemetry.metrics import SECONDS, Labels, Metrics
 
 if TYPE_CHECKING:
     from mcpmux.traffic.audit.journal import Audit
@@ -106,9 +106,9 @@ class Snapshot(Collector):
             "Time from a request to an upstream to its answer.",
             labels=_OF_CALLS,
         )
+        bounds = (*(f"{bound:g}" for bound in SECONDS), "+Inf")
         for histogram, durations in ((exchanges, self._durations), (calls, self._call_durations)):
             for labels, each in durations.items():
-                bounds = (*(f"{bound:g}" for bound in each.bounds), "+Inf")
                 buckets = list(zip(bounds, accumulate(each.counts), strict=True))
                 histogram.add_metric(labels, buckets, each.total)
             yield histogram
