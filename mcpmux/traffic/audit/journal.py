@@ -228,15 +228,12 @@ class Audit:
         self._written += len(group)
         outage, self._outage = self._outage, None
         if outage is not None:
-            self._record_gap(outage, len(group) + len(self._backlog))
+            seconds, late = trio.current_time() - outage.began, len(group) + len(self._backlog)
+            counts = {"refused": outage.refused, "late": late, "lost": outage.lost}
+            log.warning("audit log can be written again", seconds=round(seconds, 1), **counts)
+            facts = {"since": outage.since, "ms": milliseconds(seconds), "reason": outage.reason}
+            self._add(self._bodies.plain("gap", **facts, **counts))
         self._parked.unpark(count=max(0, BACKLOG_LIMIT - len(self._backlog)))
-
-    def _record_gap(self, outage: _Outage, late: int) -> None:
-        seconds = trio.current_time() - outage.began
-        counts = {"refused": outage.refused, "late": late, "lost": outage.lost}
-        log.warning("audit log can be written again", seconds=round(seconds, 1), **counts)
-        ms = milliseconds(seconds)
-        self._add(self._bodies.plain("gap", since=outage.since, ms=ms, reason=outage.reason, **counts))
 
     def _failed(self, error: OSError) -> None:
         now, reason = trio.current_time(), reason_of(error)

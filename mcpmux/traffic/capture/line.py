@@ -17,7 +17,7 @@ import msgspec
 from mcpmux.protocol.framing import CR, LF
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.capture.message import Line, body_of, facts_after_redaction, fingerprint
+from mcpmux.traffic.capture.message import Line, body_of, facts_after_redaction, leg_members
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import MICROS, VERSION, Body, Run, micros_of, second_of
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -121,7 +121,9 @@ class LineEncoder:
             at = round((observed.at - began) * MICROS)
             micros = since + at  # with a 1 before its six digits
             if not low <= micros < high:
-                second, second_text = self._start_second(self._wall + at)
+                second = (self._wall + at) // MICROS * MICROS
+                second_text = f"{second_of(second // MICROS)}."
+                self._second, self._second_text = second, second_text
                 since = self._wall - second + MICROS
                 micros = since + at
             text = None
@@ -167,28 +169,10 @@ class LineEncoder:
         """The kind and what stands behind it."""
         if len(kinds) >= SORTS_CACHED:
             kinds.clear()
-        leg, redact = observed.leg, self._current.redact_name
-        members = {
-            "leg": leg.side,
-            "direction": observed.direction,
-            "method": redact(method),
-            "peer": leg.peer,
-            "upstream": leg.upstream,
-            "client": redact(leg.name) if leg.side == "client" else None,
-            "session": fingerprint(leg.session) if leg.session is not None else None,
-            "transport": leg.transport,
-            "revision": redact(leg.revision),
-        }
-        found = _value_and_members(observed.kind, members)
+        found = _value_and_members(observed.kind, leg_members(observed, method, self._current))
         if method is None or len(method) <= METHOD_LENGTH:
             kinds[observed.kind, observed.direction, method] = found
         return found
-
-    def _start_second(self, micros: int) -> tuple[int, str]:
-        """A second other than that of the line before: in microseconds, and as text."""
-        second = micros // MICROS
-        self._second, self._second_text = second * MICROS, f"{second_of(second)}."
-        return self._second, self._second_text
 
 
 def without_repeats(bodies: Iterable[bytes]) -> list[bytes]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 
@@ -47,7 +48,6 @@ def to_record(
 
     `body_bytes`: how much of the redacted body a record of level `truncated` has.
     """
-    leg = observed.leg
     body, count = redactor.redact(observed.method, observed.data)
     method, request_id, target = facts_after_redaction(observed, body, count)
     message, text = (None, None) if level == "metadata" else body_of(observed.kind, body, level, body_bytes)
@@ -58,19 +58,10 @@ def to_record(
         time=run.time_of(observed.at),
         at=micros_of(observed.at - run.clock) / MICROS,
         kind=observed.kind,
-        leg=leg.side,
-        direction=observed.direction,
         exchange=observed.exchange or None,
         own=observed.own,
-        method=redactor.redact_name(method),
         id=request_id,
         target=target,
-        peer=leg.peer,
-        upstream=leg.upstream,
-        client=redactor.redact_name(leg.name) if leg.side == "client" else None,
-        session=fingerprint(leg.session) if leg.session is not None else None,
-        transport=leg.transport,
-        revision=redactor.redact_name(leg.revision),
         status=observed.status,
         size=len(observed.data),
         code=observed.code,
@@ -79,7 +70,24 @@ def to_record(
         redacted=count or None,
         message=message,
         text=text,
+        **leg_members(observed, method, redactor),
     )
+
+
+def leg_members(observed: Observation, method: str | None, redactor: Redactor) -> dict[str, Any]:
+    """What many records of a leg have in common. `method`: that of the redacted message."""
+    leg, redact = observed.leg, redactor.redact_name
+    return {
+        "leg": leg.side,
+        "direction": observed.direction,
+        "method": redact(method),
+        "peer": leg.peer,
+        "upstream": leg.upstream,
+        "client": redact(leg.name) if leg.side == "client" else None,
+        "session": fingerprint(leg.session) if leg.session is not None else None,
+        "transport": leg.transport,
+        "revision": redact(leg.revision),
+    }
 
 
 def body_of(kind: str, body: bytes, level: str, limit: int) -> tuple[Raw | None, str | None]:
