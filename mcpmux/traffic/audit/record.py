@@ -50,6 +50,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from json.encoder import encode_basestring as _quote
 from typing import Any
 
@@ -224,13 +225,6 @@ _FALSE = Raw(b"false")
 _BEHIND = ',"decision":"allowed"%s,"outcome":"answered","ms":%d.%03d,"asked":%d,"answered":%d}'
 _META_BYTES = len(META) + 4  # its name, and what is around it behind another member
 
-_Caller = tuple[str, str | None, str, str | None, str]
-"""Who asks, and how: principal, client, transport, revision, method."""
-
-
-_CallerText = tuple[str, str]
-"""What records of one caller have before and behind `peer`."""
-
 UnredactedBody = tuple[str, str, str]
 """A body whose target has not been redacted: what is before it, the target, and what is behind it."""
 
@@ -245,13 +239,12 @@ class RecordBodies:
         self._redactor = redactor
         self._rules = redactor.current  # what the callers' texts were redacted by
         self._wall = wall
-        self._callers: dict[_Caller, _CallerText | None] = {}
-        self._names: dict[str, str] = {}
+        self._texts_of = lru_cache(KEPT)(self._encode_caller)
         self._before = f'Z","kind":"exchange","run":{_quote(run)},"exchange":'.replace("%", "%%")
         self._before = '{"time":"%s.%06d' + self._before + '%d,%s"peer":%s,%s'
 
     def __repr__(self) -> str:
-        return f"<RecordBodies of {self._run} {len(self._callers)} callers>"
+        return f"<RecordBodies of {self._run} {self._texts_of.cache_info().currsize} callers>"
 
     def now(self) -> str:
         """The time as the log writes it."""
@@ -307,16 +300,10 @@ class RecordBodies:
         rules = self._redactor.current
         if rules is not self._rules:
             self._rules = rules
-            self._callers.clear()
-        caller = call.principal.name, leg.name, leg.transport, leg.revision, call.method
-        try:
-            known = self._callers[caller]
-        except KeyError:
-            known = self._add_caller(caller)
+            self._texts_of.cache_clear()
+        known = self._texts_of(call.principal.name, leg.name, leg.transport, leg.revision, call.method)
         if known is None:
             return None
-        upstreams = exchange.upstreams
-        by = self._names.get(upstreams[0]) if len(upstreams) == 1 else None
         asked += len(about) + len(key) + 5 if len(params) == 1 else size(params)
         micros, duration = round(self._wall() * MICROS), round(seconds * MICROS)
         second = second_of(micros // MICROS)
@@ -325,28 +312,25 @@ class RecordBodies:
             self._before % (second, micros % MICROS, exchange.number, before, _quote(leg.peer), behind),
             target,
             _BEHIND
-            % (by or self._add_names(upstreams), duration // 1000, duration % 1000, asked, size(result)),
+            % (_upstreams_text(*exchange.upstreams), duration // 1000, duration % 1000, asked, size(result)),
         )
 
-    def _add_caller(self, caller: _Caller) -> _CallerText | None:
-        """None when the client is not known by name, or its records have other members."""
-        principal, client, transport, revision, method = caller
-        asked: _CallerText | None = None
-        if client and revision is not None and method != m.LISTEN:
-            clean = self._rules.clean
-            before = f'"principal":{_quote(principal)},' if principal else ""
-            spoken = f'"transport":{_quote(transport)},"revision":{_quote(revision)}'
-            client, method = cut(clean(client), NAME_LIMIT), cut(clean(method), NAME_LIMIT)
-            asked = before, f'"client":{_quote(client)},{spoken},"method":{_quote(method)},"target":'
-        if len(self._callers) >= KEPT:
-            self._callers.clear()
-        self._callers[caller] = asked
-        return asked
+    def _encode_caller(
+        self, principal: str, client: str | None, transport: str, revision: str | None, method: str
+    ) -> tuple[str, str] | None:
+        """What records of a caller have before and behind `peer`.
 
-    def _add_names(self, upstreams: Sequence[str]) -> str:
-        text = f',"upstreams":[{",".join(map(_quote, upstreams))}]' if upstreams else ""
-        if len(upstreams) == 1:
-            if len(self._names) >= KEPT:
-                self._names.clear()
-            self._names[upstreams[0]] = text
-        return text
+        None when the client is not known by name, or its records have other members.
+        """
+        if not client or revision is None or method == m.LISTEN:
+            return None
+        clean = self._rules.clean
+        before = f'"principal":{_quote(principal)},' if principal else ""
+        spoken = f'"transport":{_quote(transport)},"revision":{_quote(revision)}'
+        client, method = cut(clean(client), NAME_LIMIT), cut(clean(method), NAME_LIMIT)
+        return before, f'"client":{_quote(client)},{spoken},"method":{_quote(method)},"target":'
+
+
+@lru_cache(KEPT)
+def _upstreams_text(*names: str) -> str:
+    return f',"upstreams":[{",".join(map(_quote, names))}]' if names else ""
