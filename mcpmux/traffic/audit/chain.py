@@ -61,14 +61,18 @@ class VersionUnknown(ValueError):
     """A sound record of a format that this mcpmux does not know."""
 
 
-class _Head(msgspec.Struct, gc=False):
+class Head(msgspec.Struct, gc=False):
+    """Members of a record that say where it belongs; `kind`, `file` and `keyed` as in `record`."""
+
     v: int
     seq: int
     prev: str
     keyed: bool = False
+    kind: str = ""
+    file: int | None = None
 
 
-_head_decoder = msgspec.json.Decoder(_Head)
+_head_decoder = msgspec.json.Decoder(Head)
 
 
 def seal(bodies: Iterable[bytes], after: Link, key: bytes | None) -> tuple[bytes, Link]:
@@ -93,7 +97,7 @@ def follow(line: bytes, after: Link | None, key: bytes | None) -> Link:
 
     With None it may be any record. Raises Broken, KeyNeeded and VersionUnknown.
     """
-    sealed, found, head = _split(line)
+    sealed, found, head = split(line)
     digest = _hash(sealed, key)
     if not hmac.compare_digest(found, digest.encode()):
         if key is None and head.keyed:
@@ -117,7 +121,7 @@ def follow(line: bytes, after: Link | None, key: bytes | None) -> Link:
 
 def read_link(line: bytes) -> Link:
     """The place of a record by its own words, unchecked. Raises Broken."""
-    _, found, head = _split(line)
+    _, found, head = split(line)
     return Link(head.seq, found.decode(errors="replace"))
 
 
@@ -133,8 +137,8 @@ def is_torn(rest: bytes, after: Link | None) -> bool:
     return rest.startswith(opening) or opening.startswith(rest)
 
 
-def _split(line: bytes) -> tuple[bytes, bytes, _Head]:
-    """What a record's hash is over, the hash, and its first members. Raises Broken."""
+def split(line: bytes) -> tuple[bytes, bytes, Head]:
+    """What a record's hash is over, the hash, and where it says that it belongs. Raises Broken."""
     sealed, suffix = line[:-_SUFFIX_BYTES], line[-_SUFFIX_BYTES:]
     if not suffix.startswith(_BEFORE_HASH) or not suffix.endswith(b'"}'):
         raise Broken(

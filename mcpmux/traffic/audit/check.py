@@ -26,6 +26,7 @@ from mcpmux.traffic.audit.chain import (
     is_torn,
     read_link,
     read_tail,
+    split,
 )
 from mcpmux.traffic.capture.files import BadLine
 from mcpmux.traffic.record import reason_of
@@ -51,13 +52,6 @@ class Verdict(NamedTuple):
     fault: BadLine | None = None
 
 
-class _Head(msgspec.Struct, gc=False):
-    seq: int
-    kind: str = ""
-    file: int | None = None
-
-
-_head_decoder = msgspec.json.Decoder(_Head)
 _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -162,10 +156,7 @@ def _place_before(
 
     `is_whole`: the files must begin with the first record of the log.
     """
-    try:
-        found = _head_decoder.decode(record)
-    except UNREADABLE:
-        return head  # `follow` says what is wrong
+    _, _, found = split(record)
     if head is None and after is not None:
         head = Link(found.seq - 1, after)
     elif head is None and (is_whole or found.seq == 1):

@@ -1,19 +1,17 @@
 """The audit log of one run: it holds exchanges back until the disk has their records.
 
 Promises
-- Every exchange that was admitted leaves one record, whatever ended it, cancellation included; `record` and
-  `chain` have the formats.
+- Every exchange that was admitted leaves one record, whatever ended it, cancellation included.
 - The record is written, and with `sync` other than `never` on the disk, before the client has the answer:
   an answer that a client got is in the log, also after `kill -9`. What had begun and was not answered when
   mcpmux was killed has a `begin` record only: listens, or with `begin = "all"` every request.
-- Records that wait while the disk is busy, or that follow each other closely, are written together, with one
-  fsync.
+- Records that wait together, or follow each other closely, are written together, with one fsync.
 - A slow disk loses nothing: answers wait for their records, and with BACKLOG_LIMIT records waiting new
   exchanges wait as well. So memory holds that many records, and one for each exchange under way.
 - When a write fails it is tried again every RETRY_SECONDS. Until then, with `on_full = "refuse"`, no exchange
   is admitted (BUSY, nothing was done), and the answers of those under way are withheld; their records are
-  kept and written later. With `continue` all goes on; records beyond BACKLOG_LIMIT are lost and counted.
-  Either way a `gap` record tells it afterwards.
+  written later. With `continue` all goes on; records beyond BACKLOG_LIMIT are lost and counted. Either way a
+  `gap` record tells it afterwards.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Secrets taken out of messages before anything is written down or shown. Pure and total.
 
-A value goes because of the name beside it (`secret_patterns`), its place (the user's paths), or its looks
-(`secret_patterns`, the user's own). In its place stands what it was: `"[redacted: authorization]"`. Every
-other byte stays as it was, and JSON stays JSON. JSON inside of text is looked through like a message itself.
-
-A message that is no JSON, but cut or broken, is looked through as well as it can be.
+A value goes because of the name beside it, its place (the user's paths), or its looks (`secret_patterns`, the
+user's own). In its place stands what it was: `"[redacted: authorization]"`. Every other byte stays as it was,
+and JSON stays JSON. JSON inside of text is looked through like a message, and a message that is cut or broken
+as well as it can be.
 
 Not covered, for it does not show itself: secrets in base64, hexadecimal, compression or another encoding
 (besides Basic and Bearer credentials and JWTs), secrets that are split over several values, and those that
