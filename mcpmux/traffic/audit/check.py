@@ -14,20 +14,8 @@ import msgspec
 
 from mcpmux.errors import ConfigError
 from mcpmux.protocol.envelope import UNREADABLE
-from mcpmux.traffic.audit.chain import (
-    LINE_LIMIT,
-    START,
-    Broken,
-    KeyNeeded,
-    Link,
-    VersionUnknown,
-    audit_files,
-    follow,
-    is_torn,
-    read_link,
-    read_tail,
-    split,
-)
+from mcpmux.traffic.audit import chain
+from mcpmux.traffic.audit.chain import START, Broken, Link
 from mcpmux.traffic.capture.files import BadLine
 from mcpmux.traffic.record import reason_of
 
@@ -58,7 +46,7 @@ _object_decoder = msgspec.json.Decoder(dict[str, Any])
 def paths_of(path: Path) -> list[Path]:
     """The files that `path`, a file or a folder, stands for. Raises ConfigError: there are none."""
     try:
-        paths = audit_files(path) if path.is_dir() else [path]
+        paths = chain.audit_files(path) if path.is_dir() else [path]
         if not paths:
             raise ConfigError([f"{path}: there are no audit files (audit-000001.jsonl …) in this folder"])
         if not path.exists():
@@ -77,7 +65,7 @@ def lines_of(paths: Iterable[Path]) -> Iterator[tuple[Path, int, bytes]]:
         try:
             with path.open("rb") as file:
                 number = 0
-                while line := file.readline(LINE_LIMIT):
+                while line := file.readline(chain.LINE_LIMIT):
                     number += 1
                     yield path, number, line
         except OSError as error:
@@ -98,9 +86,9 @@ def read_head(path: Path) -> Link:
     """The place of the last whole record, unchecked; START for a log without any. Raises ConfigError."""
     for file in reversed(paths_of(path)):
         try:
-            line = read_tail(file).line
+            line = chain.read_tail(file).line
             if line is not None:
-                return read_link(line)
+                return chain.read_link(line)
         except OSError as error:
             raise _unreadable(file, error) from None
         except Broken as error:
@@ -124,7 +112,7 @@ def verify(path: Path, key: bytes | None, after: str | None = None, anchor: str 
             if file != paths[-1]:
                 problem = "the record is cut off, though the log goes on in another file"
                 fault = BadLine(file, number, problem)
-            elif len(line) >= LINE_LIMIT or not is_torn(line, head):
+            elif len(line) >= chain.LINE_LIMIT or not chain.is_torn(line, head):
                 problem = f"{len(line)} bytes that are no beginning of the record that has to be here"
                 fault = BadLine(file, number, problem)
             else:
@@ -133,13 +121,13 @@ def verify(path: Path, key: bytes | None, after: str | None = None, anchor: str 
         record = line[:-1]
         try:
             before = _place_before(record, head, after, key, is_whole=is_whole) if number == 1 else head
-            head = follow(record, before, key)
+            head = chain.follow(record, before, key)
         except Broken as error:
             fault = BadLine(file, number, f"the record {error}")
             break
-        except KeyNeeded as error:
+        except chain.KeyNeeded as error:
             raise KeyMissing([f"{path}: {error}"]) from None
-        except VersionUnknown as error:
+        except chain.VersionUnknown as error:
             raise ConfigError([f"{path}: {error}"]) from None
         records += 1
         first = first or head.seq
@@ -156,13 +144,13 @@ def _place_before(
 
     `is_whole`: the files must begin with the first record of the log.
     """
-    _, _, found = split(record)
+    _, _, found = chain.split(record)
     if head is None and after is not None:
         head = Link(found.seq - 1, after)
     elif head is None and (is_whole or found.seq == 1):
         head = START
     if found.kind != "open" or found.file is None:
-        follow(record, head, key)
+        chain.follow(record, head, key)
         raise Broken(f"has number {found.seq} and begins no file: the first records of it were removed")
     return head
 

@@ -190,7 +190,15 @@ class CaptureSink:
             if is_urgent:  # what has passed since it was last settled waits for more
                 self._filled.set()
             await self._write_queue()
-            self._log_dropped()
+            if self.dropped > self._logged:
+                why = (
+                    "its files could not be written"
+                    if self._has_paused
+                    else "they came faster than it writes"
+                )
+                new, self._logged = self.dropped - self._logged, self.dropped
+                log.warning(f"messages are missing in the capture: {why}", dropped=new, in_all=self.dropped)
+            self._has_paused = self.paused
             if self._closed.is_set():
                 self._settle()
                 if not self._queue:
@@ -257,13 +265,6 @@ class CaptureSink:
         self._lost += sum(part.count(b"\n") for part in parts)
         self._bytes -= size
         self._waiting_for_room.unpark_all()
-
-    def _log_dropped(self) -> None:
-        if self.dropped > self._logged:
-            why = "its files could not be written" if self._has_paused else "they came faster than it writes"
-            new, self._logged = self.dropped - self._logged, self.dropped
-            log.warning(f"messages are missing in the capture: {why}", dropped=new, in_all=self.dropped)
-        self._has_paused = self.paused
 
     async def keep_tidy(self, config: Capture, stop: threading.Event) -> None:
         """Compress and remove files until `stop`: at first, when a file is complete, and now and then."""

@@ -142,17 +142,15 @@ BUILT_IN: tuple[Shape, ...] = (
 )
 
 
-def shapes(labels: Iterable[str], own: Sequence[str]) -> tuple[Shape, ...]:
-    """The rules of these labels, and assignments to the user's own names."""
+def shapes(labels: Iterable[str], own: Iterable[str]) -> tuple[Shape, ...]:
+    """The rules of these labels, and assignments to the user's own names, however their words are joined."""
     wanted = frozenset(labels)
-    return (*(shape for shape in BUILT_IN if shape.label in wanted), *map(_own_name, own))
-
-
-def _own_name(name: str) -> Shape:
-    """`name=value` for a name of the user, however its words are joined."""
-    letters = [re.escape(char) for char in name if char not in "-_. "]
-    pattern = _assignment(r"[-_. ]{0,2}".join(letters), _WORD)
-    return _shape(name, (hint_of(name),), pattern, flags="")
+    found = [shape for shape in BUILT_IN if shape.label in wanted]
+    for name in own:
+        letters = [re.escape(char) for char in name if char not in "-_. "]
+        pattern = _assignment(r"[-_. ]{0,2}".join(letters), _WORD)
+        found.append(_shape(name, (hint_of(name),), pattern, flags=""))
+    return tuple(found)
 
 
 # Names of values that are secrets, by the built-in rules.
@@ -226,28 +224,23 @@ def hint_of(name: str) -> str:
 
 
 def make_label(labels: Iterable[str], own: Iterable[str]) -> Label:
-    """Returns a function from a name to the rule (or the user's own name) that makes its value a secret, or
-    None."""
+    """Returns a function from a name to the rule, or the user's own name, that makes its value a secret."""
     wanted = frozenset(labels)
     mine = {fold(name): name for name in own}
 
     def label(name: str) -> str | None:
         folded = fold(name)
-        return mine.get(folded) or _built_in(folded, wanted)
+        if folded in mine or folded.endswith(_HARMLESS):
+            return mine.get(folded)
+        tables = ((_WHOLE, folded.__eq__), (_ENDINGS, folded.endswith), (_ANYWHERE, folded.__contains__))
+        for table, fits in tables:
+            for rule, words in table.items():
+                if rule in wanted and any(map(fits, words)):
+                    return rule
+        return None
 
     cached = lru_cache(CACHE_SIZE)(label)
     return lambda name: cached(name) if len(name) <= CACHED_LENGTH else label(name)
-
-
-def _built_in(folded: str, wanted: frozenset[str]) -> str | None:
-    if folded.endswith(_HARMLESS):
-        return None
-    tables = ((_WHOLE, folded.__eq__), (_ENDINGS, folded.endswith), (_ANYWHERE, folded.__contains__))
-    for table, fits in tables:
-        for label, words in table.items():
-            if label in wanted and any(map(fits, words)):
-                return label
-    return None
 
 
 # Whether any of many words is in a message: found, or not, in one pass. The only module that knows RE2.
