@@ -121,10 +121,11 @@ def _comparison(name: str, sign: str, wanted: Sequence[Glob], now: datetime) -> 
         if len(wanted) != 1:
             raise Unreadable("expected one value here")
         limit, compare = _read(_SORTS[name], wanted[0], now), _COMPARE[sign]
-        return lambda record: any(
-            compare(value[:TIME_LENGTH] if isinstance(value, str) else value, limit)
-            for value in _values(record, name)
-        )
+
+        def is_within(value: Any) -> bool:
+            return bool(compare(value[:TIME_LENGTH] if isinstance(value, str) else value, limit))
+
+        return lambda record: any(map(is_within, _values(record, name)))
     globs = [glob for glob in wanted if glob != _NOTHING]
     nothing = len(globs) < len(wanted)
     fits: Callable[[Any], bool]

@@ -26,15 +26,7 @@ from typing import IO, NamedTuple
 
 from mcpmux import __version__
 from mcpmux.config.traffic import Capture
-from mcpmux.traffic.record import (
-    VERSION,
-    BadRecord,
-    Record,
-    Run,
-    decode_record,
-    encode_record,
-    reason_of,
-)
+from mcpmux.traffic.record import VERSION, BadRecord, Record, Run, decode_record, encode_record, reason_of
 
 SUFFIX = ".jsonl"
 COMPRESSED = ".jsonl.gz"

@@ -67,12 +67,7 @@ _COUNTED: tuple[tuple[str, Labels, str, str], ...] = (
         "calls",
         "Requests that upstreams have answered, by how.",
     ),
-    (
-        "mcpmux_exchanges_in_flight",
-        ("method",),
-        "in_flight",
-        "Requests of clients that are being worked on.",
-    ),
+    ("mcpmux_exchanges_in_flight", ("method",), "in_flight", "Requests of clients that are being worked on."),
 )
 
 
