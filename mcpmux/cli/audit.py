@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,7 +26,7 @@ from mcpmux.printable import printable
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.audit.chain import chains_in
-from mcpmux.traffic.audit.check import KeyMissing, Verdict, read_head, read_records, verify
+from mcpmux.traffic.audit.check import KeyMissing, read_head, read_records, verify
 from mcpmux.traffic.audit.record import AuditRecord
 from mcpmux.traffic.reading.filter_language import (
     ORDERED,
@@ -33,10 +34,10 @@ from mcpmux.traffic.reading.filter_language import (
     TIME_LENGTH,
     FilterError,
     Placed,
-    Term,
     Unreadable,
     split_terms,
 )
+from mcpmux.traffic.record import reason_of
 
 # Filters for records: the filter language of `mcpmux traffic`, with the members of records as keys.
 #
@@ -46,7 +47,6 @@ from mcpmux.traffic.reading.filter_language import (
 Fields: TypeAlias = Mapping[str, Any]
 Test: TypeAlias = Callable[[Fields], bool]
 
-MEMBERS = frozenset({"v", "seq", "prev", "hash", *AuditRecord.__struct_fields__})
 ALIASES = {
     **dict.fromkeys(("upstream", "server"), "upstreams"),
     **dict.fromkeys(("duration", "latency"), "ms"),
@@ -54,11 +54,16 @@ ALIASES = {
     **dict.fromkeys(("who", "user"), "principal"),
 }
 FLAGS = frozenset({"failed", "keyed"})
-NAMES = frozenset({*MEMBERS, *ALIASES, "status", "until"})
-_SORTS = {"ms": "duration", "asked": "size", "answered": "size", "time": "time"}
-_NUMBERS = frozenset(
-    {"seq", "exchange", "code", "torn", "refused", "late", "lost", "file", "more_targets", "v"}
-)
+NAMES = frozenset({"v", "seq", "prev", "hash", *AuditRecord.__struct_fields__, *ALIASES, "status", "until"})
+# What has an order, and how its values are read.
+_SORTS = {
+    **dict.fromkeys(("seq", "exchange", "code", "torn", "refused", "late", "lost", "file", "v"), "number"),
+    "more_targets": "number",
+    "ms": "duration",
+    "asked": "size",
+    "answered": "size",
+    "time": "time",
+}
 _LIMITS = {"since": ">=", "until": "<"}
 _COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _NOTHING: Glob = ("",)
@@ -99,51 +104,48 @@ def _test_of(placed: Placed, text: str, now: datetime) -> Test:
             raise FilterError(f"expected a value: {term.key}=…", text, start, placed.end)
         term = term._replace(operator="=", values=(("true",),))
     try:
-        test = _comparison(name, term, now)
+        test = _comparison(name, str(term.operator), term.values, now)
     except Unreadable as error:
         raise FilterError(str(error), text, placed.values, placed.end) from None
     return (lambda record: not test(record)) if term.opposite else test
 
 
-def _comparison(name: str, term: Term, now: datetime) -> Test:
-    sign = str(term.operator)
+def _comparison(name: str, sign: str, wanted: Sequence[Glob], now: datetime) -> Test:
     if name in _LIMITS:
         if sign != "=":
             raise Unreadable(f"{name} knows =; time has >, >=, < and <=")
-        return _ordered("time", _LIMITS[name], term, now)
+        name, sign = "time", _LIMITS[name]
     if sign in ORDERED:
-        return _ordered(name, sign, term, now)
-    fits = _fits(name, term, now)
-    nothing = _NOTHING in term.values
+        if name not in _SORTS:
+            raise Unreadable(f"{name} has no order; expected = or ~")
+        if len(wanted) != 1:
+            raise Unreadable("expected one value here")
+        limit, compare = _read(_SORTS[name], wanted[0], now), _COMPARE[sign]
+
+        def is_within(value: Any) -> bool:
+            return bool(compare(value[:TIME_LENGTH] if isinstance(value, str) else value, limit))
+
+        return lambda record: any(map(is_within, _values(record, name)))
+    globs = [glob for glob in wanted if glob != _NOTHING]
+    nothing = len(globs) < len(wanted)
+    fits: Callable[[Any], bool]
+    if name == "ms":
+        fits = [_read("duration", glob, now) for glob in globs].__contains__
+    elif sign in ("~", "!~"):
+        folded = [(casefold(glob), is_inside if len(glob) == 1 else matches) for glob in globs]
+        fits = partial(_fits, folded, lambda value: _text(value).casefold())
+    else:
+        fits = partial(_fits, [(glob, matches) for glob in globs], _text)
     if sign in ("!=", "!~"):
         return lambda record: bool(found := _values(record, name)) and (nothing or not any(map(fits, found)))
     return lambda record: any(map(fits, found)) if (found := _values(record, name)) else nothing
 
 
-def _ordered(name: str, sign: str, term: Term, now: datetime) -> Test:
-    sort = _SORTS.get(name, "number" if name in _NUMBERS else None)
-    if sort is None:
-        raise Unreadable(f"{name} has no order; expected = or ~")
-    if len(term.values) != 1:
-        raise Unreadable("expected one value here")
-    limit = _read(sort, term.values[0], now)
-    compare = _COMPARE[sign]
-    return lambda record: any(compare(_comparable(value), limit) for value in _values(record, name))
-
-
-def _fits(name: str, term: Term, now: datetime) -> Callable[[Any], bool]:
-    globs = [glob for glob in term.values if glob != _NOTHING]
-    if name == "ms":
-        limits = [_read("duration", glob, now) for glob in globs]
-        return lambda value: value in limits
-    if term.operator in ("~", "!~"):
-        folded = [casefold(glob) for glob in globs]
-        return lambda value: any(_is_like(glob, _text(value).casefold()) for glob in folded)
-    return lambda value: any(matches(glob, _text(value)) for glob in globs)
-
-
-def _is_like(glob: Glob, text: str) -> bool:
-    return is_inside(glob, text) if len(glob) == 1 else matches(glob, text)
+def _fits(
+    globs: Sequence[tuple[Glob, Callable[[Glob, str], bool]]], text_of: Callable[[Any], str], value: Any
+) -> bool:
+    text = text_of(value)
+    return any(is_like(glob, text) for glob, is_like in globs)
 
 
 def _read(sort: str, glob: Glob, now: datetime) -> Any:
@@ -165,10 +167,6 @@ def _values(record: Fields, name: str) -> Sequence[Any]:
     return found if isinstance(found, list) else (found,)
 
 
-def _comparable(value: Any) -> Any:
-    return value[:TIME_LENGTH] if isinstance(value, str) else value
-
-
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else bytes(raw(value)).decode()
 
@@ -176,6 +174,16 @@ def _text(value: Any) -> str:
 KEY_VARIABLE = "MCPMUX_AUDIT_KEY"
 _HASH = re.compile(r"[0-9a-f]{64}")
 
+
+def check_hash(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """A click callback. Raises Mistake for text that is no hash."""
+    if value is not None and not _HASH.fullmatch(value):
+        expected = "expected a hash as `mcpmux audit head` prints it, 64 hexadecimal digits"
+        raise Mistake(f"{option.opts[0]}: {expected}")
+    return value
+
+
+hash_option = partial(click.option, metavar="HASH", callback=check_hash)
 path_argument: Decorator = click.argument("path", type=click.Path(path_type=Path))
 
 
@@ -198,8 +206,8 @@ def audit() -> None:
     type=click.Path(path_type=Path),
     help=f"File with the key. Default: the variable {KEY_VARIABLE}, or no key.",
 )
-@click.option("--head", metavar="HASH", help="A head from earlier, which must still be in the log.")
-@click.option("--after", metavar="HASH", help="Hash before the first record, if older files are elsewhere.")
+@hash_option("--head", help="A head from earlier, which must still be in the log.")
+@hash_option("--after", help="Hash before the first record, if older files are elsewhere.")
 def verify_command(path: Path, key_file: Path | None, head: str | None, after: str | None) -> None:
     """Find the first record that was changed, removed, inserted or moved. Nothing is written.
 
@@ -213,8 +221,6 @@ def verify_command(path: Path, key_file: Path | None, head: str | None, after: s
       mcpmux audit verify /var/log/mcpmux/audit --head 3b1f…
       mcpmux audit verify audit-000007.jsonl --key-file audit.key
     """
-    check_hash("--head", head)
-    check_hash("--after", after)
     key = read_key(key_file)
     for each in chains_of(path, single=head is not None or after is not None):
         if each != path:
@@ -223,12 +229,6 @@ def verify_command(path: Path, key_file: Path | None, head: str | None, after: s
             verify_chain(each, key, after, head)
         except KeyMissing as error:
             raise Mistake(f"{error.problems[0]}: give it with --key-file, or in {KEY_VARIABLE}") from None
-
-
-def check_hash(option: str, value: str | None) -> None:
-    """Raises Mistake for text that is no hash."""
-    if value is not None and not _HASH.fullmatch(value):
-        raise Mistake(f"{option}: expected a hash as `mcpmux audit head` prints it, 64 hexadecimal digits")
 
 
 def chains_of(path: Path, *, single: bool) -> list[Path]:
@@ -248,16 +248,31 @@ def chains_of(path: Path, *, single: bool) -> list[Path]:
 def verify_chain(path: Path, key: bytes | None, after: str | None, head: str | None) -> None:
     """Print whether one chain holds. Raises ClickException if it does not, ConfigError."""
     verdict = verify(path, key, after, head)
+    if verdict.records:
+        verb = "hold" if verdict.records > 1 else "holds"
+        numbers = f"number {verdict.first} to {verdict.head.seq}"
+        holds = f"{count(verdict.records, 'record')}, {numbers}, {verb}"
+    else:
+        holds = "no record holds" if verdict.fault is not None else "there is no record"
     if verdict.fault is not None:
-        raise click.ClickException(f"{printable(str(verdict.fault))} ({holds(verdict)} before it)")
+        raise click.ClickException(f"{printable(str(verdict.fault))} ({holds} before it)")
     if verdict.anchored is False:
         raise click.ClickException(
             f"{printable(str(path))}: no record has the hash {printable(head or '')}, so the end was cut "
-            f"off or the log was replaced ({holds(verdict)})"
+            f"off or the log was replaced ({holds})"
         )
-    click.echo(f"{holds(verdict)}, in {count(verdict.files, 'file')}; head {verdict.head.hash}")
-    for note in notes(verdict, key=key, head=head, after=after):
-        tell(note)
+    click.echo(f"{holds}, in {count(verdict.files, 'file')}; head {verdict.head.hash}")
+    if verdict.torn:
+        tell(
+            f"the last line is unfinished ({count(verdict.torn, 'byte')}): it is being written, or mcpmux "
+            "was killed while it wrote it; nobody had an answer for it"
+        )
+    if verdict.first > 1 and after is None:
+        tell(f"what is before record {verdict.first} was not checked; --after or the folder would")
+    if key is None:
+        tell("without a key, whoever can write the files could have made all of this anew")
+    if head is None:
+        tell("without --head, records that were cut off at the end are not missed")
 
 
 @audit.command()
@@ -320,35 +335,10 @@ def read_key(file: Path | None) -> bytes | None:
     try:
         key = file.read_bytes().rstrip(b"\r\n")
     except OSError as error:
-        raise ConfigError([f"--key-file: {file}: {(error.strerror or str(error)).lower()}"]) from None
+        raise ConfigError([f"--key-file: {file}: {reason_of(error)}"]) from None
     if not key:
         raise ConfigError([f"--key-file: {file} is empty"])
     return key
-
-
-def holds(verdict: Verdict) -> str:
-    """How much of the log holds, in words."""
-    if not verdict.records:
-        return "no record holds" if verdict.fault is not None else "there is no record"
-    numbers = f"number {verdict.first} to {verdict.head.seq}"
-    return f"{count(verdict.records, 'record')}, {numbers}, {'hold' if verdict.records > 1 else 'holds'}"
-
-
-def notes(verdict: Verdict, *, key: bytes | None, head: str | None, after: str | None) -> list[str]:
-    """What the verification could not check."""
-    found = []
-    if verdict.torn:
-        found.append(
-            f"the last line is unfinished ({count(verdict.torn, 'byte')}): it is being written, or mcpmux "
-            "was killed while it wrote it; nobody had an answer for it"
-        )
-    if verdict.first > 1 and after is None:
-        found.append(f"what is before record {verdict.first} was not checked; --after or the folder would")
-    if key is None:
-        found.append("without a key, whoever can write the files could have made all of this anew")
-    if head is None:
-        found.append("without --head, records that were cut off at the end are not missed")
-    return found
 
 
 def describe(record: Mapping[str, Any]) -> str:
@@ -356,12 +346,12 @@ def describe(record: Mapping[str, Any]) -> str:
     kind = record.get("kind")
     parts = [f"{record.get('time')}", f"{record.get('seq')}"]
     if kind == "exchange" or kind == "begin":
-        targets = record.get("target") or " ".join(map(str, record.get("targets") or ()))
+        client = str(record.get("client") or record.get("peer"))
         upstreams = ",".join(map(str, record.get("upstreams") or ()))
         parts += [
-            describe_who(record),
+            f"{record['principal']} ({client})" if record.get("principal") else client,
             str(record.get("method")),
-            targets,
+            record.get("target") or " ".join(map(str, record.get("targets") or ())),
             f"→ {upstreams}" if upstreams else "",
             "begun" if kind == "begin" else describe_end(record),
         ]
@@ -371,20 +361,13 @@ def describe(record: Mapping[str, Any]) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def describe_who(record: Mapping[str, Any]) -> str:
-    """The principal, and the name that the client gives itself."""
-    client = str(record.get("client") or record.get("peer"))
-    return f"{record['principal']} ({client})" if record.get("principal") else client
-
-
 def describe_end(record: Mapping[str, Any]) -> str:
     """The outcome of an exchange, and how long it took."""
-    status = str(status_of(record))
+    status, ms = str(status_of(record)), record.get("ms")
     if status == "refused":
         status = f"refused by {record.get('rule')}"
     elif record.get("code") is not None:
         status = f"{status} {record['code']}"
-    ms = record.get("ms")
     return f"{status}  {format_ms(ms)}" if isinstance(ms, int | float) else status
 
 

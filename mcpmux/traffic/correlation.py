@@ -14,17 +14,17 @@ Pure; the time is handed in.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import (
+    UNREADABLE,
     BadMessage,
     ErrorReply,
     Notification,
-    Reply,
     Request,
     decode_message,
     is_batch,
@@ -36,8 +36,15 @@ from mcpmux.runtime.tap import Direction, Leg
 from mcpmux.traffic.observer import Observation, PendingRequest, UnreadMessage
 from mcpmux.traffic.record import MICROS, NO_PARAMS, Envelope, Error, Params, Result
 
+T = TypeVar("T", Params, Result)
+
 PENDING_LIMIT: Final = 4096  # of one leg and direction; older ones are taken for never answered
 
+_IN: Final = 0  # of the pending ones of a leg
+_OUT: Final = 1
+_DATA: Final = 2  # of UnreadMessage
+_EXCHANGE: Final = 0  # of PendingRequest
+_OF_EXCHANGES: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE})
 
 _PendingById: TypeAlias = dict[Id, PendingRequest]
 """Requests that are not answered, the oldest first."""
@@ -49,6 +56,11 @@ def _pending(leg: Leg) -> tuple[_PendingById, _PendingById]:
         leg.notes = ({}, {})
     pending_of_side: tuple[_PendingById, _PendingById] = leg.notes
     return pending_of_side
+
+
+def _exchange_of(leg: Leg, side: int, request_id: Id) -> int:
+    pending = _pending(leg)[side].get(request_id)
+    return pending[_EXCHANGE] if pending is not None else 0
 
 
 class Correlator:
@@ -81,8 +93,7 @@ class Correlator:
 
     def exchange_of(self, leg: Leg, request_id: Id) -> int:
         """The exchange of a client's request that is not answered yet; 0 when there is none."""
-        pending = _pending(leg)[_IN].get(request_id)
-        return pending[_EXCHANGE] if pending is not None else 0
+        return _exchange_of(leg, _IN, request_id)
 
     def forget(self, leg: Leg) -> None:
         """A leg is over."""
@@ -91,18 +102,19 @@ class Correlator:
     def _read_batch(self, unread: UnreadMessage, bad: BadMessage) -> list[Observation]:
         """The members of a batch, each read once; one invalid message for anything else."""
         leg, direction, data, at, status, exchange, _ = unread
-        parts = _split(data)
-        if parts is None:
-            return [Observation(leg, direction, data, at, "invalid", exchange, id=bad.id, status=status)]
+        try:
+            parts = split_batch(data) if is_batch(data) else []
+        except BadMessage:
+            parts = []
+        if not parts:
+            return [_invalid(unread, data, bad)]
         members = []
         for part in parts:
             member: UnreadMessage = (leg, direction, part, at, status, exchange, False)
             try:
                 members.append(self._relate(member, read_envelope(part)))
             except BadMessage as invalid:
-                members.append(
-                    Observation(leg, direction, part, at, "invalid", exchange, id=invalid.id, status=status)
-                )
+                members.append(_invalid(unread, part, invalid))
         return members
 
     def _relate(self, unread: UnreadMessage, envelope: Envelope) -> Observation:
@@ -125,21 +137,9 @@ class Correlator:
         pending[request_id] = exchange, method, at, False
         if len(pending) > PENDING_LIMIT:
             del pending[next(iter(pending))]
-        target = params.uri if type(params.uri) is str else params.target
+        about = params.uri if type(params.uri) is str else params.target
         return Observation(
-            leg,
-            direction,
-            data,
-            at,
-            "request",
-            exchange,
-            method,
-            request_id,
-            target,
-            None,
-            None,
-            None,
-            status,
+            leg, direction, data, at, "request", exchange, method, request_id, about, None, None, None, status
         )
 
     def _notification(self, unread: UnreadMessage, method: str, params: Params) -> Observation:
@@ -147,32 +147,36 @@ class Correlator:
         leg, direction, data, at, status, exchange, _ = unread
         if method == m.CANCELLED:
             exchange = _cancelled(leg, direction, params.requestId) or exchange
-        elif direction == "in" and leg.side == "upstream" and not exchange:
-            exchange = _exchange_worked_for(leg, params) if method in _EXCHANGE_NOTIFICATIONS else 0
+        elif direction == "in" and leg.side == "upstream" and not exchange and method in _OF_EXCHANGES:
+            token = params.progressToken
+            exchange = _exchange_of(leg, _OUT, token) if _is_id(token) else _only_exchange(leg)
         return Observation(
             leg, direction, data, at, "notification", exchange, method, target=params.target, status=status
         )
 
 
+def _invalid(unread: UnreadMessage, data: bytes, bad: BadMessage) -> Observation:
+    leg, direction, _, at, status, exchange, _ = unread
+    return Observation(leg, direction, data, at, "invalid", exchange, id=bad.id, status=status)
+
+
 def _answer(unread: UnreadMessage, envelope: Envelope) -> Observation:
     """The observation of an answer, with the request that it answers."""
     leg, direction, data, at, status, exchange, _ = unread
-    method = ms = failed = request_id = None
+    method = ms = failed = request_id = code = None
     if envelope.id is not UNSET and envelope.id is not None:
         request_id = envelope.id
         pending = (leg.notes or _pending(leg))[direction == "in"].pop(request_id, None)
         if pending is not None:
             exchange, method, began, _ = pending
             ms = round((at - began) * MICROS) / 1000
+    kind = "result"
     if envelope.error is not UNSET:
-        code = envelope.error.code
-        return Observation(
-            leg, direction, data, at, "error", exchange, method, request_id, None, code, None, ms, status
-        )
-    if method == m.TOOLS_CALL and envelope.result is not UNSET and envelope.result.isError is True:
+        kind, code = "error", envelope.error.code
+    elif method == m.TOOLS_CALL and envelope.result is not UNSET and envelope.result.isError is True:
         failed = True
     return Observation(
-        leg, direction, data, at, "result", exchange, method, request_id, None, None, failed, ms, status
+        leg, direction, data, at, kind, exchange, method, request_id, None, code, failed, ms, status
     )
 
 
@@ -187,35 +191,12 @@ def _cancelled(leg: Leg, direction: Direction, request_id: Any) -> int:
     return exchange
 
 
-def _exchange_worked_for(leg: Leg, params: Params) -> int:
-    token = params.progressToken
-    if _is_id(token):
-        pending = _pending(leg)[_OUT].get(token)
-        return pending[_EXCHANGE] if pending is not None else 0
-    return _only_exchange(leg)
-
-
 def _only_exchange(leg: Leg) -> int:
     """The one exchange that an upstream works for; 0 when there are none or several."""
     pending_of_side = _pending(leg)[_OUT].values()
     exchanges = {exchange for exchange, _, _, was_taken_back in pending_of_side if not was_taken_back}
     exchanges.discard(0)  # what mcpmux asks for itself
     return exchanges.pop() if len(exchanges) == 1 else 0
-
-
-def _split(batch: bytes) -> list[bytes] | None:
-    """Its members; None when it is no batch, or is malformed."""
-    try:
-        return split_batch(batch) if is_batch(batch) else None
-    except BadMessage:
-        return None
-
-
-_IN: Final = 0
-_OUT: Final = 1
-_DATA: Final = 2  # of UnreadMessage
-_EXCHANGE: Final = 0  # of PendingRequest
-_EXCHANGE_NOTIFICATIONS: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE})
 
 
 def _is_id(value: Any) -> bool:
@@ -230,7 +211,6 @@ def _is_id(value: Any) -> bool:
 _decode: Final = msgspec.json.Decoder(Envelope).decode
 _params_decoder: Final = msgspec.json.Decoder(Params)
 _result_decoder: Final = msgspec.json.Decoder(Result)
-_NOT_DECODED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def read_envelope(data: bytes) -> Envelope:
@@ -239,15 +219,15 @@ def read_envelope(data: bytes) -> Envelope:
         if not data.isascii():
             data.decode()
         found = _decode(data)
-    except _NOT_DECODED:
-        return read_by_member(data)
-    if found.method is not UNSET:
-        if found.id is not None:
+        if found.method is not UNSET:
+            if found.id is not None:
+                return found
+        elif found.error is not UNSET or (
+            found.result is not UNSET and found.id is not UNSET and found.id is not None
+        ):
             return found
-    elif found.error is not UNSET or (
-        found.result is not UNSET and found.id is not UNSET and found.id is not None
-    ):
-        return found
+    except UNREADABLE:
+        pass
     return read_by_member(data)
 
 
@@ -265,27 +245,18 @@ def method_id_target(message: bytes) -> tuple[str | None, Id | None, str | None]
 
 def read_by_member(data: bytes) -> Envelope:
     """The same for a message that is not as it should be in some place. Raises BadMessage."""
-    envelope = decode_message(data)
-    if isinstance(envelope, Request):
-        return Envelope("2.0", envelope.id, envelope.method, _params_in(envelope.params))
-    if isinstance(envelope, Notification):
-        return Envelope("2.0", UNSET, envelope.method, _params_in(envelope.params))
-    if isinstance(envelope, ErrorReply):
-        return Envelope("2.0", envelope.id, error=Error(envelope.code))
-    return Envelope("2.0", envelope.id, result=_result_in(envelope))
+    message = decode_message(data)
+    if isinstance(message, (Request, Notification)):
+        request_id = message.id if isinstance(message, Request) else UNSET
+        return Envelope("2.0", request_id, message.method, _part(_params_decoder, message.params))
+    if isinstance(message, ErrorReply):
+        return Envelope("2.0", message.id, error=Error(message.code))
+    return Envelope("2.0", message.id, result=_part(_result_decoder, message.result) or Result())
 
 
-def _params_in(params: Raw | None) -> Params:
-    if params is None:
-        return NO_PARAMS
+def _part(decoder: msgspec.json.Decoder[T], part: Raw | None) -> T | None:
+    """What is recorded of a part of a message; None when it is not there, or is malformed."""
     try:
-        return _params_decoder.decode(params)
-    except _NOT_DECODED:
-        return NO_PARAMS
-
-
-def _result_in(reply: Reply) -> Result:
-    try:
-        return _result_decoder.decode(reply.result)
-    except _NOT_DECODED:
-        return Result()
+        return decoder.decode(part) if part is not None else None
+    except UNREADABLE:
+        return None

@@ -48,7 +48,6 @@ UnreadMessage: TypeAlias = tuple[Leg, Direction, bytes, float, int | None, int, 
 The exchange is the one that is worked for, or, if the last member says so, its own.
 """
 
-
 PendingRequest: TypeAlias = tuple[int, str, float, bool]
 """A request that is not answered: its exchange, its method, when it was made, whether it was taken back."""
 
@@ -63,8 +62,6 @@ class Exchange(msgspec.Struct, gc=False):
     upstreams: list[str]
     headers: Mapping[str, str]
 
-
-# Who is told by the recorder, of messages and of exchanges.
 
 LONG_BYTES: Final = 16 * 2**10  # longer messages do not wait, so that those that do take little memory
 

@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 else:
     Body = Raw  # msgspec decodes a Raw member only when its type is nothing else; absent it is None
 
-Kind = Literal["request", "notification", "result", "error", "invalid", "start"]
 ANSWERS: Final = frozenset({"result", "error"})
 
 
@@ -119,7 +118,7 @@ def decode_record(line: bytes) -> Record:
     return record
 
 
-# Times as records have them. Pure; made for many in the same second.
+# Times as records have them.
 
 MICROS: Final = 1_000_000
 SECONDS_CACHED: Final = 16  # what is written at one time is from one or two
@@ -154,12 +153,11 @@ class Run(NamedTuple):
 
     def time_of(self, clock: float) -> str:
         """RFC 3339 in UTC with microseconds."""
-        return rfc3339(self.wall_micros + micros_of(clock - self.clock))
+        return rfc3339(micros_of(self.wall) + micros_of(clock - self.clock))
 
-    @property
-    def wall_micros(self) -> int:
-        """`wall` in microseconds."""
-        return micros_of(self.wall)
+    def wall_at(self, clock: float) -> float:
+        """Seconds since 1970."""
+        return self.wall + clock - self.clock
 
 
 def seconds_of(record: Record) -> float | None:
@@ -170,7 +168,7 @@ def seconds_of(record: Record) -> float | None:
         return None
 
 
-# The parts of a message that `read_envelope` decodes.
+# The parts of a message that `correlation.read_envelope` decodes.
 
 
 class Params(msgspec.Struct, gc=False):

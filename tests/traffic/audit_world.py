@@ -16,6 +16,7 @@ from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import NO_HEADERS, Leg
 from mcpmux.traffic.audit.journal import Audit
+from mcpmux.traffic.audit.record import RecordBodies
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 
@@ -37,7 +38,7 @@ def leg_of(name: str | None = None, transport: str = "http") -> Leg:
 
 
 class Disk:
-    """See `audit.Store`. `seconds` is how long a write takes; `error` is what it comes to."""
+    """Where records go. `seconds` is how long a write takes; `error` is what it comes to."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -84,7 +85,8 @@ class World:
 async def open_world(**settings: Any) -> AsyncIterator[World]:
     """Leaving writes what waits."""
     disk = Disk()
-    audit = Audit(disk, AuditSettings(**settings), "run", Redactor(), lambda: WALL + trio.current_time())
+    bodies = RecordBodies("run", Redactor(), lambda: WALL + trio.current_time())
+    audit = Audit(disk.append, AuditSettings(**settings), bodies)
     async with trio.open_nursery() as nursery:
         await nursery.start(audit.run)
         yield World(disk, audit)

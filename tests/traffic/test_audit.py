@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import threading
+from functools import partial
 from typing import Any, cast
 
 import outcome
@@ -34,7 +35,7 @@ from mcpmux.traffic.audit.journal import (
     QUIET_ROUNDS,
     RETRY_SECONDS,
     Audit,
-    _FileStore,
+    append_in_thread,
     open_audit,
 )
 from mcpmux.traffic.audit.record import (
@@ -468,7 +469,7 @@ async def test_files_hold_what_was_answered_and_end_with_the_head_that_is_told(t
         "record": 6,
         "head": records[-1]["hash"],
     }
-    assert verify(tmp_path / "deep" / "log", None, anchor=records[2]["hash"]).is_good
+    assert verify(tmp_path / "deep" / "log", None, anchor=records[2]["hash"]).anchored
 
 
 async def test_a_crash_around_it_still_leaves_the_whole_log(tmp_path):
@@ -492,14 +493,10 @@ async def test_a_cancellation_around_it_still_leaves_the_whole_log(tmp_path):
 async def test_a_disk_that_stays_full_does_not_keep_us_from_stopping(tmp_path, autojump_clock, monkeypatch):
     """At the one seam to the files."""
 
-    class Full:
-        def __init__(self, files: object) -> None:
-            pass
+    async def fail(files: object, bodies: object) -> None:
+        raise FULL
 
-        async def append(self, bodies: object) -> None:
-            raise FULL
-
-    monkeypatch.setattr(audit_module, "_FileStore", Full)
+    monkeypatch.setattr(audit_module, "append_in_thread", fail)
     with capture_logs() as logs:
         async with open_audit(AuditSettings(directory=str(tmp_path)), "run"):
             pass
@@ -549,16 +546,16 @@ class SlowFiles:
 
 async def test_a_write_that_was_given_up_is_not_taken_for_the_next():
     files = SlowFiles()
-    store = _FileStore(cast("AuditFiles", files))
+    append = partial(append_in_thread, cast("AuditFiles", files))
     with trio.CancelScope() as scope:
         scope.cancel()
-        await store.append([b"0"])
+        await append([b"0"])
     assert scope.cancelled_caught
     errors: list[OSError] = []
 
     async def write() -> None:
         try:
-            await store.append([b"1"])
+            await append([b"1"])
         except OSError as error:
             errors.append(error)
 
@@ -579,7 +576,7 @@ def test_a_write_that_ends_after_everything_else_is_harmless(monkeypatch):
 
     async def give_up() -> None:
         with trio.move_on_after(0):
-            await _FileStore(cast("AuditFiles", SlowFiles())).append([b"0"])
+            await append_in_thread(cast("AuditFiles", SlowFiles()), [b"0"])
 
     trio.run(give_up)
     delivered[0](outcome.Value(None))

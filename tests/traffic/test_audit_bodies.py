@@ -17,7 +17,15 @@ from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION, Meta
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.audit.record import KEPT, TEXT_LIMIT, Body, RecordBodies, encode_audit, end_record
+from mcpmux.traffic.audit.record import (
+    KEPT,
+    TEXT_LIMIT,
+    Body,
+    RecordBodies,
+    _upstreams_text,
+    encode_audit,
+    end_record,
+)
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.redaction.redactor import Redactor, ReplaceableRedactor
 from tests.traffic.audit_world import fields
@@ -157,8 +165,8 @@ def test_nothing_of_strangers_is_kept_without_end():
     for number in range(2 * KEPT + 1):
         name = f"n{number}"
         assert said_by(bodies, exchange_of(client=name, upstreams=(name,)), {})["client"] == name
-    assert 0 < len(bodies._callers) <= KEPT
-    assert 0 < len(bodies._names) <= KEPT
+    assert 0 < bodies._texts_of.cache_info().currsize <= KEPT
+    assert 0 < _upstreams_text.cache_info().currsize <= KEPT
 
 
 def test_bytes_that_are_no_text_are_no_target():

@@ -56,8 +56,7 @@ def fault_of(path: Path, key: bytes | None = None, after: str | None = None) -> 
     """`file:line: what is wrong`, without the folder."""
     verdict = verify(path, key, after)
     assert verdict.fault is not None
-    assert not verdict.is_good
-    return f"{verdict.fault.path.name}:{verdict.fault.line}: {verdict.fault.text}"
+    return f"{verdict.fault.path.name}:{verdict.fault.line}: {verdict.fault.problem}"
 
 
 def log_files(directory: Path) -> list[Path]:
@@ -235,7 +234,7 @@ def test_removed_files_are_missed(tmp_path):
     before = read_head(paths[0]).hash
     paths[0].unlink()
     assert fault_of(tmp_path).startswith(f"{paths[1].name}:1: the record has number {first[1]}, and 1 has to")
-    assert verify(tmp_path, None, before).is_good
+    assert verify(tmp_path, None, before).fault is None
     assert "one of the two was replaced" in fault_of(tmp_path, after="0" * 64)
 
 
@@ -281,9 +280,9 @@ def test_a_cut_off_end_is_missed_with_an_anchor_only(tmp_path):
     head = read_head(tmp_path)
     path = tmp_path / "audit-000001.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
-    assert verify(tmp_path, None).is_good
+    check(tmp_path)
     verdict = verify(tmp_path, None, anchor=head.hash)
-    assert (verdict.fault, verdict.anchored, verdict.is_good) == (None, False, False)
+    assert (verdict.fault, verdict.anchored) == (None, False)
 
 
 def test_what_cannot_be_checked_is_told(tmp_path):

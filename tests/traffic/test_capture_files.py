@@ -119,8 +119,7 @@ def test_a_new_file_is_begun_by_size_and_by_age(tmp_path: Path):
     one = writer(tmp_path, size=1000, age=60)
     assert one.write([line(n, 300) for n in range(1, 8)], 100) == 7 * len(line(1, 300))
     assert [read(path)[0] for path in find_files(tmp_path)] == [[0, 1, 2, 3], [0, 4, 5, 6], [0, 7]]
-    assert one.take_rotated()
-    assert not one.take_rotated()
+    assert one.rotated
     one.write([line(8)], 159)
     one.write([line(9)], 161)
     assert [read(path)[0] for path in find_files(tmp_path)][2:] == [[0, 7, 8], [0, 9]]

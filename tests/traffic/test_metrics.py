@@ -193,8 +193,9 @@ async def test_every_end_has_a_word():
 
 
 def test_a_value_is_in_the_first_bucket_whose_bound_it_does_not_pass():
-    histogram = Histogram((1.0, 2.0))
-    for value in (0.0, 1.0, 1.5, 2.0, 2.0001, 99.0):
+    histogram = Histogram()
+    for value in (0.0, 0.001, 0.002, 0.0025, 0.002501, 99.0):
         histogram.add(value)
-    assert histogram.counts == [2, 2, 2]
-    assert histogram.total == pytest.approx(105.5001)
+    assert [histogram.counts[place] for place in (0, 1, 2, -1)] == [2, 2, 1, 1]
+    assert sum(histogram.counts) == 6
+    assert histogram.total == pytest.approx(99.008001)

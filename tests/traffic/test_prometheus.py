@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -13,10 +14,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from mcpmux import __version__
 from mcpmux.config import Caching
 from mcpmux.traffic.telemetry.metrics import SECONDS, Metrics
-from mcpmux.traffic.telemetry.prometheus import Gauge, _Snapshot, mux_gauges, render, single
+from mcpmux.traffic.telemetry.prometheus import Gauge, Snapshot, mux_gauges, single
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import open_world
 from tests.traffic.test_metrics import Play
+
+
+def rendered(metrics: Metrics, gauges: Iterable[Gauge] = ()) -> bytes:
+    return generate_latest(Snapshot(metrics, gauges))
 
 
 def parse(text: bytes) -> dict[str, dict[tuple[str, ...], float]]:
@@ -33,14 +38,14 @@ def parse(text: bytes) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 def test_nothing_counted_is_valid_text():
-    assert parse(render(Metrics())) == {"mcpmux_build_info": {(__version__,): 1.0}}
+    assert parse(rendered(Metrics())) == {"mcpmux_build_info": {(__version__,): 1.0}}
 
 
 async def test_counts_are_read_back():
     play = Play()
     await play.exchange("resources/read", {}, "docs")
     length = play.say(play.client, "out", method="notifications/message")
-    found = parse(render(play.metrics))
+    found = parse(rendered(play.metrics))
     assert found["mcpmux_messages_total"]["in", "request", "client", "http"] == 1
     assert found["mcpmux_message_bytes_total"]["out", "notification", "client", "http"] == length
     assert found["mcpmux_notifications_total"]["out", "client", "notifications/message"] == 1
@@ -55,7 +60,7 @@ async def test_buckets_are_cumulative_and_end_with_the_count():
         play.metrics.durations["tools/call", "docs"].total -= 1
         play.metrics.durations["tools/call", "docs"].counts[SECONDS.index(1.0)] -= 1
         play.metrics.durations["tools/call", "docs"].add(seconds)
-    found = parse(render(play.metrics))
+    found = parse(rendered(play.metrics))
     name = "mcpmux_exchange_duration_seconds"
     buckets = {float(labels[0]): value for labels, value in found[f"{name}_bucket"].items()}
     assert list(buckets) == [*SECONDS, math.inf]
@@ -68,7 +73,7 @@ async def test_buckets_are_cumulative_and_end_with_the_count():
 async def test_what_is_counted_while_the_text_is_made_is_not_in_it():
     play = Play()
     await play.exchange("tools/call", {}, "docs")
-    snapshot = _Snapshot(play.metrics, [single("mcpmux_x", "x", lambda: len(play.metrics.exchanges))])
+    snapshot = Snapshot(play.metrics, [single("mcpmux_x", "x", lambda: len(play.metrics.exchanges))])
     before = parse(generate_latest(snapshot))
     await play.exchange("tools/call", {}, "docs")
     await play.exchange("ping", {})
@@ -78,21 +83,21 @@ async def test_what_is_counted_while_the_text_is_made_is_not_in_it():
 @given(st.text(st.characters(codec="utf-8"), max_size=40))
 def test_any_label_value_comes_back_as_it_was(text: str):
     gauge = Gauge("mcpmux_x", 'help with a \\ and a "quote"\nand a line', ("a",), lambda: [((text,), 2)])
-    assert parse(render(Metrics(), [gauge]))["mcpmux_x"] == {(text,): 2.0}
+    assert parse(rendered(Metrics(), [gauge]))["mcpmux_x"] == {(text,): 2.0}
 
 
 @given(st.floats(allow_nan=False))
 def test_any_number_comes_back_as_it_was(value: float):
-    found = parse(render(Metrics(), [single("mcpmux_x", "x", lambda: value)]))
+    found = parse(rendered(Metrics(), [single("mcpmux_x", "x", lambda: value)]))
     assert found["mcpmux_x"] == {(): value}
 
 
 def test_callbacks_are_asked_at_each_rendering():
     dropped = 0
     gauge = single("mcpmux_capture_dropped_total", "Messages that were not kept.", lambda: dropped)
-    assert parse(render(Metrics(), [gauge]))["mcpmux_capture_dropped_total"] == {(): 0}
+    assert parse(rendered(Metrics(), [gauge]))["mcpmux_capture_dropped_total"] == {(): 0}
     dropped = 3
-    assert parse(render(Metrics(), [gauge]))["mcpmux_capture_dropped_total"] == {(): 3}
+    assert parse(rendered(Metrics(), [gauge]))["mcpmux_capture_dropped_total"] == {(): 3}
 
 
 async def test_upstreams_and_clients_are_gauges(autojump_clock: object):
@@ -103,7 +108,7 @@ async def test_upstreams_and_clients_are_gauges(autojump_clock: object):
     async with open_world(servers) as world:
         await world.mux.upstreams.settled(legacy=False)
         gauges = mux_gauges(world.mux.upstreams, world.mux.relay)
-        found = parse(render(Metrics(), gauges))
+        found = parse(rendered(Metrics(), gauges))
         assert found["mcpmux_upstream_up"] == {("docs",): 1, ("gone",): 0}
         assert found["mcpmux_upstream_connects_total"] == {("docs",): 1, ("gone",): 0}
         assert found["mcpmux_upstream_reconnects_total"] == {("docs",): 0, ("gone",): 0}
@@ -113,7 +118,7 @@ async def test_upstreams_and_clients_are_gauges(autojump_clock: object):
         await client.initialize("2025-06-18")
         await world.kill("docs")
         await client.request("resources/list")
-        found = parse(render(Metrics(), gauges))
+        found = parse(rendered(Metrics(), gauges))
         assert found["mcpmux_upstream_connects_total"]["docs",] == 2
         assert found["mcpmux_upstream_reconnects_total"]["docs",] == 1
         assert found["mcpmux_client_sessions"] == {(): 1}
@@ -129,7 +134,7 @@ async def test_what_is_served_from_memory_is_counted(autojump_clock: object):
         client, store = world.client(), world.mux.sessions.store
         for _ in range(3):
             await client.request("resources/list")
-        found = parse(render(Metrics(), mux_gauges(world.mux.upstreams, world.mux.relay, store)))
+        found = parse(rendered(Metrics(), mux_gauges(world.mux.upstreams, world.mux.relay, store)))
         assert found["mcpmux_cache_hits_total"] == {("docs",): 0, ("",): 2}
         assert found["mcpmux_cache_misses_total"] == {("docs",): 1, ("",): 1}
         assert found["mcpmux_cache_shared_total"] == {("docs",): 0, ("",): 0}

@@ -320,7 +320,7 @@ def test_no_built_in_pattern_is_slow_on_text_made_for_it(piece: str):
     """A pattern that takes quadratic time would need minutes for this."""
     began = time.perf_counter()
     for shape in REDACTOR._shapes:
-        shape.pattern.sub(shape.replacement, (piece * 400_000)[:400_000])
+        shape.replace_in((piece * 400_000)[:400_000])
     assert time.perf_counter() - began < 20
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.correlation import Correlator
 from mcpmux.traffic.telemetry.metrics import Metrics
-from mcpmux.traffic.telemetry.prometheus import Gauge, render, single
+from mcpmux.traffic.telemetry.prometheus import Gauge, single
 from mcpmux.traffic.telemetry.scraping import Totals, add_up
-from tests.traffic.test_prometheus import parse
+from tests.traffic.test_prometheus import parse, rendered
 
 
 def text(answers: int, up: float = 1) -> str:
@@ -26,7 +26,7 @@ def text(answers: int, up: float = 1) -> str:
         Gauge("mcpmux_upstream_up", "Up.", ("upstream",), lambda: [(("docs",), up)]),
         Gauge("mcpmux_client_sessions", "Sessions.", (), lambda: [((), answers)]),
     ]
-    return render(metrics, gauges).decode()
+    return rendered(metrics, gauges).decode()
 
 
 def value(text: str, beginning: str) -> float:
@@ -40,7 +40,7 @@ def test_the_sum_of_one_is_the_same():
 
 @given(st.floats(min_value=0, allow_nan=False, allow_infinity=False))
 def test_the_sum_of_one_has_every_number_of_it(number: float):
-    alone = render(Metrics(), [single("mcpmux_x", "x", lambda: number)])
+    alone = rendered(Metrics(), [single("mcpmux_x", "x", lambda: number)])
     assert parse(add_up([alone.decode()]).encode()) == parse(alone)
 
 

@@ -199,8 +199,10 @@ async def test_the_missing_extra_is_told_with_its_cure(monkeypatch):
         (WebSocket(url="ws://a.example.com/"), ("a.example.com", 80)),
         (Tcp(host="a", port=5), ("a", 5)),
         (Unix(path="/run/a.sock"), ("/run/a.sock", None)),
-        (Stdio(command="npx"), None),
+        (Stdio(command="npx"), (None, None)),
     ],
 )
 def test_where_an_upstream_is_says_nothing_secret(target: Any, expected: Any):
-    assert servers_of([Upstream(name="a", target=target)]).get("a") == expected
+    address, port = expected
+    found = servers_of([Upstream(name="a", target=target)]).get("a", {})
+    assert (found.get("server.address"), found.get("server.port")) == (address, port)

@@ -23,7 +23,7 @@ from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.telemetry.spans import Server, Spans
+from mcpmux.traffic.telemetry.spans import Spans
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.request import HttpRequest
@@ -83,12 +83,11 @@ class Traced(NamedTuple):
 
 
 def make_spans(memory: Memory, *, propagate: bool = True, keys: tuple[str, ...] = ()) -> Spans:
-    redactor = Redactor(Redaction(keys=keys))
     return Spans(
         memory.traces.get_tracer("test"),
         memory.meters.get_meter("test"),
-        lambda text: redactor.redact_text(text)[0],
-        {"docs": Server("docs.example.com", 8443)},
+        Redactor(Redaction(keys=keys)),
+        {"docs": {"server.address": "docs.example.com", "server.port": 8443}},
         trio.current_time,
         propagate=propagate,
     )

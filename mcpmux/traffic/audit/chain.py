@@ -7,10 +7,10 @@ and 64 zeros for `prev`.
 
 What a chain that holds proves: no record was changed, removed, inserted or put elsewhere between its first
 and its last one. Without a key, whoever can write the file can also compute a new chain, from any record to
-the end; with a key only who has the key can. Either way the end can be cut off, and a chain that is shorter
-holds as well; a hash kept elsewhere (an anchor) shows that: it must still be in the chain.
+the end; with a key only who has the key can. Either way the end can be cut off, and the shorter chain holds
+as well. A hash kept elsewhere (an anchor), which must still be in the chain, shows that.
 
-Pure. Files, and what a record says, are known elsewhere.
+What a record says is known elsewhere.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import NamedTuple
 import msgspec
 
 from mcpmux.errors import McpmuxError
+from mcpmux.protocol.envelope import UNREADABLE
 
 VERSION = 1
 
@@ -60,14 +61,18 @@ class VersionUnknown(ValueError):
     """A sound record of a format that this mcpmux does not know."""
 
 
-class _Head(msgspec.Struct, gc=False):
+class Head(msgspec.Struct, gc=False):
+    """Members of a record that say where it belongs; `kind`, `file` and `keyed` as in `record`."""
+
     v: int
     seq: int
     prev: str
     keyed: bool = False
+    kind: str = ""
+    file: int | None = None
 
 
-_head_decoder = msgspec.json.Decoder(_Head)
+_head_decoder = msgspec.json.Decoder(Head)
 
 
 def seal(bodies: Iterable[bytes], after: Link, key: bytes | None) -> tuple[bytes, Link]:
@@ -92,22 +97,32 @@ def follow(line: bytes, after: Link | None, key: bytes | None) -> Link:
 
     With None it may be any record. Raises Broken, KeyNeeded and VersionUnknown.
     """
-    sealed, found = _split_hash(line)
-    head = _read_head(sealed)
+    sealed, found, head = split(line)
     digest = _hash(sealed, key)
     if not hmac.compare_digest(found, digest.encode()):
-        raise _wrong_hash(sealed, found, head, key)
+        if key is None and head.keyed:
+            raise KeyNeeded("the audit log was written with a key, and can be checked with that key only")
+        if key is not None and found == _hash(sealed, None).encode():
+            raise Broken("was written without a key, or by somebody who does not have it")
+        key_too = "" if key is None else ", or written with another key"
+        raise Broken(f"was changed after it was written{key_too}: its hash is not that of what it says")
     if head.v != VERSION:
         raise VersionUnknown(f"audit log version {head.v}; this mcpmux reads version {VERSION}")
     if after is not None:
-        _check_order(head, after)
+        expected = after.seq + 1
+        if head.seq != expected:
+            how = "records were removed" if head.seq > expected else "it was inserted"
+            raise Broken(f"has number {head.seq}, and {expected} has to be here: {how} or moved")
+        if head.prev != after.hash:
+            before = f"record {after.seq}" if after.seq else "the beginning of the log"
+            raise Broken(f"was not written behind {before} as it is now: one of the two was replaced")
     return Link(head.seq, digest)
 
 
 def read_link(line: bytes) -> Link:
     """The place of a record by its own words, unchecked. Raises Broken."""
-    sealed, found = _split_hash(line)
-    return Link(_read_head(sealed).seq, found.decode(errors="replace"))
+    _, found, head = split(line)
+    return Link(head.seq, found.decode(errors="replace"))
 
 
 def is_torn(rest: bytes, after: Link | None) -> bool:
@@ -115,23 +130,25 @@ def is_torn(rest: bytes, after: Link | None) -> bool:
 
     A power cut may leave zeros where bytes were not written any more.
     """
-    opening = _opening(after) if after is not None else b'{"v":%d,"seq":' % VERSION
+    opening = b'{"v":%d,"seq":' % VERSION
+    if after is not None:
+        opening = _OPENING % (after.seq + 1, after.hash.encode())
     rest = rest.rstrip(b"\0")
     return rest.startswith(opening) or opening.startswith(rest)
 
 
-def _split_hash(line: bytes) -> tuple[bytes, bytes]:
-    """What a record's hash is over, and the hash. Raises Broken."""
-    suffix = line[-_SUFFIX_BYTES:]
+def split(line: bytes) -> tuple[bytes, bytes, Head]:
+    """What a record's hash is over, the hash, and where it says that it belongs. Raises Broken."""
+    sealed, suffix = line[:-_SUFFIX_BYTES], line[-_SUFFIX_BYTES:]
     if not suffix.startswith(_BEFORE_HASH) or not suffix.endswith(b'"}'):
         raise Broken(
             "is none: the line does not end with a hash, so it was changed, or written by something else"
         )
-    return line[:-_SUFFIX_BYTES], suffix[len(_BEFORE_HASH) : -2]
-
-
-def _opening(after: Link) -> bytes:
-    return _OPENING % (after.seq + 1, after.hash.encode())
+    try:
+        head = _head_decoder.decode(sealed + b"}")
+    except UNREADABLE:
+        raise Broken("is none: the line is no JSON object with `v`, `seq` and `prev`") from None
+    return sealed, suffix[len(_BEFORE_HASH) : -2], head
 
 
 def _hash(sealed: bytes, key: bytes | None) -> str:
@@ -140,41 +157,12 @@ def _hash(sealed: bytes, key: bytes | None) -> str:
     return hmac.digest(key, sealed, "sha256").hex()
 
 
-def _read_head(sealed: bytes) -> _Head:
-    try:
-        return _head_decoder.decode(sealed + b"}")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise Broken("is none: the line is no JSON object with `v`, `seq` and `prev`") from None
-
-
-def _wrong_hash(sealed: bytes, found: bytes, head: _Head, key: bytes | None) -> ValueError:
-    if key is None and head.keyed:
-        return KeyNeeded("the audit log was written with a key, and can be checked with that key only")
-    if key is not None and found == _hash(sealed, None).encode():
-        return Broken("was written without a key, or by somebody who does not have it")
-    key_too = "" if key is None else ", or written with another key"
-    return Broken(f"was changed after it was written{key_too}: its hash is not that of what it says")
-
-
-def _check_order(head: _Head, after: Link) -> None:
-    expected = after.seq + 1
-    if head.seq > expected:
-        raise Broken(f"has number {head.seq}, and {expected} has to be here: records were removed or moved")
-    if head.seq < expected:
-        raise Broken(f"has number {head.seq}, and {expected} has to be here: it was inserted or moved")
-    if head.prev != after.hash:
-        before = f"record {after.seq}" if after.seq else "the beginning of the log"
-        raise Broken(f"was not written behind {before} as it is now: one of the two was replaced")
-
-
 # The files of an audit log: `audit-000001.jsonl` and so on in one folder, one chain through all of them.
 #
 # Promises: records are appended whole or not at all, as far as the disk lets us: what a failed write has
 # left is taken away before anything else is written. One process writes a folder at a time (`audit.lock`).
 # Nothing is ever deleted but an unfinished line at the very end, whose beginning goes into the next record.
-# A file is complete once the next one exists.
-#
-# Everything here blocks; call it from a thread, one call at a time.
+# A file is complete once the next one exists. All of it blocks: call it from a thread, one call at a time.
 
 LOCK_NAME = "audit.lock"
 LINE_LIMIT = 2**20  # bytes; many times what the longest record needs
@@ -278,8 +266,7 @@ class AuditFiles:
         if self._size + len(lines) > self._rotate_size:
             self._begin_file()
             lines, head = seal(bodies, self.head, self._key)
-        self._write(lines)
-        self.head = head
+        self._write(lines, head)
 
     def close(self) -> None:
         """Let go of everything. May be called again."""
@@ -304,31 +291,27 @@ class AuditFiles:
         os.pwrite(self._lock, b"%d\n" % os.getpid(), 0)
 
     def _continue(self, files: Sequence[Path]) -> None:
-        tail = read_tail(files[-1])
-        if tail.line is not None:
-            self.head = self._check(files[-1], tail.line)
-        elif len(files) > 1:  # it was killed right after it had begun this file
-            before = read_tail(files[-2])
-            if before.line is None:
-                raise AuditUnusable(f"{files[-2]}: there is no record in it{_AWAY}")
-            self.head = self._check(files[-2], before.line)
+        path = files[-1]
+        tail = read_tail(path)
+        line = tail.line
+        if line is None and len(files) > 1:  # it was killed right after it had begun this file
+            path = files[-2]
+            line = read_tail(path).line
+            if line is None:
+                raise AuditUnusable(f"{path}: there is no record in it{_AWAY}")
+        if line is not None:
+            try:
+                self.head = follow(line, None, self._key)
+            except Broken as error:
+                raise AuditUnusable(f"{path}: its last record {error}{_AWAY}") from None
+            except (KeyNeeded, VersionUnknown) as error:
+                raise AuditUnusable(f"{path}: {error}{_AWAY}") from None
         self._number = number_of(files[-1]) or 0
         self._file = os.open(files[-1], os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         self._size = tail.end
         self._spoilt = bool(tail.torn)
-        self._append_opening(tail.torn)
-
-    def _append_opening(self, torn: bytes) -> None:
-        line, head = seal([self._opening(None if self._size else self._number, torn)], self.head, self._key)
-        self._write(line)
-        self.head = head
-
-    def _check(self, path: Path, line: bytes) -> Link:
-        try:
-            return follow(line, None, self._key)
-        except (Broken, KeyNeeded, VersionUnknown) as error:
-            reason = f"its last record {error}" if isinstance(error, Broken) else str(error)
-        raise AuditUnusable(f"{path}: {reason}{_AWAY}")
+        opening = self._opening(None if self._size else self._number, tail.torn)
+        self._write(*seal([opening], self.head, self._key))
 
     def _begin_file(self) -> None:
         """Go on in a new file. Raises OSError: nothing has changed."""
@@ -339,7 +322,7 @@ class AuditFiles:
             line, head = seal([self._opening(number, b"")], self.head, self._key)
             _write_all(file, line)
             os.fsync(file)
-            _sync_directory(self._directory)
+            self._sync_directory()
         except BaseException:
             os.close(file)
             path.unlink()
@@ -348,7 +331,15 @@ class AuditFiles:
             os.close(self._file)
         self._file, self._number, self._size, self._spoilt, self.head = file, number, len(line), False, head
 
-    def _write(self, data: bytes) -> None:
+    def _sync_directory(self) -> None:
+        """So that a new file's name outlives a power cut."""
+        handle = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def _write(self, data: bytes, head: Link) -> None:
         if self._spoilt:
             os.ftruncate(self._file, self._size)
         self._spoilt = True
@@ -362,18 +353,10 @@ class AuditFiles:
             raise
         self._spoilt = False
         self._size += len(data)
+        self.head = head
 
 
 def _write_all(file: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(file, rest) :]
-
-
-def _sync_directory(directory: Path) -> None:
-    """So that a new file's name outlives a power cut."""
-    handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,23 +1,22 @@
 """The audit log of one run: it holds exchanges back until the disk has their records.
 
 Promises
-- Every exchange that was admitted leaves one record, whatever ended it, cancellation included; `record` and
-  `chain` have the formats.
+- Every exchange that was admitted leaves one record, whatever ended it, cancellation included.
 - The record is written, and with `sync` other than `never` on the disk, before the client has the answer:
   an answer that a client got is in the log, also after `kill -9`. What had begun and was not answered when
   mcpmux was killed has a `begin` record only: listens, or with `begin = "all"` every request.
-- Records that wait while the disk is busy, or that follow each other closely, are written together, with one
-  fsync.
+- Records that wait together, or follow each other closely, are written together, with one fsync.
 - A slow disk loses nothing: answers wait for their records, and with BACKLOG_LIMIT records waiting new
   exchanges wait as well. So memory holds that many records, and one for each exchange under way.
 - When a write fails it is tried again every RETRY_SECONDS. Until then, with `on_full = "refuse"`, no exchange
   is admitted (BUSY, nothing was done), and the answers of those under way are withheld; their records are
-  kept and written later. With `continue` all goes on; records beyond BACKLOG_LIMIT are lost and counted.
-  Either way a `gap` record tells it afterwards.
+  written later. With `continue` all goes on; records beyond BACKLOG_LIMIT are lost and counted. Either way a
+  `gap` record tells it afterwards.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -25,7 +24,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -38,15 +37,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.audit.chain import AuditFiles, AuditUnusable
-from mcpmux.traffic.audit.record import (
-    FRAGMENT_LIMIT,
-    AuditRecord,
-    Body,
-    RecordBodies,
-    encode_audit,
-    milliseconds,
-    when,
-)
+from mcpmux.traffic.audit.record import FRAGMENT_LIMIT, Body, RecordBodies, milliseconds
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.record import reason_of
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -69,12 +60,8 @@ REFUSED = "The audit log cannot be written ({reason}), so nothing was done; try 
 WITHHELD = "The audit log cannot be written ({reason}), so the answer is withheld; the work was done already"
 
 
-class Store(Protocol):
-    """Where records go."""
-
-    async def append(self, bodies: Sequence[bytes]) -> None:
-        """Write all or none, so that they are as durable as configured. Raises OSError: none was written."""
-        ...
+Append = Callable[[Sequence[bytes]], Awaitable[None]]
+"""Writes all records or none, so that they are as durable as configured. Raises OSError: none was written."""
 
 
 class _Entry(msgspec.Struct):
@@ -90,29 +77,26 @@ class _Entry(msgspec.Struct):
         return trio.lowlevel.Abort.SUCCEEDED
 
 
-class _Outage:
-    """A time in which the log cannot be written."""
+class _Outage(msgspec.Struct):
+    """A time in which the log cannot be written. `began` and `reminded`: trio's time."""
 
-    def __init__(self, reason: str, wall: float, clock: float) -> None:
-        self.reason = reason
-        self.wall = wall
-        self.began = self.reminded = clock
-        self.refused = self.lost = 0
+    reason: str
+    since: str
+    began: float
+    reminded: float = -math.inf
+    refused: int = 0
+    lost: int = 0
 
 
 class Audit:
-    """See ExchangeObserver. Nothing is written unless `run` runs. `wall` gives seconds since 1970."""
+    """See ExchangeObserver. Nothing is written unless `run` runs."""
 
-    def __init__(
-        self, store: Store, settings: AuditSettings, run: str, redactor: Redactor, wall: Callable[[], float]
-    ) -> None:
-        self._store = store
+    def __init__(self, append: Append, settings: AuditSettings, bodies: RecordBodies) -> None:
+        self._append = append
         self._continues = settings.on_full == "continue"
         self._begins_all = settings.begin == "all"
         self._group_limit = 1 if settings.sync == "always" else GROUP_LIMIT
-        self._run = run
-        self._wall = wall
-        self._bodies = RecordBodies(run, redactor, wall)
+        self._bodies = bodies
         self._backlog: deque[_Entry] = deque()
         self._open = 0  # exchanges that were admitted and have not ended
         self._written = 0  # records so far
@@ -143,13 +127,13 @@ class Audit:
             await self._parked.park()
         if self._outage is not None and not self._continues:
             self._outage.refused += 1
-            raise self._refusal()
+            raise self._refusal(False)
         self._open += 1
         if not self._begins_all and exchange.call.method != m.LISTEN:
             return
         entry = self._queue(self._bodies.begin(exchange))
         try:
-            await self._hold(entry, self._refusal)
+            await self._hold(entry, False)
         except BaseException as error:  # `ended` is not called for it
             self._open -= 1
             self._queue(self._bodies.end(exchange, error, 0.0))
@@ -164,7 +148,7 @@ class Audit:
         body = self._bodies.end(exchange, outcome, seconds)
         entry = self._add(body) if self._outage is None else self._queue(body)
         is_answer = not isinstance(outcome, BaseException) or isinstance(outcome, RpcError)
-        return self._hold(entry, self._withheld) if is_answer else AT_ONCE
+        return self._hold(entry, True) if is_answer else AT_ONCE
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write what waits. Ends after `close` once nothing waits any more; cancelling it loses what does."""
@@ -177,7 +161,7 @@ class Audit:
             await self._gather()
             group = list(islice(self._backlog, self._group_limit))
             try:
-                await self._store.append(self._bodies.finish([entry.body for entry in group]))
+                await self._append(self._bodies.finish([entry.body for entry in group]))
             except OSError as error:
                 self._failed(error)
                 await trio.sleep(RETRY_SECONDS)
@@ -197,19 +181,15 @@ class Audit:
 
     def close(self) -> None:
         """Nothing comes any more: write what waits and end."""
-        self._add(encode_audit(AuditRecord(time=self._bodies.now(), kind="close", run=self._run)))
+        self._add(self._bodies.plain("close"))
         self._closing = True
         self._work.set()
 
-    @property
-    def _reason(self) -> str:
-        return self._outage.reason if self._outage is not None else "it failed a moment ago"
-
-    def _refusal(self) -> Refused:
-        return Refused(BUSY, REFUSED.format(reason=self._reason), "audit")
-
-    def _withheld(self) -> RpcError:
-        return RpcError(INTERNAL_ERROR, WITHHELD.format(reason=self._reason))
+    def _refusal(self, is_done: bool) -> RpcError:
+        reason = self._outage.reason if self._outage is not None else "it failed a moment ago"
+        if is_done:
+            return RpcError(INTERNAL_ERROR, WITHHELD.format(reason=reason))
+        return Refused(BUSY, REFUSED.format(reason=reason), "audit")
 
     def _queue(self, body: Body) -> _Entry | None:
         """None when it is lost."""
@@ -226,13 +206,16 @@ class Audit:
             self._work.set()
         return entry
 
-    async def _hold(self, entry: _Entry | None, refusal: Callable[[], RpcError]) -> None:
-        """Wait for an exchange's record. Raises what `refusal` makes if it should be written, and is not."""
+    async def _hold(self, entry: _Entry | None, is_done: bool) -> None:
+        """Wait for an exchange's record. Raises RpcError if it should be written, and is not.
+
+        `is_done`: the work was done already.
+        """
         if entry is not None and not entry.written and self._outage is None:
             entry.waiter = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(entry.leave)
         if not self._continues and (entry is None or not entry.written):
-            raise refusal()
+            raise self._refusal(is_done)
 
     def _succeeded(self, group: Sequence[_Entry]) -> None:
         for entry in group:
@@ -243,70 +226,49 @@ class Audit:
         self._written += len(group)
         outage, self._outage = self._outage, None
         if outage is not None:
-            self._record_gap(outage, len(group) + len(self._backlog))
+            seconds, late = trio.current_time() - outage.began, len(group) + len(self._backlog)
+            counts = {"refused": outage.refused, "late": late, "lost": outage.lost}
+            log.warning("audit log can be written again", seconds=round(seconds, 1), **counts)
+            facts = {"since": outage.since, "ms": milliseconds(seconds), "reason": outage.reason}
+            self._add(self._bodies.plain("gap", **facts, **counts))
         self._parked.unpark(count=max(0, BACKLOG_LIMIT - len(self._backlog)))
 
-    def _record_gap(self, outage: _Outage, late: int) -> None:
-        seconds = trio.current_time() - outage.began
-        gap = AuditRecord(
-            time=self._bodies.now(),
-            kind="gap",
-            run=self._run,
-            since=when(outage.wall),
-            ms=milliseconds(seconds),
-            reason=outage.reason,
-            refused=outage.refused,
-            late=late,
-            lost=outage.lost,
-        )
-        self._add(encode_audit(gap))
-        facts = {"seconds": round(seconds, 1), "refused": outage.refused, "late": late, "lost": outage.lost}
-        log.warning("audit log can be written again", **facts)
-
     def _failed(self, error: OSError) -> None:
-        now = trio.current_time()
-        reason = reason_of(error)
-        if self._outage is None or now - self._outage.reminded >= REMIND_SECONDS:
-            policy = "exchanges go on UNAUDITED" if self._continues else "exchanges are refused"
-            log.error(f"audit log cannot be written; {policy}", reason=reason, waiting=len(self._backlog))
-            if self._outage is not None:
-                self._outage.reminded = now
+        now, reason = trio.current_time(), reason_of(error)
         if self._outage is None:
-            self._outage = _Outage(reason, self._wall(), now)
+            self._outage = _Outage(reason, self._bodies.now(), now)
             for entry in self._backlog:
                 waiter, entry.waiter = entry.waiter, None
                 if waiter is not None:
                     trio.lowlevel.reschedule(waiter)
             self._parked.unpark_all()
+        if now - self._outage.reminded >= REMIND_SECONDS:
+            self._outage.reminded = now
+            policy = "exchanges go on UNAUDITED" if self._continues else "exchanges are refused"
+            log.error(f"audit log cannot be written; {policy}", reason=reason, waiting=len(self._backlog))
 
 
-class _FileStore:
-    """The files, written by a thread."""
+async def append_in_thread(files: AuditFiles, bodies: Sequence[bytes]) -> None:
+    """Append to the files; one call at a time. Cancelling it leaves a thread behind that may still write."""
+    # Half of what `trio.to_thread` costs: there is one write at a time, so nothing has to limit them.
+    task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
+    is_waiting = True
 
-    def __init__(self, files: AuditFiles) -> None:
-        self._files = files
+    def deliver(result: Outcome[None]) -> None:  # in the thread
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(wake, result)
 
-    async def append(self, bodies: Sequence[bytes]) -> None:
-        """See Store; one call at a time. Cancelling it leaves a thread behind that may still write."""
-        # Half of what `trio.to_thread` costs: there is one write at a time, so nothing has to limit them.
-        task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
-        is_waiting = True
+    def wake(result: Outcome[None]) -> None:
+        if is_waiting:
+            trio.lowlevel.reschedule(task, result)
 
-        def deliver(result: Outcome[None]) -> None:  # in the thread
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(wake, result)
+    def abandon(_raise_cancel: object) -> trio.lowlevel.Abort:
+        nonlocal is_waiting
+        is_waiting = False
+        return trio.lowlevel.Abort.SUCCEEDED
 
-        def wake(result: Outcome[None]) -> None:
-            if is_waiting:
-                trio.lowlevel.reschedule(task, result)
-
-        def abandon(_raise_cancel: object) -> trio.lowlevel.Abort:
-            nonlocal is_waiting
-            is_waiting = False
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        trio.lowlevel.start_thread_soon(partial(self._files.append, bodies), deliver, "audit")
-        await trio.lowlevel.wait_task_rescheduled(abandon)
+    trio.lowlevel.start_thread_soon(partial(files.append, bodies), deliver, "audit")
+    await trio.lowlevel.wait_task_rescheduled(abandon)
 
 
 @asynccontextmanager
@@ -322,7 +284,19 @@ async def open_audit(
         yield None
         return
     key = settings.key.reveal().encode() if settings.key is not None else None
-    opening = partial(_opening_body, run=run, keyed=key is not None, wall=wall)
+
+    bodies = RecordBodies(run, redactor or Redactor(), wall)
+
+    def opening(number: int | None, torn: bytes) -> bytes:
+        return bodies.plain(
+            "open",
+            version=__version__,
+            file=number,
+            keyed=key is not None or None,
+            torn=len(torn) or None,
+            fragment=torn[:FRAGMENT_LIMIT].decode(errors="replace") or None,
+        )
+
     directory, sync = Path(settings.directory), settings.sync != "never"
     files = AuditFiles(directory, key, settings.rotate_size, opening, sync=sync)
     try:
@@ -330,7 +304,7 @@ async def open_audit(
     except OSError as error:
         raise AuditUnusable(f"cannot open the audit log in {directory}: {reason_of(error)}") from None
     log.info("audit log opened", directory=str(directory), record=files.head.seq, head=files.head.hash)
-    audit = Audit(_FileStore(files), settings, run, redactor or Redactor(), wall)
+    audit = Audit(partial(append_in_thread, files), settings, bodies)
     writing = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_write_to_the_end, writing, audit, files, name="audit")
@@ -349,20 +323,3 @@ async def _write_to_the_end(scope: trio.CancelScope, audit: Audit, files: AuditF
         return
     files.close()
     log.info("audit log closed", record=files.head.seq, head=files.head.hash)
-
-
-def _opening_body(
-    number: int | None, torn: bytes, *, run: str, keyed: bool, wall: Callable[[], float]
-) -> bytes:
-    return encode_audit(
-        AuditRecord(
-            time=when(wall()),
-            kind="open",
-            run=run,
-            version=__version__,
-            file=number,
-            keyed=keyed or None,
-            torn=len(torn) or None,
-            fragment=torn[:FRAGMENT_LIMIT].decode(errors="replace") or None,
-        )
-    )

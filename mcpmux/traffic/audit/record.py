@@ -50,8 +50,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from json.encoder import encode_basestring as _quote
-from typing import NamedTuple
+from typing import Any
 
 import msgspec
 import trio
@@ -122,17 +123,8 @@ class AuditRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     answered: int | None = None
 
 
-_encoder = msgspec.json.Encoder()
-
-
-def encode_audit(record: AuditRecord) -> bytes:
-    """The record as `chain.seal` takes it."""
-    return _encoder.encode(record)
-
-
-def when(seconds: float) -> str:
-    """Seconds since 1970 as the log writes them."""
-    return rfc3339(micros_of(seconds))
+encode_audit: Callable[[AuditRecord], bytes] = msgspec.json.Encoder().encode
+"""The record as `chain.seal` takes it."""
 
 
 def milliseconds(seconds: float) -> float:
@@ -144,8 +136,10 @@ def begin_record(exchange: Exchange, time: str, run: str, clean: Clean) -> Audit
     """Who asks what, before anything is done."""
     leg, call = exchange.leg, exchange.call
     uris = listened_uris(call.params) if call.method == m.LISTEN else []
-    target = target_in(call.params)
-    client = leg.name or name_in(call.meta.get(CLIENT_INFO))
+
+    def said(text: str | None, limit: int) -> str | None:
+        return None if text is None else cut(clean(text), limit)
+
     return AuditRecord(
         time=time,
         kind="begin",
@@ -153,13 +147,13 @@ def begin_record(exchange: Exchange, time: str, run: str, clean: Clean) -> Audit
         exchange=exchange.number,
         principal=call.principal.name or None,
         peer=leg.peer,
-        client=None if client is None else cut(clean(client), NAME_LIMIT),
+        client=said(leg.name or name_in(call.meta.get(CLIENT_INFO)), NAME_LIMIT),
         transport=leg.transport,
         revision=leg.revision,
-        method=cut(clean(call.method), NAME_LIMIT),
-        target=None if target is None else cut(clean(target), TEXT_LIMIT),
+        method=said(call.method, NAME_LIMIT),
+        target=said(target_in(call.params), TEXT_LIMIT),
         targets=[cut(clean(uri), TEXT_LIMIT) for uri in uris[:TARGETS_LIMIT]] or None,
-        more_targets=len(uris) - TARGETS_LIMIT if len(uris) > TARGETS_LIMIT else None,
+        more_targets=max(0, len(uris) - TARGETS_LIMIT) or None,
         trace=trace_id(text_of(call.meta.get("traceparent")))
         or trace_id(exchange.headers.get("traceparent")),
         decision="allowed",
@@ -181,23 +175,20 @@ def end_record(
     if isinstance(outcome, RpcError):
         record.code = outcome.code
         record.outcome = _UPSTREAM_OUTCOMES.get(outcome.code, "answered")
-        record.answered = _error_size(outcome)
+        data = {"data": outcome.data} if outcome.data is not None else {}
+        record.answered = len(raw({"code": outcome.code, "message": outcome.message, **data}))
     elif isinstance(outcome, trio.Cancelled):
         record.outcome = "cancelled"
     elif isinstance(outcome, BaseException):
         record.outcome, record.error = "broken", type(outcome).__name__
     else:
-        _add_result(record, exchange.call.method, outcome)
+        record.answered = size(outcome)
+        if exchange.call.method == m.TOOLS_CALL and value_of(outcome.get("isError")) is True:
+            record.failed = True
+        kind = text_of(outcome.get("resultType"))
+        if kind is not None and kind != "complete":
+            record.result = cut(kind, NAME_LIMIT)
     return record
-
-
-def _add_result(record: AuditRecord, method: str, result: Fields) -> None:
-    record.answered = size(result)
-    if method == m.TOOLS_CALL and value_of(result.get("isError")) is True:
-        record.failed = True
-    kind = text_of(result.get("resultType"))
-    if kind is not None and kind != "complete":
-        record.result = cut(kind, NAME_LIMIT)
 
 
 def trace_id(traceparent: str | None) -> str | None:
@@ -222,18 +213,10 @@ def size(members: Fields) -> int:
     return 1 + len("".join(members).encode()) + sum(map(len, members.values())) + 4 * len(members)
 
 
-def _error_size(error: RpcError) -> int:
-    body = {"code": error.code, "message": error.message}
-    if error.data is not None:
-        body["data"] = error.data
-    return len(raw(body))
-
-
 # The bodies of records, as `chain` takes them.
 #
 # Most exchanges are answered with a result, for a client that is known by name. Their bodies are assembled
-# from parts that are the same for many; all others are encoded from an AuditRecord. Both ways give the same
-# record.
+# from parts that are the same for many; all others are encoded from an AuditRecord. The records are the same.
 
 KEPT = 256  # callers, and names of upstreams, that are kept as they are written
 
@@ -241,17 +224,6 @@ _COMPLETE = Raw(b'"complete"')
 _FALSE = Raw(b"false")
 _BEHIND = ',"decision":"allowed"%s,"outcome":"answered","ms":%d.%03d,"asked":%d,"answered":%d}'
 _META_BYTES = len(META) + 4  # its name, and what is around it behind another member
-
-_Caller = tuple[str, str | None, str, str | None, str]
-"""Who asks, and how: principal, client, transport, revision, method."""
-
-
-class _CallerText(NamedTuple):
-    """What records of one caller have before and behind `peer`."""
-
-    before: str
-    behind: str
-
 
 UnredactedBody = tuple[str, str, str]
 """A body whose target has not been redacted: what is before it, the target, and what is behind it."""
@@ -267,17 +239,20 @@ class RecordBodies:
         self._redactor = redactor
         self._rules = redactor.current  # what the callers' texts were redacted by
         self._wall = wall
-        self._callers: dict[_Caller, _CallerText | None] = {}
-        self._names: dict[str, str] = {}
+        self._texts_of = lru_cache(KEPT)(self._encode_caller)
         self._before = f'Z","kind":"exchange","run":{_quote(run)},"exchange":'.replace("%", "%%")
         self._before = '{"time":"%s.%06d' + self._before + '%d,%s"peer":%s,%s'
 
     def __repr__(self) -> str:
-        return f"<RecordBodies of {self._run} {len(self._callers)} callers>"
+        return f"<RecordBodies of {self._run} {self._texts_of.cache_info().currsize} callers>"
 
     def now(self) -> str:
-        """The time of a record."""
-        return when(self._wall())
+        """The time as the log writes it."""
+        return rfc3339(micros_of(self._wall()))
+
+    def plain(self, kind: str, **members: Any) -> bytes:
+        """A record that is about no exchange."""
+        return encode_audit(AuditRecord(time=self.now(), kind=kind, run=self._run, **members))
 
     def begin(self, exchange: Exchange) -> bytes:
         """Who asks what, before anything is done."""
@@ -325,16 +300,10 @@ class RecordBodies:
         rules = self._redactor.current
         if rules is not self._rules:
             self._rules = rules
-            self._callers.clear()
-        caller = call.principal.name, leg.name, leg.transport, leg.revision, call.method
-        try:
-            known = self._callers[caller]
-        except KeyError:
-            known = self._add_caller(caller)
+            self._texts_of.cache_clear()
+        known = self._texts_of(call.principal.name, leg.name, leg.transport, leg.revision, call.method)
         if known is None:
             return None
-        upstreams = exchange.upstreams
-        by = self._names.get(upstreams[0]) if len(upstreams) == 1 else None
         asked += len(about) + len(key) + 5 if len(params) == 1 else size(params)
         micros, duration = round(self._wall() * MICROS), round(seconds * MICROS)
         second = second_of(micros // MICROS)
@@ -343,30 +312,25 @@ class RecordBodies:
             self._before % (second, micros % MICROS, exchange.number, before, _quote(leg.peer), behind),
             target,
             _BEHIND
-            % (by or self._add_names(upstreams), duration // 1000, duration % 1000, asked, size(result)),
+            % (_upstreams_text(*exchange.upstreams), duration // 1000, duration % 1000, asked, size(result)),
         )
 
-    def _add_caller(self, caller: _Caller) -> _CallerText | None:
-        """None when the client is not known by name, or its records have other members."""
-        principal, client, transport, revision, method = caller
-        asked = None
-        if client and revision is not None and method != m.LISTEN:
-            clean = self._rules.clean
-            before = f'"principal":{_quote(principal)},' if principal else ""
-            spoken = f'"transport":{_quote(transport)},"revision":{_quote(revision)}'
-            client, method = cut(clean(client), NAME_LIMIT), cut(clean(method), NAME_LIMIT)
-            asked = _CallerText(
-                before, f'"client":{_quote(client)},{spoken},"method":{_quote(method)},"target":'
-            )
-        if len(self._callers) >= KEPT:
-            self._callers.clear()
-        self._callers[caller] = asked
-        return asked
+    def _encode_caller(
+        self, principal: str, client: str | None, transport: str, revision: str | None, method: str
+    ) -> tuple[str, str] | None:
+        """What records of a caller have before and behind `peer`.
 
-    def _add_names(self, upstreams: Sequence[str]) -> str:
-        text = f',"upstreams":[{",".join(map(_quote, upstreams))}]' if upstreams else ""
-        if len(upstreams) == 1:
-            if len(self._names) >= KEPT:
-                self._names.clear()
-            self._names[upstreams[0]] = text
-        return text
+        None when the client is not known by name, or its records have other members.
+        """
+        if not client or revision is None or method == m.LISTEN:
+            return None
+        clean = self._rules.clean
+        before = f'"principal":{_quote(principal)},' if principal else ""
+        spoken = f'"transport":{_quote(transport)},"revision":{_quote(revision)}'
+        client, method = cut(clean(client), NAME_LIMIT), cut(clean(method), NAME_LIMIT)
+        return before, f'"client":{_quote(client)},{spoken},"method":{_quote(method)},"target":'
+
+
+@lru_cache(KEPT)
+def _upstreams_text(*names: str) -> str:
+    return f',"upstreams":[{",".join(map(_quote, names))}]' if names else ""

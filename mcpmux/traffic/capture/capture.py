@@ -60,13 +60,9 @@ class _Batch(msgspec.Struct, gc=False):
 
     def has_room_for(self, number: int, level: str, count: int, size: int) -> bool:
         """Whether so many messages from that number on may be added."""
-        return (
-            not self.lines
-            and number == self.first + len(self.messages)
-            and len(self.messages) + count <= ENCODED_AT_ONCE
-            and self.size + size <= LARGE
-            and level == self.level
-        )
+        is_next = number == self.first + len(self.messages) and level == self.level
+        fits = len(self.messages) + count <= ENCODED_AT_ONCE and self.size + size <= LARGE
+        return not self.lines and is_next and fits
 
 
 class CaptureSink:
@@ -74,8 +70,7 @@ class CaptureSink:
 
     `holds_back`: whether it is to observe exchanges, too, so that they wait for room in the queue.
     `dropped` counts messages that found the queue full, or could not be written when it had to end; `paused`
-    says that files cannot be written.
-    `complete` is set, and replaced, when a file is complete; `finished` when `run` has written what was left.
+    says that files cannot be written. `finished` is set when `run` has written what was left.
     """
 
     def __init__(
@@ -90,7 +85,7 @@ class CaptureSink:
         self.holds_back = config.on_full == "wait"
         self.dropped = 0
         self.paused = False
-        self.complete = trio.Event()
+        self._complete = trio.Event()  # set, and replaced, when a file is complete
         self.finished = trio.Event()
         self.most_waiting = max(1, config.queue_bytes // (SHARE * (LONG_BYTES + MESSAGE_COST)))
         self._limit = config.queue_bytes
@@ -110,7 +105,7 @@ class CaptureSink:
         self._has_paused = False  # since dropped messages were logged last
         self._filled = trio.Event()
         self._urgent = trio.Event()
-        self._room = trio.Event()
+        self._waiting_for_room = trio.lowlevel.ParkingLot()
         self._closed = trio.Event()
 
     def __repr__(self) -> str:
@@ -174,7 +169,7 @@ class CaptureSink:
 
     async def _wait_for_room(self) -> None:
         while not self.is_open:
-            await self._room.wait()
+            await self._waiting_for_room.park()
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
         """See ExchangeObserver."""
@@ -184,7 +179,10 @@ class CaptureSink:
         """Write what is taken until `close`, and what is left then. Cancelling it leaves whole lines."""
         while True:
             await self._filled.wait()
-            await self._gather()
+            self._urgent = trio.Event()
+            if self._bytes <= self._enough and not self._closed.is_set():
+                with trio.move_on_after(FLUSH_SECONDS):  # for more messages, which are written together
+                    await self._urgent.wait()
             is_urgent = self._bytes > self._enough
             if not is_urgent:
                 self._settle()
@@ -192,30 +190,29 @@ class CaptureSink:
             if is_urgent:  # what has passed since it was last settled waits for more
                 self._filled.set()
             await self._write_queue()
-            self._log_dropped()
+            if self.dropped > self._logged:
+                why = (
+                    "its files could not be written"
+                    if self._has_paused
+                    else "they came faster than it writes"
+                )
+                new, self._logged = self.dropped - self._logged, self.dropped
+                log.warning(f"messages are missing in the capture: {why}", dropped=new, in_all=self.dropped)
+            self._has_paused = self.paused
             if self._closed.is_set():
                 self._settle()
                 if not self._queue:
-                    self._log_lost()
-                    self.finished.set()
-                    return
-
-    def wall(self) -> float:
-        """Seconds since 1970, by the run's clock."""
-        return self._run.wall + self._clock() - self._run.clock
+                    break
+        if self._lost:
+            self.dropped += self._lost
+            log.error("the capture is incomplete: its last messages could not be written", lost=self._lost)
+        self.finished.set()
 
     def close(self) -> None:
         """Nothing more will pass; `run` returns when all is written."""
         self._closed.set()
         self._filled.set()
         self._urgent.set()
-
-    async def _gather(self) -> None:
-        """Wait a little for more messages, which are written together."""
-        self._urgent = trio.Event()
-        if self._bytes <= self._enough and not self._closed.is_set():
-            with trio.move_on_after(FLUSH_SECONDS):
-                await self._urgent.wait()
 
     async def _write_queue(self) -> None:
         """Encode and write what is in the queue now; it stays counted until it is written."""
@@ -247,57 +244,42 @@ class CaptureSink:
             try:
                 written = await trio.to_thread.run_sync(write, abandon_on_cancel=True)
             except OSError as error:
-                self._pause(error)
+                if not self.paused:
+                    self.paused = self._has_paused = True
+                    what = "capture pauses, its files cannot be written; traffic goes on"
+                    log.error(what, directory=str(self._writer.directory), reason=reason_of(error))
+                self._waiting_for_room.unpark_all()
                 if self._closed.is_set():
                     break
                 with trio.move_on_after(RETRY_SECONDS):
                     await self._closed.wait()
             else:
-                self._resume()
+                if self.paused:
+                    self.paused = False
+                    log.warning("capture goes on")
+                if self._writer.rotated:
+                    self._writer.rotated = False
+                    complete, self._complete = self._complete, trio.Event()
+                    complete.set()
                 parts = unwritten(parts, written)
         self._lost += sum(part.count(b"\n") for part in parts)
         self._bytes -= size
-        self._make_room()
+        self._waiting_for_room.unpark_all()
 
-    def _resume(self) -> None:
-        """It works."""
-        if self.paused:
-            self.paused = False
-            log.warning("capture goes on")
-        if self._writer.take_rotated():
-            complete, self.complete = self.complete, trio.Event()
-            complete.set()
-
-    def _make_room(self) -> None:
-        """Whoever waits in `admit` looks again."""
-        room, self._room = self._room, trio.Event()
-        room.set()
-
-    def _pause(self, error: OSError) -> None:
-        if not self.paused:
-            self.paused = self._has_paused = True
-            log.error(
-                "capture pauses, its files cannot be written; traffic goes on",
-                directory=str(self._writer.directory),
-                reason=reason_of(error),
-            )
-        self._make_room()
-
-    def _log_dropped(self) -> None:
-        if self.dropped > self._logged:
-            why = "its files could not be written" if self._has_paused else "they came faster than it writes"
-            log.warning(
-                f"messages are missing in the capture: {why}",
-                dropped=self.dropped - self._logged,
-                in_all=self.dropped,
-            )
-            self._logged = self.dropped
-        self._has_paused = self.paused
-
-    def _log_lost(self) -> None:
-        if self._lost:
-            self.dropped += self._lost
-            log.error("the capture is incomplete: its last messages could not be written", lost=self._lost)
+    async def keep_tidy(self, config: Capture, stop: threading.Event) -> None:
+        """Compress and remove files until `stop`: at first, when a file is complete, and now and then."""
+        while not stop.is_set():
+            complete = self._complete
+            now = self._run.wall_at(self._clock())
+            work = partial(sweep, self._writer.directory, config, stop, now)
+            try:
+                await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+            except OSError as error:
+                log.warning("capture files could not be compressed or removed", reason=reason_of(error))
+            except Stopped:
+                return
+            with trio.move_on_after(TIDY_SECONDS):
+                await complete.wait()
 
 
 class CaptureUnusable(McpmuxError):
@@ -329,8 +311,9 @@ async def open_capture(
     sink = CaptureSink(config, Levels(config, prefixes), redactor, run, writer, clock)
     stop = threading.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_keep_tidy, config, sink, stop, name="capture files")
-        writing: trio.CancelScope = await nursery.start(_write, sink, name="capture")
+        nursery.start_soon(sink.keep_tidy, config, stop, name="capture files")
+        writing = trio.CancelScope(shield=True)  # it outlives the cancelling of whatever is captured
+        nursery.start_soon(_write, writing, sink, name="capture")
         try:
             yield sink
         finally:
@@ -344,23 +327,6 @@ async def open_capture(
             nursery.cancel_scope.cancel(reason="capture has ended")
 
 
-async def _write(sink: CaptureSink, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
-    """Writing outlives the cancelling of whatever is captured."""
-    with trio.CancelScope(shield=True) as scope:
-        task_status.started(scope)
+async def _write(scope: trio.CancelScope, sink: CaptureSink) -> None:
+    with scope:
         await sink.run()
-
-
-async def _keep_tidy(config: Capture, sink: CaptureSink, stop: threading.Event) -> None:
-    """Compress and remove files: at first, when a file is complete, and now and then."""
-    while not stop.is_set():
-        complete = sink.complete
-        work = partial(sweep, Path(config.directory), config, stop, sink.wall())
-        try:
-            await trio.to_thread.run_sync(work, abandon_on_cancel=True)
-        except OSError as error:
-            log.warning("capture files could not be compressed or removed", reason=reason_of(error))
-        except Stopped:
-            return
-        with trio.move_on_after(TIDY_SECONDS):
-            await complete.wait()

@@ -26,8 +26,7 @@ from typing import IO, NamedTuple
 
 from mcpmux import __version__
 from mcpmux.config.traffic import Capture
-from mcpmux.traffic.capture.message import start_record
-from mcpmux.traffic.record import BadRecord, Record, Run, decode_record, encode_record, reason_of
+from mcpmux.traffic.record import VERSION, BadRecord, Record, Run, decode_record, encode_record, reason_of
 
 SUFFIX = ".jsonl"
 COMPRESSED = ".jsonl.gz"
@@ -54,8 +53,7 @@ OnBad = Callable[[BadLine], None]
 
 def file_name(wall: float, run: str, number: int) -> str:
     """The name of a run's file, begun at `wall` (seconds since 1970)."""
-    moment = datetime.fromtimestamp(wall, UTC)
-    return f"mcpmux-{moment:%Y%m%dT%H%M%SZ}-{run}-{number:04}{SUFFIX}"
+    return f"mcpmux-{datetime.fromtimestamp(wall, UTC):%Y%m%dT%H%M%SZ}-{run}-{number:04}{SUFFIX}"
 
 
 def find_files(directory: Path) -> list[Path]:
@@ -100,7 +98,8 @@ def _read_lines(path: Path, stream: IO[bytes], on_bad: OnBad) -> Iterator[Record
             whole = line.endswith(b"\n")
             if not whole and len(line) == LINE_LIMIT:
                 on_bad(BadLine(path, number, f"the line is longer than {LINE_LIMIT} bytes"))
-                _skip_line(stream)
+                while (piece := stream.readline(2**20)) and not piece.endswith(b"\n"):
+                    pass
             elif line.strip():
                 try:
                     record = decode_record(line)
@@ -115,15 +114,9 @@ def _read_lines(path: Path, stream: IO[bytes], on_bad: OnBad) -> Iterator[Record
         on_bad(BadLine(path, number + 1, "the compressed file is damaged from here on"))
 
 
-def _skip_line(stream: IO[bytes]) -> None:
-    while (piece := stream.readline(2**20)) and not piece.endswith(b"\n"):
-        pass
-
-
 # Compresses capture files that are complete and removes those that are too many, too large or too old.
 #
-# Blocks: used from a thread. Leaves alone what some process is still writing, which it knows by its lock,
-# and what is no capture file.
+# Blocks: used from a thread. Leaves alone what some process is still writing, which it knows by its lock.
 
 CHUNK = 256 * 2**10  # bytes that are compressed at a time
 LEVEL = 6  # of gzip
@@ -136,8 +129,7 @@ class Stopped(Exception):
 def sweep(directory: Path, config: Capture, stop: threading.Event, now: float) -> None:
     """One round over the folder. `now`: seconds since 1970. Raises OSError; Stopped once `stop` is set."""
     for leftover in directory.glob(f"mcpmux-*{COMPRESSED}{UNFINISHED}"):
-        plain = leftover.with_name(leftover.name.removesuffix(f".gz{UNFINISHED}"))
-        with _exclusive_lock(plain) as is_locked:
+        with _exclusive_lock(leftover.with_suffix("").with_suffix("")) as is_locked:
             if is_locked:
                 leftover.unlink(missing_ok=True)
     if config.compress:
@@ -158,7 +150,12 @@ def compress(path: Path, stop: threading.Event) -> None:
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         with path.open("rb") as source, os.fdopen(fd, "wb") as raw:
             with gzip.GzipFile("", "wb", LEVEL, raw, mtime=0) as target:
-                _copy(source, target, stop)
+                began = time.monotonic()
+                while chunk := source.read(CHUNK):
+                    target.write(chunk)
+                    if stop.wait(time.monotonic() - began):
+                        raise Stopped
+                    began = time.monotonic()
             raw.flush()
             os.fsync(raw.fileno())
         os.utime(part, (facts.st_atime, facts.st_mtime))
@@ -167,15 +164,6 @@ def compress(path: Path, stop: threading.Event) -> None:
         part.unlink(missing_ok=True)
         raise
     path.unlink()
-
-
-def _copy(source: IO[bytes], target: gzip.GzipFile, stop: threading.Event) -> None:
-    began = time.monotonic()
-    while chunk := source.read(CHUNK):
-        target.write(chunk)
-        if stop.wait(time.monotonic() - began):
-            raise Stopped
-        began = time.monotonic()
 
 
 def remove_surplus(directory: Path, config: Capture, now: float) -> None:
@@ -202,12 +190,12 @@ def _exclusive_lock(path: Path) -> Iterator[bool]:
         yield True
         return
     try:
+        is_locked = True
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            yield False
-            return
-        yield True
+            is_locked = False
+        yield is_locked
     finally:
         os.close(fd)
 
@@ -227,47 +215,48 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 
 
 class CaptureWriter:
-    """One file at a time is open. `size` in bytes, `age` in seconds; `now` is the time by the run's clock."""
+    """One file at a time is open. `size` in bytes, `age` in seconds; `now` is the time by the run's clock.
+
+    `rotated` becomes true when a file is complete.
+    """
 
     def __init__(self, directory: Path, run: Run, size: int, age: float) -> None:
         self.directory = directory
-        self._rotated = False
+        self.rotated = False
         self._run = run
         self._size_limit = size
         self._age_limit = age
         self._number = 0
         self._fd: int | None = None
-        self._path: Path | None = None
         self._size = 0
         self._began = 0.0
 
     def __repr__(self) -> str:
-        return f"<CaptureWriter {self._path} {self._size} bytes>"
-
-    def take_rotated(self) -> bool:
-        """Whether a file has become complete since this was asked last."""
-        rotated, self._rotated = self._rotated, False
-        return rotated
+        return f"<CaptureWriter {self.directory} file {self._number} {self._size} bytes>"
 
     def open(self, now: float) -> None:
         """Begin a file when none is open. Raises OSError."""
         if self._fd is not None:
             return
         self.directory.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-        self._fd, self._path = self._create(now)
+        self._fd, path = self._create(now)
         self._size, self._began = 0, now
+        at = round(now - self._run.clock, 6)
+        time = self._run.time_of(now)
+        start = Record(v=VERSION, run=self._run.name, time=time, at=at, kind="start", version=__version__)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._append([encode_record(start_record(self._run, now, __version__))])
+            self._append([encode_record(start)])
         except OSError:
-            self._abandon()
+            self.close()
+            path.unlink(missing_ok=True)
             raise
 
     def _create(self, now: float) -> tuple[int, Path]:
         for _ in range(NAMES_TRIED):
             self._number += 1
-            wall = self._run.wall + now - self._run.clock
-            path = self.directory / file_name(wall, self._run.name, self._number)
+            name = file_name(self._run.wall_at(now), self._run.name, self._number)
+            path = self.directory / name
             try:
                 return os.open(path, _FLAGS, FILE_MODE), path
             except FileExistsError:
@@ -290,7 +279,11 @@ class CaptureWriter:
         done = 0
         while done < len(lines):
             try:
-                end = self._end_of_file(lines, done, now)
+                if self._fd is not None and self._is_old(now):
+                    self.close()
+                self.open(now)
+                room = max(self._size_limit - self._size, 1)
+                end = lines.find(b"\n", done + room - 1) + 1 or len(lines)
                 done += self._append([lines[done:end]])
             except OSError:
                 if not done:
@@ -299,14 +292,6 @@ class CaptureWriter:
             if self._size >= self._size_limit:
                 self.close()
         return done
-
-    def _end_of_file(self, lines: bytes, start: int, now: float) -> int:
-        """Where the lines end that go into the open file: as many as fit, at least one."""
-        if self._fd is not None and self._is_old(now):
-            self.close()
-        self.open(now)
-        room = max(self._size_limit - self._size, 1)
-        return lines.find(b"\n", start + room - 1) + 1 or len(lines)
 
     def _is_old(self, now: float) -> bool:
         return now - self._began >= self._age_limit
@@ -322,33 +307,21 @@ class CaptureWriter:
                 rest = unwritten(rest, written)
         except OSError:
             whole = _whole_lines(parts, self._size - good)
-            self._truncate(good + whole)
+            try:
+                os.ftruncate(self._fd, good + whole)
+                self._size = good + whole
+            except OSError:
+                self.close()
             if not whole:
                 raise
             return whole
         return self._size - good
 
-    def _truncate(self, good: int) -> None:
-        """Cut the file back to its good size, after a write that failed."""
-        assert self._fd is not None
-        try:
-            os.ftruncate(self._fd, good)
-            self._size = good
-        except OSError:
-            self.close()
-
-    def _abandon(self) -> None:
-        """A file that could not even be begun is removed."""
-        path = self._path
-        self.close()
-        if path is not None:
-            path.unlink(missing_ok=True)
-
     def close(self) -> None:
         """The file is complete. Does not raise: nothing is waiting in it to be written."""
         if self._fd is not None:
-            fd, self._fd, self._path = self._fd, None, None
-            self._rotated = True
+            fd, self._fd = self._fd, None
+            self.rotated = True
             with contextlib.suppress(OSError):
                 os.close(fd)
 

@@ -17,9 +17,9 @@ import msgspec
 from mcpmux.protocol.framing import CR, LF
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.capture.message import Line, body_of, facts_after_redaction, fingerprint
+from mcpmux.traffic.capture.message import Line, body_of, facts_after_redaction, leg_members
 from mcpmux.traffic.observer import Observation
-from mcpmux.traffic.record import MICROS, VERSION, Body, Run, second_of
+from mcpmux.traffic.record import MICROS, VERSION, Body, Run, micros_of, second_of
 from mcpmux.traffic.redaction.redactor import Redactor
 
 LEGS_CACHED: Final = 1024
@@ -41,17 +41,11 @@ _MessageSort = tuple[str, str, str | None]
 """Kind, direction and method of a message."""
 
 
-class _LegFacts:
-    """Encoded facts of a leg, valid while it has this name, revision, session and transport.
+_LegFacts = tuple[tuple[str | None, ...], dict[_MessageSort, Raw]]
+"""Name, revision, session and transport of a leg; and `kind` of its lines, for each sort of messages.
 
-    `kinds`: of each sort of messages, `kind` of their lines.
-    """
-
-    __slots__ = ("facts", "kinds")
-
-    def __init__(self, facts: tuple[str | None, ...]) -> None:
-        self.facts = facts
-        self.kinds: dict[_MessageSort, Raw] = {}
+The latter is valid while the former are these.
+"""
 
 
 class LineEncoder:
@@ -59,7 +53,7 @@ class LineEncoder:
 
     def __init__(self, run: Run, redactor: Redactor, body_bytes: int) -> None:
         self._run = run
-        self._wall = run.wall_micros
+        self._wall = micros_of(run.wall)
         self._redactor = redactor
         self._current = redactor.current
         self._body_bytes = body_bytes
@@ -78,19 +72,19 @@ class LineEncoder:
         """
         redactor = self._redactor.current
         if redactor is not self._current:
-            self._adopt(redactor)
+            self._current = redactor
+            self._legs.clear()  # redacted by the old rules
         bodies = list(map(data_of, messages))
         joined = b"\t".join(without_repeats(bodies))
-        if not redactor.leaves_unchanged(bodies, joined):
-            return self._encode_redacted(first, level, messages)
-        are_simple = level == "full" and LF not in joined and CR not in joined
-        return _in_groups(self._lines(first, level, messages, bodies, _NO_SECRETS, are_simple))
-
-    def _encode_redacted(self, first: int, level: str, messages: Sequence[Observation]) -> list[bytes]:
-        redact = self._current.redact
-        redacted = [redact(observed.method, observed.data) for observed in messages]
-        bodies, counts = [body for body, _ in redacted], [count for _, count in redacted]
-        return _in_groups(self._lines(first, level, messages, bodies, counts, False))
+        counts: Iterable[int] = _NO_SECRETS
+        if redactor.leaves_unchanged(bodies, joined):
+            are_simple = level == "full" and LF not in joined and CR not in joined
+        else:
+            are_simple = False
+            redacted = [redactor.redact(observed.method, observed.data) for observed in messages]
+            bodies, counts = [body for body, _ in redacted], [count for _, count in redacted]
+        lines = self._lines(first, level, messages, bodies, counts, are_simple)
+        return [_encode_lines(lines[start : start + GROUP]) for start in range(0, len(lines), GROUP)]
 
     def _lines(
         self,
@@ -127,12 +121,16 @@ class LineEncoder:
             at = round((observed.at - began) * MICROS)
             micros = since + at  # with a 1 before its six digits
             if not low <= micros < high:
-                second, second_text = self._start_second(self._wall + at)
+                second = (self._wall + at) // MICROS * MICROS
+                second_text = f"{second_of(second // MICROS)}."
+                self._second, self._second_text = second, second_text
                 since = self._wall - second + MICROS
                 micros = since + at
             text = None
-            if not are_simple or kind == "invalid":
-                message, text = self._body(kind, body, level)
+            if level == "metadata":
+                message = None
+            elif not are_simple or kind == "invalid":
+                message, text = body_of(kind, body, level, self._body_bytes)
             lines.append(
                 Line(
                     opening,
@@ -157,54 +155,24 @@ class LineEncoder:
             )
         return lines
 
-    def _body(self, kind: str, body: bytes, level: str) -> tuple[Raw | None, str | None]:
-        return (None, None) if level == "metadata" else body_of(kind, body, level, self._body_bytes)
-
-    def _adopt(self, redactor: Redactor) -> None:
-        """Forget what was redacted by the old rules."""
-        self._current = redactor
-        self._legs.clear()
-
     def _facts_of(self, leg: Leg) -> dict[_MessageSort, Raw]:
         """The encoded facts of a leg, as they are now."""
         facts = leg.name, leg.revision, leg.session, leg.transport
         known = self._legs.get(leg)
-        if known is None or known.facts != facts:
+        if known is None or known[0] != facts:
             if len(self._legs) >= LEGS_CACHED:
                 self._legs.clear()
-            known = self._legs[leg] = _LegFacts(facts)
-        return known.kinds
+            known = self._legs[leg] = (facts, {})
+        return known[1]
 
     def _encode_kind(self, kinds: dict[_MessageSort, Raw], observed: Observation, method: str | None) -> Raw:
         """The kind and what stands behind it."""
         if len(kinds) >= SORTS_CACHED:
             kinds.clear()
-        leg, redact = observed.leg, self._current.redact_name
-        members = {
-            "leg": leg.side,
-            "direction": observed.direction,
-            "method": redact(method),
-            "peer": leg.peer,
-            "upstream": leg.upstream,
-            "client": redact(leg.name) if leg.side == "client" else None,
-            "session": fingerprint(leg.session) if leg.session is not None else None,
-            "transport": leg.transport,
-            "revision": redact(leg.revision),
-        }
-        found = _value_and_members(observed.kind, members)
+        found = _value_and_members(observed.kind, leg_members(observed, method, self._current))
         if method is None or len(method) <= METHOD_LENGTH:
             kinds[observed.kind, observed.direction, method] = found
         return found
-
-    def _start_second(self, micros: int) -> tuple[int, str]:
-        """A second other than that of the line before: in microseconds, and as text."""
-        second = micros // MICROS
-        self._second, self._second_text = second * MICROS, f"{second_of(second)}."
-        return self._second, self._second_text
-
-
-def _in_groups(lines: list[Line]) -> list[bytes]:
-    return [_encode_lines(lines[start : start + GROUP]) for start in range(0, len(lines), GROUP)]
 
 
 def without_repeats(bodies: Iterable[bytes]) -> list[bytes]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
-from fnmatch import translate
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 
 from mcpmux.config.traffic import LEVELS, Capture
+from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.protocol.framing import CR, LF
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.shapes import Id
@@ -24,12 +26,6 @@ FINGERPRINT_BYTES = 8
 SESSIONS_CACHED = 1024
 
 _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
-
-
-def start_record(run: Run, clock: float, version: str) -> Record:
-    """What a file begins with."""
-    at = round(clock - run.clock, 6)
-    return Record(v=VERSION, run=run.name, time=run.time_of(clock), at=at, kind="start", version=version)
 
 
 def facts_after_redaction(
@@ -52,7 +48,6 @@ def to_record(
 
     `body_bytes`: how much of the redacted body a record of level `truncated` has.
     """
-    leg = observed.leg
     body, count = redactor.redact(observed.method, observed.data)
     method, request_id, target = facts_after_redaction(observed, body, count)
     message, text = (None, None) if level == "metadata" else body_of(observed.kind, body, level, body_bytes)
@@ -63,19 +58,10 @@ def to_record(
         time=run.time_of(observed.at),
         at=micros_of(observed.at - run.clock) / MICROS,
         kind=observed.kind,
-        leg=leg.side,
-        direction=observed.direction,
         exchange=observed.exchange or None,
         own=observed.own,
-        method=redactor.redact_name(method),
         id=request_id,
         target=target,
-        peer=leg.peer,
-        upstream=leg.upstream,
-        client=redactor.redact_name(leg.name) if leg.side == "client" else None,
-        session=fingerprint(leg.session) if leg.session is not None else None,
-        transport=leg.transport,
-        revision=redactor.redact_name(leg.revision),
         status=observed.status,
         size=len(observed.data),
         code=observed.code,
@@ -84,29 +70,40 @@ def to_record(
         redacted=count or None,
         message=message,
         text=text,
+        **leg_members(observed, method, redactor),
     )
+
+
+def leg_members(observed: Observation, method: str | None, redactor: Redactor) -> dict[str, Any]:
+    """What many records of a leg have in common. `method`: that of the redacted message."""
+    leg, redact = observed.leg, redactor.redact_name
+    return {
+        "leg": leg.side,
+        "direction": observed.direction,
+        "method": redact(method),
+        "peer": leg.peer,
+        "upstream": leg.upstream,
+        "client": redact(leg.name) if leg.side == "client" else None,
+        "session": fingerprint(leg.session) if leg.session is not None else None,
+        "transport": leg.transport,
+        "revision": redact(leg.revision),
+    }
 
 
 def body_of(kind: str, body: bytes, level: str, limit: int) -> tuple[Raw | None, str | None]:
     """`message` and `text` of a record, of which one is None."""
     if level == "truncated" and len(body) > limit:
         return None, body[:limit].decode("utf-8", "ignore")
-    if kind != "invalid" and body[:1] != b'"':
-        return without_line_ends(body), None
-    if _is_object(body):
-        return without_line_ends(body), None
+    if (kind != "invalid" and body[:1] != b'"') or _is_object(body):
+        # On one line: between tokens of JSON a space means the same, and in them no line ends.
+        return Raw(body.translate(_LINE_ENDS) if LF in body or CR in body else body), None
     return None, body.decode("utf-8", "replace")
-
-
-def without_line_ends(body: bytes) -> Raw:
-    """JSON on one line: between its tokens a space means the same, and in them no line ends."""
-    return Raw(body.translate(_LINE_ENDS) if LF in body or CR in body else body)
 
 
 def _is_object(body: bytes) -> bool:
     try:
         return body.lstrip()[:1] == b"{" and isinstance(msgspec.json.decode(body), dict)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return False
 
 
@@ -162,10 +159,10 @@ class Levels:
 
     def __init__(self, config: Capture, prefixes: Mapping[str, str]) -> None:
         self._default = config.level
-        self._rules = [(_pattern(rule.upstream), _pattern(rule.method), rule.level) for rule in config.rules]
+        self._rules = config.rules
         self._by_upstream = any(rule.upstream is not None for rule in config.rules)
         self.adopt(prefixes)
-        self._known: dict[tuple[str | None, str | None], str] = {}
+        self._level_of = lru_cache(REMEMBERED)(self._find)
         self._asked: OrderedDict[int, tuple[str, ...]] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -188,54 +185,34 @@ class Levels:
             return self._level_of(None, observed.method)
         upstream = observed.leg.upstream
         if upstream is not None:
-            if observed.exchange:
-                self._remember(observed.exchange, upstream)
+            asked = self._asked.get(observed.exchange, ())
+            if observed.exchange and upstream not in asked:
+                self._asked[observed.exchange] = (*asked, upstream)
+                if len(self._asked) > REMEMBERED:
+                    self._asked.popitem(last=False)
             return self._level_of(upstream, observed.method)
-        names = self._upstreams_of(observed)
-        if not names:
-            return self._level_of(None, observed.method)
+        names = self._upstreams_of(observed) or (None,)
         return min((self._level_of(name, observed.method) for name in names), key=_ORDER.__getitem__)
 
     def _upstreams_of(self, observed: Observation) -> tuple[str, ...]:
         """Which upstreams a message on a client's leg has to do with."""
         is_answer = observed.direction == "out" and observed.kind in ANSWERS
-        asked = (
-            self._asked.pop(observed.exchange, ()) if is_answer else self._asked.get(observed.exchange, ())
-        )
-        return asked or self._owner_of(observed.target)
-
-    def _owner_of(self, target: str | None) -> tuple[str, ...]:
-        match = _PREFIX.match(target) if target is not None else None
+        asked = self._asked.get(observed.exchange, ())
+        if is_answer:
+            self._asked.pop(observed.exchange, None)
+        if asked:
+            return asked
+        match = _PREFIX.match(observed.target) if observed.target is not None else None
         owner = self._owners.get(match[1]) if match is not None else None
         owner = owner or self._owners.get("")
         return (owner,) if owner is not None else ()
 
-    def _remember(self, exchange: int, upstream: str) -> None:
-        asked = self._asked.get(exchange, ())
-        if upstream not in asked:
-            self._asked[exchange] = (*asked, upstream)
-            if len(self._asked) > REMEMBERED:
-                self._asked.popitem(last=False)
-
-    def _level_of(self, upstream: str | None, method: str | None) -> str:
-        key = (upstream, method)
-        level = self._known.get(key)
-        if level is None:
-            if len(self._known) >= REMEMBERED:
-                self._known.clear()
-            level = self._known[key] = self._find(upstream, method)
-        return level
-
     def _find(self, upstream: str | None, method: str | None) -> str:
-        for upstreams, methods, level in self._rules:
-            if _fits(upstreams, upstream) and _fits(methods, method):
-                return level
+        for rule in self._rules:
+            if _fits(rule.upstream, upstream) and _fits(rule.method, method):
+                return rule.level
         return self._default
 
 
-def _pattern(glob: str | None) -> re.Pattern[str] | None:
-    return re.compile(translate(glob)) if glob is not None else None
-
-
-def _fits(pattern: re.Pattern[str] | None, name: str | None) -> bool:
-    return pattern is None or (name is not None and pattern.match(name) is not None)
+def _fits(glob: str | None, name: str | None) -> bool:
+    return glob is None or (name is not None and fnmatchcase(name, glob))

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
 
 from mcpmux.config.traffic import DEEP, ONE, Step
 from mcpmux.protocol import method as m
-from mcpmux.traffic.redaction.secret_patterns import HEADER_NAMES, MARKER, fold, marker
+from mcpmux.traffic.redaction.secret_patterns import HEADER_NAMES, MARKER, Label, fold, marker
 
 TOKEN_LIMIT = 200_000  # half a second of work; a message with more than that is not kept
 
@@ -29,30 +28,15 @@ _SCHEMA_WORDS = frozenset(
 )
 
 
+Paths = Sequence[tuple[tuple[Step, ...], str]]
+"""Places of secrets, each with its label."""
+
+Clean = Callable[[str], tuple[str, int]]
+"""Takes a text; gives it without secrets, and how many were replaced."""
+
+
 class TooLong(Exception):
     """More than TOKEN_LIMIT."""
-
-
-class Span(NamedTuple):
-    """Bytes to replace."""
-
-    start: int
-    end: int
-    new: bytes
-
-
-class Rules(Protocol):
-    """What is a secret."""
-
-    paths: Sequence[tuple[tuple[Step, ...], str]]
-
-    def label(self, name: str) -> str | None:
-        """The rule that makes the value of a member a secret."""
-        ...
-
-    def clean(self, text: str) -> tuple[str, int]:
-        """Text without secrets, and how many were replaced."""
-        ...
 
 
 def in_text(token: bytes) -> str:
@@ -85,15 +69,17 @@ class _Frame:
 
 
 class JsonWalk:
-    """One walk over one message."""
+    """One walk over one message. `paths` and `label` say what is a secret, `clean` looks into texts."""
 
-    def __init__(self, data: bytes, method: str | None, rules: Rules) -> None:
+    def __init__(self, data: bytes, method: str | None, paths: Paths, label: Label, clean: Clean) -> None:
         self.count = 0
         self._data = data
         self._method = method
-        self._rules = rules
+        self._paths = paths
+        self._label = label
+        self._clean = clean
         self._frames: list[_Frame] = []
-        self._spans: list[Span] = []
+        self._spans: list[tuple[int, int, bytes]] = []  # start, end, and what comes there
         self._skipped: tuple[int, int, str] | None = None  # start, open brackets, label
 
     def run(self) -> bytes:
@@ -116,23 +102,21 @@ class JsonWalk:
             self._replace(self._skipped[0], len(self._data), marker(self._skipped[2]))
         while self._frames:
             self._close()
-        return self._replaced()
-
-    def _replaced(self) -> bytes:
-        """The data with the outermost spans replaced."""
-        if not self._spans:
-            return self._data
-        self._spans.sort(key=lambda span: (span.start, -span.end))
         parts, at = [], 0
-        for start, end, new in self._spans:
-            if start >= at:
+        for start, end, new in sorted(self._spans, key=lambda span: (span[0], -span[1])):
+            if start >= at:  # else it is inside of another one
                 parts += [self._data[at:start], new]
                 at = end
-        return b"".join([*parts, self._data[at:]])
+        return b"".join([*parts, self._data[at:]]) if parts else self._data
 
     def _replace(self, start: int, end: int, text: str, count: int = 1) -> None:
         self.count += count
-        self._spans.append(Span(start, end, json.dumps(text).encode()))
+        self._spans.append((start, end, json.dumps(text).encode()))
+
+    def _replace_in(self, text: str, start: int, end: int) -> None:
+        clean, count = self._clean(text)
+        if count:
+            self._replace(start, end, clean, count)
 
     def _skip_inside(self, token: bytes, end: int) -> None:
         """Inside of something that is replaced as a whole."""
@@ -144,24 +128,21 @@ class JsonWalk:
             self._replace(start, end, marker(label))
 
     def _open(self, is_object: bool, start: int) -> None:
-        frame = self._frames[-1] if self._frames else None
-        schema, strict = self._schema_of(frame)
-        label = self._path_label() if frame is not None and self._rules.paths else None
-        if label is None and frame is not None and frame.label is not None:
+        if not self._frames:
+            self._frames.append(_Frame(is_object, schema=False, strict=None))
+            return
+        frame = self._frames[-1]
+        schema, strict = frame.schema or self._begins_schema(), frame.strict
+        label = self._path_label()
+        if label is None and frame.label is not None:
             if schema and is_object:
                 strict = frame.label
             elif frame.strict is None or not self._is_schema_word(frame):
                 label = frame.label
         if label is not None:
             self._skipped = (start, 1, label)
-            return
-        self._frames.append(_Frame(is_object, schema, strict))
-
-    def _schema_of(self, frame: _Frame | None) -> tuple[bool, str | None]:
-        """Whether what opens here is part of a JSON Schema, and whether of that of a secret."""
-        if frame is None:
-            return False, None
-        return frame.schema or self._begins_schema(), frame.strict
+        else:
+            self._frames.append(_Frame(is_object, schema, strict))
 
     def _begins_schema(self) -> bool:
         path = [frame.at for frame in self._frames]
@@ -173,10 +154,8 @@ class JsonWalk:
         return False
 
     def _close(self) -> None:
-        if not self._frames:
-            return
-        frame = self._frames.pop()
-        if frame.named is not None and frame.value is not None:
+        frame = self._frames.pop() if self._frames else None
+        if frame is not None and frame.named is not None and frame.value is not None:
             self._replace(*frame.value, marker(frame.named))
 
     def _next(self) -> None:
@@ -194,9 +173,12 @@ class JsonWalk:
         is_text = token[:1] == b'"'
         if frame is not None and frame.is_object and frame.at is None:
             name = in_text(token) if is_text else token.decode("utf-8", "replace")
-            self._name(frame, name, start, end)
+            frame.at = name
+            if len(self._frames) > 1 or name not in _ENVELOPE:
+                frame.label = self._label(name)
+            self._replace_in(name, start, end)
             return
-        label = self._path_label() if frame is not None and self._rules.paths else None
+        label = self._path_label() if frame is not None else None
         if label is None and frame is not None and token not in _LITERALS:
             label = frame.label
             if label is None and frame.strict is not None and not self._is_schema_word(frame):
@@ -205,9 +187,7 @@ class JsonWalk:
         if label is not None and text and not (is_text and MARKER.fullmatch(text)):
             self._replace(start, end, marker(label))
         elif token not in _LITERALS:
-            clean, count = self._rules.clean(text)
-            if count:
-                self._replace(start, end, clean, count)
+            self._replace_in(text, start, end)
         if frame is not None and is_text:
             self._note_pair(frame, text, start, end)
 
@@ -215,32 +195,21 @@ class JsonWalk:
         """Whether a value in the schema of a secret stands beside a word that says what is in it."""
         return (frame.at if frame.is_object else self._frames[-2].at) in _SCHEMA_WORDS
 
-    def _name(self, frame: _Frame, name: str, start: int, end: int) -> None:
-        frame.at = name
-        if len(self._frames) > 1 or name not in _ENVELOPE:
-            frame.label = self._rules.label(name)
-        clean, count = self._rules.clean(name)
-        if count:
-            self._replace(start, end, clean, count)
-
     def _note_pair(self, frame: _Frame, text: str, start: int, end: int) -> None:
         """`{"name": "Authorization", "value": …}`, `["Cookie", …]` and `["--password", …]`."""
         if frame.is_object:
             if frame.at == "value" and text and not MARKER.fullmatch(text):
                 frame.value = (start, end)
             elif frame.at in _PAIR_NAMES:
-                frame.named = self._rules.label(text)
+                frame.named = self._label(text)
         elif text.startswith("-") or fold(text) in HEADER_NAMES:
-            frame.label = self._rules.label(text)
+            frame.label = self._label(text)
         else:
             frame.label = None
 
     def _path_label(self) -> str | None:
-        places = [frame.at for frame in self._frames]
-        for steps, label in self._rules.paths:
-            if path_matches(steps, places):
-                return label
-        return None
+        places = [frame.at for frame in self._frames] if self._paths else []
+        return next((label for steps, label in self._paths if path_matches(steps, places)), None)
 
 
 def path_matches(steps: Sequence[Step], places: Sequence[str | int | None]) -> bool:

@@ -1,10 +1,9 @@
 """Secrets taken out of messages before anything is written down or shown. Pure and total.
 
-A value goes because of the name beside it (`secret_patterns`), its place (the user's paths), or its looks
-(`secret_patterns`, the user's own). In its place stands what it was: `"[redacted: authorization]"`. Every
-other byte stays as it was, and JSON stays JSON. JSON inside of text is looked through like a message itself.
-
-A message that is no JSON, but cut or broken, is looked through as well as it can be.
+A value goes because of the name beside it, its place (the user's paths), or its looks (`secret_patterns`, the
+user's own). In its place stands what it was: `"[redacted: authorization]"`. Every other byte stays as it was,
+and JSON stays JSON. JSON inside of text is looked through like a message, and a message that is cut or broken
+as well as it can be.
 
 Not covered, for it does not show itself: secrets in base64, hexadecimal, compression or another encoding
 (besides Basic and Bearer credentials and JWTs), secrets that are split over several values, and those that
@@ -16,14 +15,15 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from mcpmux.config.traffic import BUILT_IN, Redaction, Step, compile_pattern, parse_path
-from mcpmux.traffic.redaction.json_walk import JsonWalk, TooLong
+from mcpmux.protocol.envelope import UNREADABLE
+from mcpmux.traffic.redaction.json_walk import JsonWalk, Paths, TooLong
 from mcpmux.traffic.redaction.secret_patterns import (
     HINTS,
     IGNORED_BYTES,
@@ -36,7 +36,6 @@ from mcpmux.traffic.redaction.secret_patterns import (
     hint_of,
     make_label,
     marker,
-    replace_shapes,
     scan_for,
     shapes,
 )
@@ -44,9 +43,7 @@ from mcpmux.traffic.redaction.secret_patterns import (
 if TYPE_CHECKING:
     import regex
 
-PATTERN_SECONDS = (
-    0.05  # of one of the user's patterns on one text; text that takes longer is taken for secret
-)
+PATTERN_SECONDS = 0.05  # of a user's pattern on one text; text that takes longer is taken for secret
 NESTING = 3  # JSON in text in JSON in text …; below that the text is looked at for the looks of secrets only
 LONG_BYTES = 1024  # from here on it is worth asking whether a text is nothing but base64
 
@@ -58,9 +55,7 @@ TOO_LONG = marker("too long to look through")
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _MASKS = (b"\\u", b"\x00")  # with one of these nothing is what it looks like
 _RUN = b"a" * LONG_RUN
-_RUNS = bytes(
-    97 if chr(byte).isascii() and (chr(byte).isalnum() or byte in b"-_") else 32 for byte in range(256)
-)
+_RUNS = bytes(97 if byte < 128 and (chr(byte).isalnum() or byte in b"-_") else 32 for byte in range(256))
 _decoder = msgspec.json.Decoder()
 
 _WHOLE_ENDS = (b"}}", b"]}", b'"}')  # of nearly all messages that were not cut
@@ -70,9 +65,13 @@ _CUT_MARK = rb"\g<kept>" + marker("url-userinfo").encode()
 
 
 class Redactor:
-    """Made once, used for all messages."""
+    """Made once, used for all messages.
+
+    `current`: the redactor with the present rules; another one once they have been replaced.
+    """
 
     def __init__(self, rules: Redaction | None = None) -> None:
+        self.current = self
         rules = rules or Redaction()
         labels = [label for label in BUILT_IN if label not in rules.skip]
         self._label = make_label(labels, rules.keys)
@@ -92,7 +91,6 @@ class Redactor:
         self._is_scanned = "" not in hints and not self._patterns and not self._paths
         # What `leaves_unchanged` goes by: what is found has a `"` in it at its end only, if at all.
         self._is_severable = not any('"' in hint[:-1] for hint in hints.union(exact.values()))
-        self._scan: Scan | None = None
         self._names = lru_cache(NAMES_CACHED)(self.redact_text)
         self._path_hints = tuple(_hint_of(steps) for steps, _ in self._paths)
 
@@ -100,11 +98,6 @@ class Redactor:
         return (
             f"<Redactor {len(self._shapes)} shapes, {len(self._paths)} paths, {len(self._patterns)} patterns>"
         )
-
-    @property
-    def current(self) -> Redactor:
-        """The redactor with the present rules; another one once they have been replaced."""
-        return self
 
     def redact(self, method: str | None, data: bytes) -> tuple[bytes, int]:
         """The message without secrets, and how many were replaced; the same bytes when there were none.
@@ -114,14 +107,11 @@ class Redactor:
         whole, cut = data, 0
         if self._hides_userinfo and not data.endswith(_WHOLE_ENDS):
             whole, cut = _CUT_URL.subn(_CUT_MARK, data)
-        if self._is_scanned and not (self._scan or self._make_scan())(whole):
-            return whole, cut
         possible = self._possible_shapes(whole)
         if possible is None:
             return whole, cut
-        clean, count = _MessageRedaction(self._label, self._paths, possible, self._patterns).message(
-            method, whole
-        )
+        rules = _MessageRules(self._label, self._paths, possible, self._patterns)
+        clean, count = rules.redact(method, whole)
         return clean, count + cut
 
     def leaves_unchanged(self, messages: Sequence[bytes], joined: bytes) -> bool:
@@ -135,23 +125,18 @@ class Redactor:
             return False
         if self._hides_userinfo and not all(map(bytes.endswith, messages, itertools.repeat(_WHOLE_ENDS))):
             return False
-        return not (self._scan or self._make_scan())(joined)
+        return not self._finds(joined)
 
     def leaves_text_unchanged(self, joined: str) -> bool:
         """Whether one scan shows that `redact_text` would change none of the texts that are joined."""
-        return self._is_scanned and not (self._scan or self._make_scan())(
-            joined.encode("utf-8", "surrogatepass")
-        )
+        return self._is_scanned and not self._finds(joined.encode("utf-8", "surrogatepass"))
 
     def redact_text(self, text: str) -> tuple[str, int]:
         """The same for text that is no message: a URI, a name, a line of a log."""
-        data = text.encode("utf-8", "surrogatepass")
-        if self._is_scanned and not (self._scan or self._make_scan())(data):
-            return text, 0
-        possible = self._possible_shapes(data)
+        possible = self._possible_shapes(text.encode("utf-8", "surrogatepass"))
         if possible is None:
             return text, 0
-        return _MessageRedaction(self._label, (), possible, self._patterns).clean(text)
+        return _MessageRules(self._label, (), possible, self._patterns).clean(text)
 
     def redact_name(self, name: str | None) -> str | None:
         """The same for a short text that comes again and again; remembers a bounded number of them."""
@@ -161,13 +146,16 @@ class Redactor:
         """The text without secrets; short ones that come again and again are remembered."""
         return self._names(text)[0] if len(text) <= NAME_LENGTH else self.redact_text(text)[0]
 
-    def _make_scan(self) -> Scan:
+    @cached_property
+    def _finds(self) -> Scan:
+        """Whether there may be a secret in a message; of use only when `_is_scanned`."""
         names = [data for _, data in self._hints]
-        self._scan = scan_for(names, [*_MASKS, *(word for word, _ in self._exact)], IGNORED_BYTES)
-        return self._scan
+        return scan_for(names, [*_MASKS, *(word for word, _ in self._exact)], IGNORED_BYTES)
 
     def _possible_shapes(self, data: bytes) -> tuple[Shape, ...] | None:
         """The shapes that may be in the data; None when no rule of any kind can find something in it."""
+        if self._is_scanned and not self._finds(data):
+            return None
         if any(mask in data for mask in _MASKS):
             return self._shapes
         folded = fold_message(data)
@@ -187,29 +175,21 @@ def _hint_of(steps: Sequence[Step]) -> bytes:
     return names[-1].encode("utf-8", "surrogatepass") if names and names[-1].isalnum() else b""
 
 
-class _MessageRedaction:
-    """The rules for one message, as the walk wants them."""
+class _MessageRules(NamedTuple):
+    """The rules for one message, or for a text in it."""
 
-    def __init__(
-        self,
-        label: Label,
-        paths: Sequence[tuple[tuple[Step, ...], str]],
-        possible: tuple[Shape, ...],
-        patterns: Sequence[tuple[str, regex.Pattern[str]]],
-        nesting: int = 0,
-    ) -> None:
-        self.label = label
-        self.paths = paths
-        self._possible_shapes = possible
-        self._patterns = patterns
-        self._nesting = nesting
+    label: Label
+    paths: Paths
+    shapes: tuple[Shape, ...]
+    patterns: Sequence[tuple[str, regex.Pattern[str]]]
+    nesting: int = 0
 
-    def message(self, method: str | None, data: bytes) -> tuple[bytes, int]:
+    def redact(self, method: str | None, data: bytes) -> tuple[bytes, int]:
         """See Redactor.redact."""
         sound = _is_json(data)
         total = 0
         if sound or data.lstrip()[:1] in (b"{", b"["):
-            walk = JsonWalk(data, method, self)
+            walk = JsonWalk(data, method, self.paths, self.label, self.clean)
             try:
                 data, total = walk.run(), walk.count
             except TooLong:
@@ -220,26 +200,21 @@ class _MessageRedaction:
         return (text.encode("utf-8", "replace") if count else data), total + count
 
     def clean(self, text: str) -> tuple[str, int]:
-        """See Rules."""
-        if self._nesting < NESTING and text.lstrip()[:1] in ("{", "["):
+        """See `json_walk.Clean`. JSON in the text is looked through like a message."""
+        if self.nesting < NESTING and text.lstrip()[:1] in ("{", "["):
             data = text.encode("utf-8", "surrogatepass")
             if _is_json(data):
-                inner = _MessageRedaction(
-                    self.label, (), self._possible_shapes, self._patterns, self._nesting + 1
-                )
-                found, count = inner.message(None, data)
+                found, count = self._replace(paths=(), nesting=self.nesting + 1).redact(None, data)
                 return (found.decode("utf-8", "surrogatepass"), count) if count else (text, 0)
         return self._redact_plain(text)
 
     def _redact_plain(self, text: str) -> tuple[str, int]:
         count = 0
-        if (
-            self._possible_shapes
-            and len(text) >= SHORTEST
-            and not (len(text) >= LONG_BYTES and _is_base64(text))
-        ):
-            text, count = replace_shapes(text, self._possible_shapes)
-        for name, pattern in self._patterns:
+        if self.shapes and len(text) >= SHORTEST and not (len(text) >= LONG_BYTES and _is_base64(text)):
+            for shape in self.shapes:
+                text, found = shape.replace_in(text)
+                count += found
+        for name, pattern in self.patterns:
             try:
                 text, found = pattern.subn(marker(name), text, timeout=PATTERN_SECONDS)
             except TimeoutError:
@@ -258,65 +233,44 @@ def _is_base64(text: str) -> bool:
 def _is_json(data: bytes) -> bool:
     try:
         _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _is_odd_json(data)
+    except UNREADABLE:
+        # What some parsers take: NaN, halves of surrogate pairs, numbers that are too large.
+        if data.lstrip()[:1] not in (b"{", b"["):
+            return False
+        try:
+            json.loads(data.decode("utf-8", "surrogatepass"))
+        except (ValueError, RecursionError):
+            return False
     return True
 
 
-def _is_odd_json(data: bytes) -> bool:
-    """What some parsers take: NaN, halves of surrogate pairs, numbers that are too large."""
-    if data.lstrip()[:1] not in (b"{", b"["):
-        return False
-    try:
-        json.loads(data.decode("utf-8", "surrogatepass"))
-    except (ValueError, RecursionError):
-        return False
-    return True
+def _handed_on(name: str) -> Callable[..., Any]:
+    def method(self: ReplaceableRedactor, *arguments: Any) -> Any:
+        """See Redactor."""
+        return getattr(self.current, name)(*arguments)
 
-
-# A redactor whose rules can be replaced while threads use it; a message meets one set of rules.
+    return method
 
 
 class ReplaceableRedactor(Redactor):
-    """Made once and shared; its users need not know that the rules change."""
+    """Its rules can be replaced while threads use it; a message meets one set of rules."""
 
     def __init__(self, rules: Redaction | None = None) -> None:
         self._rules = rules or Redaction()
-        self._now = Redactor(self._rules)
+        self.current = Redactor(self._rules)
 
     def __repr__(self) -> str:
-        return repr(self._now)
+        return repr(self.current)
 
     def adopt(self, rules: Redaction) -> None:
         """Use these rules from the next message on."""
         if rules != self._rules:
-            self._rules, self._now = rules, Redactor(rules)
+            self._rules, self.current = rules, Redactor(rules)
 
-    @property
-    def current(self) -> Redactor:
-        """See Redactor."""
-        return self._now
-
-    def redact(self, method: str | None, data: bytes) -> tuple[bytes, int]:
-        """See Redactor."""
-        return self._now.redact(method, data)
-
-    def leaves_unchanged(self, messages: Sequence[bytes], joined: bytes) -> bool:
-        """See Redactor."""
-        return self._now.leaves_unchanged(messages, joined)
-
-    def leaves_text_unchanged(self, joined: str) -> bool:
-        """See Redactor."""
-        return self._now.leaves_text_unchanged(joined)
-
-    def redact_text(self, text: str) -> tuple[str, int]:
-        """See Redactor."""
-        return self._now.redact_text(text)
-
-    def redact_name(self, name: str | None) -> str | None:
-        """See Redactor."""
-        return self._now.redact_name(name)
-
-    def clean(self, text: str) -> str:
-        """See Redactor."""
-        return self._now.clean(text)
+    # All that is public in Redactor: a method of its own would look for rules that this one does not have.
+    redact: Any = _handed_on("redact")
+    leaves_unchanged: Any = _handed_on("leaves_unchanged")
+    leaves_text_unchanged: Any = _handed_on("leaves_text_unchanged")
+    redact_text: Any = _handed_on("redact_text")
+    redact_name: Any = _handed_on("redact_name")
+    clean: Any = _handed_on("clean")

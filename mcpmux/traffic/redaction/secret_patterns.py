@@ -38,23 +38,22 @@ class Shape(NamedTuple):
     expression: str
     replacement: str
 
-    @property
-    def pattern(self) -> re.Pattern[str]:
-        """The expression, compiled when it is needed first: most processes never need most of them."""
-        return _compiled(self.expression)
+    def replace_in(self, text: str) -> tuple[str, int]:
+        """The text without what the rule finds, and how often that was."""
+        return _compiled(self.expression).subn(self.replacement, text)
 
 
-@cache
-def _compiled(expression: str) -> re.Pattern[str]:
-    return re.compile(expression)
+_compiled = cache(re.compile)  # when needed first: most processes never need most of them
 
 
-def _shape(label: str, hints: Sequence[str], pattern: str, exact: Sequence[str] = ()) -> Shape:
+def _shape(
+    label: str, hints: Sequence[str], pattern: str, exact: Sequence[str] = (), flags: str = "(?a)"
+) -> Shape:
     kept = "\\g<kept>" if "(?P<kept>" in pattern else ""
-    return Shape(label, tuple(hints), tuple(exact), _ASCII + pattern, kept + marker(label))
+    replacement = kept + marker(label).replace("\\", r"\\")
+    return Shape(label, tuple(hints), tuple(exact), flags + pattern, replacement)
 
 
-_ASCII = "(?a)"
 _NOT_YET = r"(?!\[redacted: )"
 _EQUALS = r"\\{0,3}+[\"']?+[ \t]{0,4}+(?:[:=]|=>)[ \t]{0,4}+"
 _QUOTED = r"(?:(?!\\{0,3}(?P=q))[^\r\n]){2,}+"
@@ -143,27 +142,15 @@ BUILT_IN: tuple[Shape, ...] = (
 )
 
 
-def shapes(labels: Iterable[str], own: Sequence[str]) -> tuple[Shape, ...]:
-    """The rules of these labels, and assignments to the user's own names."""
+def shapes(labels: Iterable[str], own: Iterable[str]) -> tuple[Shape, ...]:
+    """The rules of these labels, and assignments to the user's own names, however their words are joined."""
     wanted = frozenset(labels)
-    return (*(shape for shape in BUILT_IN if shape.label in wanted), *(_own_name(name) for name in own))
-
-
-def _own_name(name: str) -> Shape:
-    """`name=value` for a name of the user, however its words are joined."""
-    letters = [re.escape(char) for char in name if char not in "-_. "]
-    pattern = _assignment(r"[-_. ]{0,2}".join(letters), _WORD)
-    replacement = "\\g<kept>" + marker(name).replace("\\", r"\\")
-    return Shape(name, (hint_of(name),), (), pattern, replacement)
-
-
-def replace_shapes(text: str, possible: Sequence[Shape]) -> tuple[str, int]:
-    """The text without what the rules find, and how often they found something."""
-    total = 0
-    for shape in possible:
-        text, count = shape.pattern.subn(shape.replacement, text)
-        total += count
-    return text, total
+    found = [shape for shape in BUILT_IN if shape.label in wanted]
+    for name in own:
+        letters = [re.escape(char) for char in name if char not in "-_. "]
+        pattern = _assignment(r"[-_. ]{0,2}".join(letters), _WORD)
+        found.append(_shape(name, (hint_of(name),), pattern, flags=""))
+    return tuple(found)
 
 
 # Names of values that are secrets, by the built-in rules.
@@ -237,35 +224,23 @@ def hint_of(name: str) -> str:
 
 
 def make_label(labels: Iterable[str], own: Iterable[str]) -> Label:
-    """Returns a function from a name to the rule (or the user's own name) that makes its value a secret, or
-    None."""
+    """Returns a function from a name to the rule, or the user's own name, that makes its value a secret."""
     wanted = frozenset(labels)
     mine = {fold(name): name for name in own}
 
     def label(name: str) -> str | None:
         folded = fold(name)
-        return mine.get(folded) or _built_in(folded, wanted)
+        if folded in mine or folded.endswith(_HARMLESS):
+            return mine.get(folded)
+        tables = ((_WHOLE, folded.__eq__), (_ENDINGS, folded.endswith), (_ANYWHERE, folded.__contains__))
+        for table, fits in tables:
+            for rule, words in table.items():
+                if rule in wanted and any(map(fits, words)):
+                    return rule
+        return None
 
     cached = lru_cache(CACHE_SIZE)(label)
     return lambda name: cached(name) if len(name) <= CACHED_LENGTH else label(name)
-
-
-def _built_in(folded: str, wanted: frozenset[str]) -> str | None:
-    if folded.endswith(_HARMLESS):
-        return None
-    for table, name_matches in ((_WHOLE, _is_one), (_ENDINGS, str.endswith), (_ANYWHERE, _has_one)):
-        for label, words in table.items():
-            if label in wanted and name_matches(folded, words):
-                return label
-    return None
-
-
-def _is_one(folded: str, words: tuple[str, ...]) -> bool:
-    return folded in words
-
-
-def _has_one(folded: str, words: tuple[str, ...]) -> bool:
-    return any(word in folded for word in words)
 
 
 # Whether any of many words is in a message: found, or not, in one pass. The only module that knows RE2.

@@ -10,7 +10,7 @@ more than one upstream was asked for; no upstream can have such a name.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import Counter, defaultdict
 
 import trio
 
@@ -32,13 +32,12 @@ Labels = tuple[str, ...]
 
 
 class Histogram:
-    """How many values were at most each of the bounds; the last count is of those above all bounds."""
+    """How many values were at most each of SECONDS; the last count is of those above all of them."""
 
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("counts", "total")
 
-    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
-        self.bounds = tuple(bounds)
-        self.counts = [0] * (len(self.bounds) + 1)
+    def __init__(self) -> None:
+        self.counts = [0] * (len(SECONDS) + 1)
         self.total = 0.0
 
     def __repr__(self) -> str:
@@ -46,13 +45,13 @@ class Histogram:
 
     def copy(self) -> Histogram:
         """The same values."""
-        other = Histogram(self.bounds)
+        other = Histogram()
         other.counts, other.total = self.counts.copy(), self.total
         return other
 
     def add(self, value: float) -> None:
         """One more value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
+        self.counts[bisect_left(SECONDS, value)] += 1
         self.total += value
 
 
@@ -71,16 +70,16 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        self._tallies: dict[Labels, list[int]] = {}
-        self.notifications: dict[Labels, int] = {}
-        self.exchanges: dict[Labels, int] = {}
-        self.durations: dict[Labels, Histogram] = {}
-        self.calls: dict[Labels, int] = {}
-        self.call_durations: dict[Labels, Histogram] = {}
-        self.in_flight: dict[Labels, int] = {}
+        self._tallies: defaultdict[Labels, list[int]] = defaultdict(lambda: [0, 0])
+        self.notifications: Counter[Labels] = Counter()
+        self.exchanges: Counter[Labels] = Counter()
+        self.durations: defaultdict[Labels, Histogram] = defaultdict(Histogram)
+        self.calls: Counter[Labels] = Counter()
+        self.call_durations: defaultdict[Labels, Histogram] = defaultdict(Histogram)
+        self.in_flight: Counter[Labels] = Counter()
 
     def __repr__(self) -> str:
-        return f"<Metrics {sum(self.messages.values())} messages, {sum(self.exchanges.values())} exchanges>"
+        return f"<Metrics {sum(self.messages.values())} messages, {self.exchanges.total()} exchanges>"
 
     @property
     def messages(self) -> dict[Labels, int]:
@@ -95,36 +94,32 @@ class Metrics:
     def take(self, observed: Observation) -> None:
         """See MessageObserver."""
         leg = observed.leg
-        labels = (leg.side, observed.direction, leg.transport, observed.kind)
-        tally = self._tallies.get(labels)
-        if tally is None:
-            tally = self._tallies[labels] = [0, 0]
+        tally = self._tallies[leg.side, observed.direction, leg.transport, observed.kind]
         tally[0] += 1
         tally[1] += len(observed.data)
         if observed.kind == "notification":
-            _count(self.notifications, (leg.side, observed.direction, method_label(observed.method)))
+            self.notifications[leg.side, observed.direction, method_label(observed.method)] += 1
         elif observed.ms is not None and leg.upstream is not None and observed.direction == "in":
-            self._take_answer(leg.upstream, method_label(observed.method), observed)
-
-    def _take_answer(self, upstream: str, method: str, observed: Observation) -> None:
-        """An upstream has answered."""
-        answered = TOOL_ERROR if observed.failed else OK
-        _count(self.calls, (upstream, method, answered if observed.code is None else class_of(observed.code)))
-        if method != m.LISTEN and observed.ms is not None:
-            _histogram(self.call_durations, (upstream, method)).add(observed.ms / 1000)
+            method = method_label(observed.method)
+            answered = TOOL_ERROR if observed.failed else OK
+            outcome = answered if observed.code is None else class_of(observed.code)
+            self.calls[leg.upstream, method, outcome] += 1
+            if method != m.LISTEN:
+                self.call_durations[leg.upstream, method].add(observed.ms / 1000)
 
     async def admit(self, exchange: Exchange) -> None:
         """See ExchangeObserver. Never waits."""
-        _count(self.in_flight, (method_label(exchange.call.method),))
+        self.in_flight[method_label(exchange.call.method),] += 1
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
         """See ExchangeObserver. Never waits."""
         method = method_label(exchange.call.method)
-        upstream = upstream_label(exchange.upstreams)
+        asked = exchange.upstreams
+        upstream = asked[0] if len(asked) == 1 else SEVERAL if asked else NONE
         self.in_flight[method,] -= 1
-        _count(self.exchanges, (method, upstream, outcome_of(exchange.call.method, outcome)))
+        self.exchanges[method, upstream, outcome_of(exchange.call.method, outcome)] += 1
         if method != m.LISTEN:
-            _histogram(self.durations, (method, upstream)).add(seconds)
+            self.durations[method, upstream].add(seconds)
 
 
 def method_label(method: str | None) -> str:
@@ -132,58 +127,25 @@ def method_label(method: str | None) -> str:
     return method if method is not None and method in METHODS else OTHER
 
 
-def upstream_label(upstreams: Sequence[str]) -> str:
-    """The upstreams that an exchange has asked, as a label."""
-    if len(upstreams) == 1:
-        return upstreams[0]
-    return SEVERAL if upstreams else NONE
-
-
-def _count(counts: dict[Labels, int], labels: Labels) -> None:
-    counts[labels] = counts.get(labels, 0) + 1
-
-
-def _histogram(histograms: dict[Labels, Histogram], labels: Labels) -> Histogram:
-    found = histograms.get(labels)
-    if found is None:
-        found = histograms[labels] = Histogram()
-    return found
-
-
 # How an exchange went, in one word of a few, for counting. Pure.
-#
-# | word | meaning |
-# | --- | --- |
-# | `ok` | a result |
-# | `input_required` | a result that asks the client something first |
-# | `tool_error` | a tool's result with `isError` |
-# | `refused` | by a rule of mcpmux |
-# | `parse_error`, `invalid_request`, `method_not_found`, `invalid_params`, `internal_error` | of JSON-RPC |
-# | `not_found` | no such resource (-32002 of the legacy revisions) |
-# | `header_mismatch`, `missing_capability`, `unsupported_version` | of 2026-07-28 |
-# | `unavailable`, `timeout` | an upstream did not answer |
-# | `busy` | too much is in flight |
-# | `error` | any other error code |
-# | `cancelled` | by the client, or by a stop |
-# | `broken` | mcpmux failed |
 
-OK = "ok"
-TOOL_ERROR = "tool_error"
-CANCELLED = "cancelled"
+OK = "ok"  # a result
+TOOL_ERROR = "tool_error"  # a tool's result with `isError`
 
+# Any other code is `error`.
 _CLASSES = {
     codes.PARSE_ERROR: "parse_error",
     codes.INVALID_REQUEST: "invalid_request",
     codes.METHOD_NOT_FOUND: "method_not_found",
     codes.INVALID_PARAMS: "invalid_params",
     codes.INTERNAL_ERROR: "internal_error",
-    codes.RESOURCE_NOT_FOUND: "not_found",
+    codes.RESOURCE_NOT_FOUND: "not_found",  # of the legacy revisions
     codes.HEADER_MISMATCH: "header_mismatch",
     codes.MISSING_CLIENT_CAPABILITY: "missing_capability",
     codes.UNSUPPORTED_VERSION: "unsupported_version",
-    codes.UPSTREAM_UNAVAILABLE: "unavailable",
+    codes.UPSTREAM_UNAVAILABLE: "unavailable",  # these two: an upstream did not answer
     codes.UPSTREAM_TIMEOUT: "timeout",
-    codes.BUSY: "busy",
+    codes.BUSY: "busy",  # too much is in flight
 }
 
 METHODS = frozenset(
@@ -196,13 +158,13 @@ METHODS = frozenset(
 
 def outcome_of(method: str, outcome: Fields | BaseException) -> str:
     """The word for an exchange's result, or for what it ended with."""
-    if isinstance(outcome, Refused):
+    if isinstance(outcome, Refused):  # by a rule of mcpmux
         return "refused"
     if isinstance(outcome, RpcError):
         return class_of(outcome.code)
-    if isinstance(outcome, trio.Cancelled):
-        return CANCELLED
-    if isinstance(outcome, BaseException):
+    if isinstance(outcome, trio.Cancelled):  # by the client, or by a stop
+        return "cancelled"
+    if isinstance(outcome, BaseException):  # mcpmux failed
         return "broken"
     if method == m.TOOLS_CALL and is_tool_error(outcome):
         return TOOL_ERROR

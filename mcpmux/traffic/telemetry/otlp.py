@@ -56,8 +56,23 @@ def start_telemetry(config: Tracing) -> Telemetry:
             "service.instance.id": str(uuid.uuid4()),
         }
     )
-    traces = _tracer_provider(config, resource)
-    meters = _meter_provider(config, resource) if config.metrics else None
+    headers = {name: value.reveal() for name, value in config.headers.items()} or None
+
+    def url(path: str) -> str | None:  # None leaves it to the SDK's environment variables and default
+        return f"{config.endpoint.rstrip('/')}/{path}" if config.endpoint is not None else None
+
+    sampler = ParentBased(TraceIdRatioBased(config.sample))
+    traces = TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False)
+    span_exporter = OTLPSpanExporter(url("v1/traces"), headers=headers, timeout=SEND_SECONDS)
+    batch, queue = min(BATCH_SPANS, config.queue_spans), config.queue_spans
+    traces.add_span_processor(
+        BatchSpanProcessor(span_exporter, max_queue_size=queue, max_export_batch_size=batch)
+    )
+    meters = None
+    if config.metrics:
+        exporter = OTLPMetricExporter(url("v1/metrics"), headers=headers, timeout=SEND_SECONDS)
+        reader = PeriodicExportingMetricReader(exporter, export_interval_millis=config.interval * 1000)
+        meters = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
 
     def shutdown() -> None:
         traces.shutdown()
@@ -67,33 +82,6 @@ def start_telemetry(config: Tracing) -> Telemetry:
 
     meter = (meters or NoOpMeterProvider()).get_meter(SCOPE, __version__)
     return Telemetry(traces.get_tracer(SCOPE, __version__), meter, shutdown)
-
-
-def _tracer_provider(config: Tracing, resource: Resource) -> TracerProvider:
-    provider = TracerProvider(
-        sampler=ParentBased(TraceIdRatioBased(config.sample)), resource=resource, shutdown_on_exit=False
-    )
-    exporter = OTLPSpanExporter(_url(config, "v1/traces"), headers=_headers(config), timeout=SEND_SECONDS)
-    batch = min(BATCH_SPANS, config.queue_spans)
-    provider.add_span_processor(
-        BatchSpanProcessor(exporter, max_queue_size=config.queue_spans, max_export_batch_size=batch)
-    )
-    return provider
-
-
-def _meter_provider(config: Tracing, resource: Resource) -> MeterProvider:
-    exporter = OTLPMetricExporter(_url(config, "v1/metrics"), headers=_headers(config), timeout=SEND_SECONDS)
-    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=config.interval * 1000)
-    return MeterProvider([reader], resource=resource, shutdown_on_exit=False)
-
-
-def _url(config: Tracing, path: str) -> str | None:
-    """The URL for one signal; None leaves it to the SDK's environment variables and default."""
-    return f"{config.endpoint.rstrip('/')}/{path}" if config.endpoint is not None else None
-
-
-def _headers(config: Tracing) -> dict[str, str] | None:
-    return {name: value.reveal() for name, value in config.headers.items()} or None
 
 
 class _SdkWarnings(logging.Handler):

@@ -7,7 +7,7 @@ where an admin listener serves metrics.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,14 +20,14 @@ from mcpmux import __version__
 from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.memory import Store
-from mcpmux.traffic.telemetry.metrics import Histogram, Labels, Metrics
+from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.traffic.telemetry.metrics import SECONDS, Labels, Metrics
 
 if TYPE_CHECKING:
     from mcpmux.traffic.audit.journal import Audit
     from mcpmux.traffic.capture.capture import CaptureSink
 
 Samples = Iterable[tuple[Labels, float]]
-_Histograms = Mapping[Labels, Histogram]
 
 
 class Gauge(NamedTuple):
@@ -42,163 +42,111 @@ class Gauge(NamedTuple):
     read: Callable[[], Samples]
 
 
-def render(metrics: Metrics, gauges: Iterable[Gauge] = ()) -> bytes:
-    """Everything that was counted, and the gauges as they are now."""
-    return generate_latest(_Snapshot(metrics, gauges))
+_LEG = ("leg", "direction", "transport", "kind")
+_OF_CALLS = ("upstream", "method")
+
+# Name, label names, and attribute of Metrics, with what it says.
+_COUNTED: tuple[tuple[str, Labels, str, str], ...] = (
+    (
+        "mcpmux_messages_total",
+        _LEG,
+        "messages",
+        "JSON-RPC messages that passed; direction as mcpmux sees it.",
+    ),
+    ("mcpmux_message_bytes_total", _LEG, "bytes", "Their length, without the framing of the transport."),
+    ("mcpmux_notifications_total", (*_LEG[:2], "method"), "notifications", "Notifications that passed."),
+    (
+        "mcpmux_exchanges_total",
+        ("method", "upstream", "outcome"),
+        "exchanges",
+        "Requests of clients that were worked on, by how they went.",
+    ),
+    (
+        "mcpmux_upstream_requests_total",
+        (*_OF_CALLS, "outcome"),
+        "calls",
+        "Requests that upstreams have answered, by how.",
+    ),
+    ("mcpmux_exchanges_in_flight", ("method",), "in_flight", "Requests of clients that are being worked on."),
+)
 
 
-async def render_in_thread(metrics: Metrics, gauges: Iterable[Gauge]) -> bytes:
-    """The same, made into text in a thread: with many upstreams that takes long."""
-    return await trio.to_thread.run_sync(generate_latest, _Snapshot(metrics, gauges))
-
-
-class _Snapshot(Collector):
+class Snapshot(Collector):
     """All metrics at one time. Copies values and nothing more, so that it takes little time."""
 
-    def __init__(self, metrics: Metrics, gauges: Iterable[Gauge]) -> None:
-        self._gauges = [(gauge, list(gauge.read())) for gauge in (*_counted(metrics), *gauges)]
-        self._histograms = [
-            (name, about, labels, {values: each.copy() for values, each in histograms.items()})
-            for name, about, labels, histograms in _timed(metrics)
-        ]
+    def __init__(self, metrics: Metrics, gauges: Iterable[Gauge] = ()) -> None:
+        counted = (
+            Gauge(n, about, labels, getattr(metrics, each).items) for n, labels, each, about in _COUNTED
+        )
+        build = Gauge("mcpmux_build_info", "Version of mcpmux.", ("version",), lambda: [((__version__,), 1)])
+        self._gauges = [(gauge, list(gauge.read())) for gauge in (build, *counted, *gauges)]
+        self._durations = {values: each.copy() for values, each in metrics.durations.items()}
+        self._call_durations = {values: each.copy() for values, each in metrics.call_durations.items()}
 
     def collect(self) -> Iterator[Metric]:
         """See Collector."""
         for gauge, samples in self._gauges:
-            yield _family(gauge, samples)
-        for histogram in self._histograms:
-            yield _histogram_family(*histogram)
+            make = CounterMetricFamily if gauge.name.endswith("_total") else GaugeMetricFamily
+            family = make(gauge.name, gauge.help, labels=gauge.labels)
+            for labels, value in samples:
+                family.add_metric(labels, value)
+            yield family
+        exchanges = HistogramMetricFamily(
+            "mcpmux_exchange_duration_seconds",
+            "Time from a client's request to its answer.",
+            labels=("method", "upstream"),
+        )
+        calls = HistogramMetricFamily(
+            "mcpmux_upstream_request_duration_seconds",
+            "Time from a request to an upstream to its answer.",
+            labels=_OF_CALLS,
+        )
+        bounds = (*(f"{bound:g}" for bound in SECONDS), "+Inf")
+        for histogram, durations in ((exchanges, self._durations), (calls, self._call_durations)):
+            for labels, each in durations.items():
+                buckets = list(zip(bounds, accumulate(each.counts), strict=True))
+                histogram.add_metric(labels, buckets, each.total)
+            yield histogram
 
 
-def _family(gauge: Gauge, samples: Samples) -> Metric:
-    make = CounterMetricFamily if gauge.name.endswith("_total") else GaugeMetricFamily
-    family = make(gauge.name, gauge.help, labels=gauge.labels)
-    for labels, value in samples:
-        family.add_metric(labels, value)
-    return family
+async def render_in_thread(metrics: Metrics, gauges: Iterable[Gauge]) -> bytes:
+    """Everything that was counted, and the gauges as they are now.
 
-
-def _histogram_family(name: str, about: str, labels: Labels, histograms: _Histograms) -> Metric:
-    family = HistogramMetricFamily(name, about, labels=labels)
-    for values, histogram in histograms.items():
-        bounds = (*(f"{bound:g}" for bound in histogram.bounds), "+Inf")
-        buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
-        family.add_metric(values, buckets, histogram.total)
-    return family
-
-
-_LEG = ("leg", "direction", "transport", "kind")
-
-
-def _counted(metrics: Metrics) -> Iterator[Gauge]:
-    yield Gauge("mcpmux_build_info", "Version of mcpmux.", ("version",), lambda: [((__version__,), 1)])
-    yield Gauge(
-        "mcpmux_messages_total",
-        "JSON-RPC messages that passed; direction as mcpmux sees it.",
-        _LEG,
-        metrics.messages.items,
-    )
-    yield Gauge(
-        "mcpmux_message_bytes_total",
-        "Their length, without the framing of the transport.",
-        _LEG,
-        metrics.bytes.items,
-    )
-    yield Gauge(
-        "mcpmux_notifications_total",
-        "Notifications that passed.",
-        ("leg", "direction", "method"),
-        metrics.notifications.items,
-    )
-    yield Gauge(
-        "mcpmux_exchanges_total",
-        "Requests of clients that were worked on, by how they went.",
-        ("method", "upstream", "outcome"),
-        metrics.exchanges.items,
-    )
-    yield Gauge(
-        "mcpmux_upstream_requests_total",
-        "Requests that upstreams have answered, by how.",
-        ("upstream", "method", "outcome"),
-        metrics.calls.items,
-    )
-    yield Gauge(
-        "mcpmux_exchanges_in_flight",
-        "Requests of clients that are being worked on.",
-        ("method",),
-        metrics.in_flight.items,
-    )
-
-
-def _timed(metrics: Metrics) -> Iterator[tuple[str, str, Labels, _Histograms]]:
-    yield (
-        "mcpmux_exchange_duration_seconds",
-        "Time from a client's request to its answer.",
-        ("method", "upstream"),
-        metrics.durations,
-    )
-    yield (
-        "mcpmux_upstream_request_duration_seconds",
-        "Time from a request to an upstream to its answer.",
-        ("upstream", "method"),
-        metrics.call_durations,
-    )
+    The text is made in a thread: with many upstreams that takes long.
+    """
+    return await trio.to_thread.run_sync(generate_latest, Snapshot(metrics, gauges))
 
 
 # Gauges of the running parts: upstreams, clients, cache, capture, audit log.
-
-OF_UPSTREAM = ("upstream",)
 
 
 def mux_gauges(fleet: Fleet, relay: Relay, store: Store | None = None) -> tuple[Gauge, ...]:
     """The gauges of upstreams and clients, and of what is kept in `store`."""
 
-    def up() -> Samples:
-        return [((name,), float(upstream.state == "ready")) for name, upstream in fleet.items()]
+    def shared(name: str, read: Callable[[Upstream], float], about: str) -> Gauge:
+        return _of_upstreams(name, about, lambda: [((key,), read(each)) for key, each in fleet.items()])
 
-    def connects() -> Samples:
-        return [((name,), upstream.connects) for name, upstream in fleet.items()]
+    def summed(name: str, read: Callable[[Upstream], int], about: str) -> Gauge:
+        def samples() -> Samples:
+            found = Counter(dict.fromkeys(fleet, 0))
+            for upstream in fleet.connected():
+                found[upstream.name] += read(upstream)
+            return [((key,), count) for key, count in found.items()]
 
-    def reconnects() -> Samples:
-        return [((name,), max(0, upstream.connects - 1)) for name, upstream in fleet.items()]
+        return _of_upstreams(name, about, samples)
 
-    def sessions() -> Samples:
-        found = Counter(dict.fromkeys(fleet, 0))
-        found.update(upstream.name for upstream in fleet.connected())
-        return [((name,), count) for name, count in found.items()]
-
-    def subscriptions() -> Samples:
-        found = Counter(dict.fromkeys(fleet, 0))
-        for upstream in fleet.connected():
-            found[upstream.name] += len(relay.subscriptions.wanted(upstream.key))
-        return [((name,), count) for name, count in found.items()]
-
+    wanted = relay.subscriptions.wanted
+    up = "Whether the upstream's shared session is ready."
+    agreed = "Connections of its shared session that were agreed."
+    again = "Those among them that followed a loss."
+    sessions = "Sessions with the upstream: shared, for legacy clients, and clients' own."
+    listened = "Resources of the upstream that any client listens to."
     return (
-        Gauge("mcpmux_upstream_up", "Whether the upstream's shared session is ready.", OF_UPSTREAM, up),
-        Gauge(
-            "mcpmux_upstream_connects_total",
-            "Connections of its shared session that were agreed.",
-            OF_UPSTREAM,
-            connects,
-        ),
-        Gauge(
-            "mcpmux_upstream_reconnects_total",
-            "Those among them that followed a loss.",
-            OF_UPSTREAM,
-            reconnects,
-        ),
-        Gauge(
-            "mcpmux_upstream_sessions",
-            "Sessions with the upstream: shared, for legacy clients, and clients' own.",
-            OF_UPSTREAM,
-            sessions,
-        ),
-        Gauge(
-            "mcpmux_upstream_subscriptions",
-            "Resources of the upstream that any client listens to.",
-            OF_UPSTREAM,
-            subscriptions,
-        ),
+        shared("mcpmux_upstream_up", lambda each: float(each.state == "ready"), up),
+        shared("mcpmux_upstream_connects_total", lambda each: each.connects, agreed),
+        shared("mcpmux_upstream_reconnects_total", lambda each: max(0, each.connects - 1), again),
+        summed("mcpmux_upstream_sessions", lambda each: 1, sessions),
+        summed("mcpmux_upstream_subscriptions", lambda each: len(wanted(each.key)), listened),
         single("mcpmux_client_sessions", "Legacy sessions of clients.", lambda: fleet.clients),
         single("mcpmux_listening_clients", "Clients that may hear of changes.", lambda: relay.listening),
         *(cache_gauges(store) if store is not None else ()),
@@ -208,23 +156,16 @@ def mux_gauges(fleet: Fleet, relay: Relay, store: Store | None = None) -> tuple[
 def cache_gauges(store: Store) -> tuple[Gauge, ...]:
     """The gauges of what is served from memory. Whole merged lists have no upstream."""
 
-    def counted(outcome: str) -> Callable[[], Samples]:
-        return lambda: [((name,), getattr(counts, outcome)) for name, counts in store.counts.items()]
+    def counted(outcome: str, about: str) -> Gauge:
+        def samples() -> Samples:
+            return [((name,), getattr(counts, outcome)) for name, counts in store.counts.items()]
+
+        return _of_upstreams(f"mcpmux_cache_{outcome}_total", about, samples)
 
     return (
-        Gauge("mcpmux_cache_hits_total", "Answers from memory.", OF_UPSTREAM, counted("hits")),
-        Gauge(
-            "mcpmux_cache_misses_total",
-            "Reads and pages that were looked for in memory and asked for.",
-            OF_UPSTREAM,
-            counted("misses"),
-        ),
-        Gauge(
-            "mcpmux_cache_shared_total",
-            "Reads and pages that were another's, asked for at the same time.",
-            OF_UPSTREAM,
-            counted("shared"),
-        ),
+        counted("hits", "Answers from memory."),
+        counted("misses", "Reads and pages that were looked for in memory and asked for."),
+        counted("shared", "Reads and pages that were another's, asked for at the same time."),
         single("mcpmux_cache_entries", "Answers in memory.", lambda: len(store.cache)),
         single("mcpmux_cache_bytes", "What they take, about.", lambda: store.cache.bytes),
     )
@@ -232,12 +173,9 @@ def cache_gauges(store: Store) -> tuple[Gauge, ...]:
 
 def capture_gauges(capture: CaptureSink) -> tuple[Gauge, ...]:
     """The gauges of what is kept in files."""
+    dropped = "Messages that were not captured because the disk was too slow or full."
     return (
-        single(
-            "mcpmux_capture_dropped_total",
-            "Messages that were not captured because the disk was too slow or full.",
-            lambda: capture.dropped,
-        ),
+        single("mcpmux_capture_dropped_total", dropped, lambda: capture.dropped),
         single("mcpmux_capture_paused", "Whether files cannot be written.", lambda: float(capture.paused)),
     )
 
@@ -251,3 +189,7 @@ def audit_gauges(audit: Audit) -> tuple[Gauge, ...]:
 def single(name: str, about: str, read: Callable[[], float]) -> Gauge:
     """A gauge of one value without labels, such as what a queue holds."""
     return Gauge(name, about, (), lambda: [((), read())])
+
+
+def _of_upstreams(name: str, about: str, read: Callable[[], Samples]) -> Gauge:
+    return Gauge(name, about, ("upstream",), read)

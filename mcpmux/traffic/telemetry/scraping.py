@@ -27,9 +27,6 @@ EVERYWHERE = frozenset({"mcpmux_upstream_up"})
 ANYWHERE = frozenset({"mcpmux_capture_paused", "mcpmux_build_info"})
 COUNTED = frozenset({"counter", "histogram"})
 
-Samples = dict[str, float]
-"""Name with labels → value."""
-
 
 def metrics_route(read: Callable[[], Awaitable[bytes]]) -> Route:
     """A route for `serve_admin`. `read` returns the text."""
@@ -43,26 +40,15 @@ def metrics_route(read: Callable[[], Awaitable[bytes]]) -> Route:
 class Family:
     """Everything of one name: its head lines and its samples, in the order of their first coming."""
 
-    __slots__ = ("head", "kind", "name", "samples")
+    __slots__ = ("head", "join", "kind", "samples")
 
     def __init__(self, name: str) -> None:
-        self.name = name
         self.kind = "untyped"
         self.head: list[str] = []
-        self.samples: Samples = {}
-
-    def __repr__(self) -> str:
-        return f"<Family {self.name} {self.kind}, {len(self.samples)} samples>"
-
-    def put(self, key: str, value: float) -> None:
-        """One more process' sample."""
-        if key not in self.samples:
-            self.samples[key] = value
-            return
-        join: Callable[[float, float], float] = (
-            min if self.name in EVERYWHERE else max if self.name in ANYWHERE else float.__add__
+        self.samples: dict[str, float] = {}  # by name with labels
+        self.join: Callable[[float, float], float] = (
+            min if name in EVERYWHERE else max if name in ANYWHERE else float.__add__
         )
-        self.samples[key] = join(self.samples[key], value)
 
 
 def add_up(texts: Iterable[str], ended: Iterable[str] = ()) -> str:
@@ -90,8 +76,9 @@ def _read(text: str, families: dict[str, Family], *, counters_only: bool) -> Non
             if word == "TYPE":
                 family.kind = rest[0]
         elif line and family is not None and (not counters_only or family.kind in COUNTED):
-            key, _, value = line.rpartition(" ")
-            family.put(key, float(value))
+            key, _, number = line.rpartition(" ")
+            value, before = float(number), family.samples.get(key)
+            family.samples[key] = value if before is None else family.join(before, value)
 
 
 class Totals:

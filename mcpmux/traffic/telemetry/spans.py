@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import trio
 from opentelemetry.context import Context as OtelContext
-from opentelemetry.metrics import Histogram, Meter
+from opentelemetry.metrics import Meter
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
@@ -47,8 +47,10 @@ from mcpmux.runtime.tap import EXCHANGE, TRACE_HEADERS, Leg
 from mcpmux.traffic.capture.message import fingerprint
 from mcpmux.traffic.observer import Exchange, Observation
 from mcpmux.traffic.record import cut
+from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.metrics import METHODS, TOOL_ERROR, is_tool_error
 from mcpmux.traffic.telemetry.tracing import (
+    Attributes,
     Context,
     baggage_to_pass,
     context_headers,
@@ -73,14 +75,8 @@ class _OpenSpan(NamedTuple):
     baggage: Context
 
 
-class _UpstreamCall(NamedTuple):
-    """What a task is asking an upstream."""
-
-    span: Span
-    method: str
-
-
-_UPSTREAM_CALL: ContextVar[_UpstreamCall | None] = ContextVar("asked", default=None)
+_UPSTREAM_CALL: ContextVar[tuple[Span, str] | None] = ContextVar("asked", default=None)
+"""What a task is asking an upstream: the span of it, and the method."""
 
 
 class Spans:
@@ -93,28 +89,36 @@ class Spans:
         self,
         tracer: Tracer,
         meter: Meter,
-        clean: Clean,
-        servers: Mapping[str, Server],
+        redactor: Redactor,
+        servers: Mapping[str, Attributes],
         clock: Callable[[], float],
         *,
         propagate: bool = True,
     ) -> None:
         self._tracer = tracer
-        self._describe = Describer(clean, servers)
+        self._redactor = redactor
+        self._servers = servers
         self._clock = clock
         self._propagate = propagate
         self._open: dict[int, _OpenSpan] = {}
         self._arrived: OrderedDict[int, Id] = OrderedDict()
         self._server_names, self._client_names = Names(), Names()
-        self._server_duration = _duration(meter, "server")
-        self._client_duration = _duration(meter, "client")
+        self._server_duration, self._client_duration = (
+            meter.create_histogram(
+                f"mcp.{side}.operation.duration",
+                unit="s",
+                description=f"Duration of MCP requests as seen by the {side}.",
+                explicit_bucket_boundaries_advisory=BOUNDS,
+            )
+            for side in ("server", "client")
+        )
 
     def __repr__(self) -> str:
         return f"<Spans {len(self._open)} open>"
 
-    def know(self, servers: Mapping[str, Server]) -> None:
+    def know(self, servers: Mapping[str, Attributes]) -> None:
         """The set of upstreams has changed."""
-        self._describe.servers = servers
+        self._servers = servers
 
     def take(self, observed: Observation) -> None:
         """See MessageObserver. Requests have ids that spans need."""
@@ -126,8 +130,8 @@ class Spans:
                 self._arrived.popitem(last=False)
         elif observed.leg.side == "upstream" and observed.direction == "out":
             asked = _UPSTREAM_CALL.get()
-            if asked is not None and asked.method == observed.method and asked.span.is_recording():
-                asked.span.set_attribute("jsonrpc.request.id", str(observed.id))
+            if asked is not None and asked[1] == observed.method and asked[0].is_recording():
+                asked[0].set_attribute("jsonrpc.request.id", str(observed.id))
 
     async def admit(self, exchange: Exchange) -> None:
         """See ExchangeObserver. Never waits."""
@@ -135,12 +139,14 @@ class Spans:
         meta_context, header_context = context_in_meta(call.meta), context_in_headers(exchange.headers)
         parent, ambient = _extract(meta_context), _extract(header_context)
         links = [Link(ambient)] if parent is not None and ambient is not None and ambient != parent else None
-        attributes = {**self._describe.attributes(exchange.leg, call), "mcpmux.exchange": exchange.number}
+        attributes = {**self._attributes(exchange.leg, call), "mcpmux.exchange": exchange.number}
         if (request_id := self._arrived.pop(exchange.number, None)) is not None:
-            attributes["jsonrpc.request.id"] = self._describe.text(str(request_id), NAME_LIMIT)
+            attributes["jsonrpc.request.id"] = self._text(str(request_id), NAME_LIMIT)
+        above = parent or ambient
+        context = OtelContext()
         span = self._tracer.start_span(
-            self._describe.name(call),
-            context=_below(parent or ambient),
+            self._name(call),
+            context=context if above is None else set_span_in_context(NonRecordingSpan(above), context),
             kind=SpanKind.SERVER,
             attributes=attributes,
             links=links,
@@ -152,7 +158,7 @@ class Spans:
         """See ExchangeObserver. Never waits."""
         found = self._open.pop(exchange.number, None)
         if found is not None:
-            error = self._end(found, exchange.leg, exchange.call.method, outcome)
+            error = self._end(found.span, found.attributes, exchange.leg, exchange.call.method, outcome)
             self._server_duration.record(seconds, measured(found.attributes, error, self._server_names))
 
     async def trace(self, leg: Leg, call: Call, work: Callable[[Call], Awaitable[Fields]]) -> Fields:
@@ -160,17 +166,19 @@ class Spans:
         above = self._open.get(EXCHANGE.get())
         if above is None:
             return await work(call)
-        attributes = self._describe.attributes(leg, call)
+        attributes = self._attributes(leg, call)
         span = self._tracer.start_span(
-            self._describe.name(call),
+            self._name(call),
             context=set_span_in_context(above.span, OtelContext()),
             kind=SpanKind.CLIENT,
             attributes=attributes,
         )
-        asked = _UPSTREAM_CALL.set(_UpstreamCall(span, call.method))
+        asked = _UPSTREAM_CALL.set((span, call.method))
         headers = TRACE_HEADERS.set(TRACE_HEADERS.get())
         if self._propagate:
-            context = {**_inject(span), **above.baggage}
+            context: Context = {}
+            _W3C.inject(context, set_span_in_context(span, OtelContext()))
+            context |= above.baggage
             TRACE_HEADERS.set(context_headers(context))
             call = with_context(call, context)
         began = self._clock()
@@ -184,10 +192,9 @@ class Spans:
         finally:
             TRACE_HEADERS.reset(headers)
             _UPSTREAM_CALL.reset(asked)
-            failed = self._end(_OpenSpan(span, attributes, above.baggage), leg, call.method, outcome)
-            self._client_duration.record(
-                self._clock() - began, measured(attributes, failed, self._client_names)
-            )
+            failed = self._end(span, attributes, leg, call.method, outcome)
+            seconds = self._clock() - began
+            self._client_duration.record(seconds, measured(attributes, failed, self._client_names))
 
     def close(self) -> None:
         """End what is open still."""
@@ -195,22 +202,61 @@ class Spans:
             found.span.end()
         self._open.clear()
 
-    def _end(self, done: _OpenSpan, leg: Leg, method: str, outcome: Fields | BaseException) -> str | None:
+    def _end(
+        self, span: Span, attributes: Attributes, leg: Leg, method: str, outcome: Fields | BaseException
+    ) -> str | None:
         """End a span with how its operation went; the kind of error, None for none."""
-        span, error = done.span, error_type(method, outcome)
-        for key, value in self._describe.of_session(leg).items():
-            if key not in done.attributes:
-                done.attributes[key] = value
+        error = error_type(method, outcome)
+        for key, value in self._of_session(leg).items():
+            if key not in attributes:
+                attributes[key] = value
                 span.set_attribute(key, value)
         if error is not None:
             span.set_attribute("error.type", error)
+            about = None
             if isinstance(outcome, RpcError):
                 span.set_attribute("rpc.response.status_code", error)
-                span.set_status(Status(StatusCode.ERROR, self._describe.text(outcome.message, TEXT_LIMIT)))
-            else:
-                span.set_status(Status(StatusCode.ERROR))
+                about = self._text(outcome.message, TEXT_LIMIT)
+            span.set_status(Status(StatusCode.ERROR, about))
         span.end()
         return error
+
+    def _name(self, call: Call) -> str:
+        """The span's name. A URI is no part of it: there are too many."""
+        if call.method not in METHODS:
+            return OTHER
+        target = call.text("name") if call.method in _NAMED else None
+        return f"{call.method} {self._text(target, NAME_LIMIT)}" if target else call.method
+
+    def _attributes(self, leg: Leg, call: Call) -> Attributes:
+        """Of a request on a leg."""
+        found: Attributes = {"mcp.method.name": self._text(call.method, NAME_LIMIT)}
+        found |= _TRANSPORTS.get(leg.transport, {})
+        found |= self._of_session(leg)
+        if call.method == m.TOOLS_CALL:
+            found["gen_ai.operation.name"] = "execute_tool"
+        if call.method in _NAMED and (name := call.text("name")) is not None:
+            found[_NAMED[call.method]] = self._text(name, NAME_LIMIT)
+        if call.method in _WITH_URI and (uri := call.text("uri")) is not None:
+            found["mcp.resource.uri"] = self._text(uri, TEXT_LIMIT)
+        if leg.upstream is not None:
+            found |= {"mcpmux.upstream": leg.upstream, **self._servers.get(leg.upstream, {})}
+        return found
+
+    def _of_session(self, leg: Leg) -> Attributes:
+        """What is agreed on a leg; an exchange may be what agrees it."""
+        found: Attributes = {}
+        if leg.revision is not None:
+            found["mcp.protocol.version"] = self._text(leg.revision, NAME_LIMIT)
+        if leg.session is not None:  # it is a credential: only its fingerprint
+            found["mcp.session.id"] = fingerprint(leg.session)
+        return found
+
+    def _text(self, text: str, limit: int) -> str:
+        """A text from outside, redacted and cut."""
+        if text in _OURS:
+            return text
+        return cut(self._redactor.redact_text(text)[0].encode("utf-8", "replace").decode(), limit)
 
 
 def error_type(method: str, outcome: Fields | BaseException) -> str | None:
@@ -236,28 +282,7 @@ def _extract(context: Context) -> SpanContext | None:
     return found if found.is_valid else None
 
 
-def _below(parent: SpanContext | None) -> OtelContext:
-    if parent is None:
-        return OtelContext()
-    return set_span_in_context(NonRecordingSpan(parent), OtelContext())
-
-
-def _inject(span: Span) -> Context:
-    found: Context = {}
-    _W3C.inject(found, set_span_in_context(span, OtelContext()))
-    return found
-
-
-def _duration(meter: Meter, side: str) -> Histogram:
-    return meter.create_histogram(
-        f"mcp.{side}.operation.duration",
-        unit="s",
-        description=f"Duration of MCP requests as seen by the {side}.",
-        explicit_bucket_boundaries_advisory=BOUNDS,
-    )
-
-
-# Names and attributes of spans. Text from outside is redacted and cut. Pure.
+# Names and attributes of spans.
 
 TEXT_LIMIT = 2048  # characters of a URI or a message
 NAME_LIMIT = 200  # characters of a name, method or id
@@ -285,75 +310,6 @@ _MEASURED = frozenset(
     {"mcp.protocol.version", "network.transport", "network.protocol.name", "mcpmux.upstream"}
     | {"server.address", "server.port", "gen_ai.operation.name"}
 )
-
-Attributes = dict[str, str | int]
-Clean = Callable[[str], str]
-"""Takes secrets out of a text."""
-
-
-class Server(NamedTuple):
-    """Where an upstream is, for `server.address` and `server.port`."""
-
-    address: str
-    port: int | None
-
-
-class Describer:
-    """Describes calls. `servers`: where upstreams are, by name."""
-
-    def __init__(self, clean: Clean, servers: Mapping[str, Server]) -> None:
-        self._clean = clean
-        self.servers = servers  # replaced as a whole when the set of upstreams changes
-
-    def __repr__(self) -> str:
-        return f"<Describer of {len(self.servers)} servers>"
-
-    def name(self, call: Call) -> str:
-        """The span's name. A URI is no part of it: there are too many."""
-        if call.method not in METHODS:
-            return OTHER
-        target = call.text("name") if call.method in _NAMED else None
-        return f"{call.method} {self.text(target, NAME_LIMIT)}" if target else call.method
-
-    def attributes(self, leg: Leg, call: Call) -> Attributes:
-        """Of a request on a leg."""
-        found: Attributes = {"mcp.method.name": self.text(call.method, NAME_LIMIT)}
-        found |= _TRANSPORTS.get(leg.transport, {})
-        found |= self.of_session(leg)
-        name = call.text("name") if call.method in _NAMED else None
-        if name is not None:
-            found[_NAMED[call.method]] = self.text(name, NAME_LIMIT)
-        if call.method == m.TOOLS_CALL:
-            found["gen_ai.operation.name"] = "execute_tool"
-        uri = call.text("uri") if call.method in _WITH_URI else None
-        if uri is not None:
-            found["mcp.resource.uri"] = self.text(uri, TEXT_LIMIT)
-        if leg.upstream is not None:
-            found |= self._whereabouts(leg.upstream)
-        return found
-
-    def of_session(self, leg: Leg) -> Attributes:
-        """What is agreed on a leg; an exchange may be what agrees it."""
-        found: Attributes = {}
-        if leg.revision is not None:
-            found["mcp.protocol.version"] = self.text(leg.revision, NAME_LIMIT)
-        if leg.session is not None:  # it is a credential: only its fingerprint
-            found["mcp.session.id"] = fingerprint(leg.session)
-        return found
-
-    def _whereabouts(self, upstream: str) -> Attributes:
-        found: Attributes = {"mcpmux.upstream": upstream}
-        if (server := self.servers.get(upstream)) is not None:
-            found["server.address"] = server.address
-            if server.port is not None:
-                found["server.port"] = server.port
-        return found
-
-    def text(self, text: str, limit: int) -> str:
-        """A text from outside, redacted and cut."""
-        if text in _OURS:
-            return text
-        return cut(self._clean(text).encode("utf-8", "replace").decode(), limit)
 
 
 class Names:

@@ -22,10 +22,12 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.redaction.redactor import Redactor
 
 if TYPE_CHECKING:
-    from mcpmux.traffic.telemetry.otlp import Telemetry
-    from mcpmux.traffic.telemetry.spans import Server, Spans
+    from mcpmux.traffic.telemetry.spans import Spans
 
 log = structlog.get_logger()
+
+Attributes = dict[str, str | int]
+"""Of a span."""
 
 FLUSH_SECONDS = 3.0  # for sending what waits when we stop; a collector that is down must not hold that up
 
@@ -51,44 +53,33 @@ async def open_tracing(
         from mcpmux.traffic.telemetry.spans import Spans
     except ModuleNotFoundError as error:
         raise ConfigError([MISSING.format(module=error.name)]) from None
-    telemetry = start_telemetry(config)
+    tracer, meter, shutdown = start_telemetry(config)
     spans = Spans(
-        telemetry.tracer,
-        telemetry.meter,
-        lambda text: redactor.redact_text(text)[0],
-        servers_of(upstreams),
-        trio.current_time,
-        propagate=config.propagate,
+        tracer, meter, redactor, servers_of(upstreams), trio.current_time, propagate=config.propagate
     )
     try:
         yield spans
     finally:
         spans.close()
-        await _flush(telemetry)
+        with trio.move_on_after(FLUSH_SECONDS, shield=True) as scope:
+            await trio.to_thread.run_sync(shutdown, abandon_on_cancel=True)
+        if scope.cancelled_caught:
+            log.warning("traces are lost: the collector did not take them in time", seconds=FLUSH_SECONDS)
 
 
-async def _flush(telemetry: Telemetry) -> None:
-    with trio.move_on_after(FLUSH_SECONDS, shield=True) as scope:
-        await trio.to_thread.run_sync(telemetry.shutdown, abandon_on_cancel=True)
-    if scope.cancelled_caught:
-        log.warning("traces are lost: the collector did not take them in time", seconds=FLUSH_SECONDS)
-
-
-def servers_of(upstreams: Iterable[Upstream]) -> Mapping[str, Server]:
-    """Where the upstreams are that are not started by mcpmux, by name."""
-    from mcpmux.traffic.telemetry.spans import Server
-
-    found = {}
+def servers_of(upstreams: Iterable[Upstream]) -> Mapping[str, Attributes]:
+    """Attributes of spans: where the upstreams are that are not started by mcpmux, by name."""
+    found: dict[str, Attributes] = {}
     for upstream in upstreams:
         match upstream.target:
             case Http(url=url) | WebSocket(url=url):
                 parts = urlsplit(url)
                 port = parts.port or (443 if parts.scheme in ("https", "wss") else 80)
-                found[upstream.name] = Server(parts.hostname or "", port)
+                found[upstream.name] = {"server.address": parts.hostname or "", "server.port": port}
             case Tcp(host=host, port=port):
-                found[upstream.name] = Server(host, port)
+                found[upstream.name] = {"server.address": host, "server.port": port}
             case Unix(path=path):
-                found[upstream.name] = Server(path, None)
+                found[upstream.name] = {"server.address": path}
     return found
 
 
