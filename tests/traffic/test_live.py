@@ -22,7 +22,7 @@ from mcpmux.traffic.admin.ring import (
     measure,
     percentile,
 )
-from mcpmux.traffic.admin.view import BODY_BYTES, CUT_BYTES, LiveView, read_filter, row_matches
+from mcpmux.traffic.admin.view import BODY_BYTES, CUT_BYTES, LiveView, read_filter
 from mcpmux.traffic.reading.filter_language import FilterError
 from mcpmux.traffic.redaction.redactor import Redactor
 from tests.traffic.admin_world import Traffic
@@ -290,7 +290,7 @@ async def test_the_filter_language_finds_rows(text, expected):
     traffic.saw(traffic.upstreams["docs"], "in", {"method": "notifications/tools/list_changed"})
     wanted = read_filter(text, 0)
     assert wanted is not None
-    found = await traffic.view.find(partial(row_matches, traffic.view, wanted), None, 100)
+    found = await traffic.view.find(partial(traffic.view.matches, wanted), None, 100)
     assert sorted(row.row for row in found.rows) == expected
 
 
@@ -299,7 +299,7 @@ async def test_a_filter_finds_no_secret():
     traffic.exchange(params={"name": "docs__x", "password": "hunter2hunter2"})
     wanted = read_filter("text~hunter2", 0)
     assert wanted is not None
-    assert (await traffic.view.find(partial(row_matches, traffic.view, wanted), None, 100)).rows == []
+    assert (await traffic.view.find(partial(traffic.view.matches, wanted), None, 100)).rows == []
 
 
 def test_a_filter_that_asks_for_nothing_is_none_and_a_wrong_one_says_why():

@@ -19,7 +19,7 @@ lives), which is not shown otherwise. Exchanges are these alone then, traffic is
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from operator import attrgetter
 
@@ -30,21 +30,13 @@ from mcpmux.errors import ConfigError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_fields
 from mcpmux.runtime.downstreams.http_answer import STREAM_HEADERS
-from mcpmux.traffic.admin.ring import Row, StoredMessage, TimedCall, measure
+from mcpmux.traffic.admin.ring import Row, TimedCall, measure
 from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, whole_number
 from mcpmux.traffic.admin.upstreams import ACTIONS, Control, NoSuchUpstream, NotPossible, Upstreams
-from mcpmux.traffic.admin.view import (
-    LARGE,
-    PAGE_ROWS,
-    LiveView,
-    Matches,
-    RowSummary,
-    read_filter,
-    row_matches,
-)
+from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView, Matches, RowSummary, read_filter
 from mcpmux.traffic.reading.filter_language import FilterError
 from mcpmux.traffic.reading.filters import Filter
-from mcpmux.traffic.record import Record, encode_record
+from mcpmux.traffic.record import encode_record
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import encode_event
 
@@ -53,6 +45,7 @@ STATS_SECONDS = 300
 STATS_ROWS = 20_000  # that are looked at, the newest; enough for a picture
 STATS_AT_ONCE = 1000
 SLOTS = 60
+GONE = {"error": "it is not here any more; newer traffic took its place"}
 OWN = ""  # upstream of what mcpmux answers a client as a whole
 
 
@@ -83,18 +76,9 @@ class Api:
     def __repr__(self) -> str:
         return f"<Api {self._view!r}>"
 
-    def _now(self) -> float:
-        return time.time() * 1000
-
-    def _filter(self, http: HttpExchange) -> Filter | None:
-        try:
-            return read_filter(http.query.get("filter", ""), self._now())
-        except FilterError as error:
-            raise BadRequest(str(error)) from None
-
     def _matches(self, http: HttpExchange, view: LiveView) -> Matches | None:
-        wanted = self._filter(http)
-        return partial(row_matches, view, wanted) if wanted is not None else None
+        wanted = _filter(http)
+        return partial(view.matches, wanted) if wanted is not None else None
 
     def _view_for(self, http: HttpExchange) -> LiveView:
         return self._view.own if _wants_own(http) else self._view
@@ -110,7 +94,7 @@ class Api:
         view = self._view_for(http)
         row = self._row(http, view)
         if row is None:
-            await _send_gone(http)
+            await http.send(GONE, 404)
             return
         messages = await view.messages(row)
         await http.send({"row": view.summary(row), "messages": messages})
@@ -120,7 +104,7 @@ class Api:
         row = self._row(http, view)
         seq = whole_number(http.path, "seq", 1, 2**53, 0)
         message = await view.whole(row, seq) if row is not None else None
-        await (http.send(message) if message is not None else _send_gone(http))
+        await (http.send(message) if message is not None else http.send(GONE, 404))
 
     def _row(self, http: HttpExchange, view: LiveView) -> Row | None:
         return view.ring.row(whole_number(http.path, "row", 1, 2**53, 0))
@@ -135,7 +119,7 @@ class Api:
     async def _stream_traffic(self, http: HttpExchange) -> None:
         _only_get(http)
         views = [self._view, self._view.own] if _wants_own(http) else [self._view]
-        await stream_records(views, self._filter(http), http.reply, self._stopping)
+        await stream_records(views, _filter(http), http.reply, self._stopping)
 
     async def _show_upstreams(self, http: HttpExchange) -> None:
         await http.send({"upstreams": await self._upstreams.read_all()})
@@ -143,7 +127,7 @@ class Api:
     async def _stats(self, http: HttpExchange) -> None:
         window = whole_number(http.query, "window", 1, DAY_SECONDS, STATS_SECONDS) * 1000.0
         slots = whole_number(http.query, "slots", 1, 500, SLOTS)
-        now = self._now()
+        now = _now()
         calls = await self._timed_calls(now - window)
         await http.send(measure(calls, now, window, slots))
 
@@ -183,8 +167,15 @@ class Api:
         await http.send({"ready": ready}, 200 if ready else 503)
 
 
-async def _send_gone(http: HttpExchange) -> None:
-    await http.send({"error": "it is not here any more; newer traffic took its place"}, 404)
+def _now() -> float:
+    return time.time() * 1000
+
+
+def _filter(http: HttpExchange) -> Filter | None:
+    try:
+        return read_filter(http.query.get("filter", ""), _now())
+    except FilterError as error:
+        raise BadRequest(str(error)) from None
 
 
 def _only_get(http: HttpExchange) -> None:
@@ -207,9 +198,8 @@ def is_ready(when: str, states: Collection[str]) -> bool:
 
 
 # Live traffic as server-sent events: the ring is polled ten times a second, so that messages wake no task.
-#
-# Promises: a slow reader holds nothing up and costs no memory: it misses what the ring gives up, and learns
-# how much that was. A stream ends when we stop, or when its reader has gone.
+# A slow reader holds nothing up and costs no memory: it misses what the ring gives up, and learns how much
+# that was. A stream ends when we stop, or when its reader has gone.
 
 TICK_SECONDS = 0.1  # faster than a person sees
 QUIET_SECONDS = 15.0  # of silence, before a comment is sent to notice a reader that has gone
@@ -217,6 +207,27 @@ ROWS_AT_ONCE = 200  # of one tick, the newest ones
 RECORDS_AT_ONCE = 500
 BREATH = 25  # records that are encoded before others may do something
 COMMENT = b":\n\n"
+
+
+async def _stream(
+    read_news: Callable[[], Awaitable[tuple[bytes, bool]]],
+    opening: bytes,
+    reply: HttpReply,
+    stopping: trio.Event,
+) -> None:
+    """Send what `read_news` returns: events, perhaps none, and whether there is nothing more."""
+    await reply.open(200, (*STREAM_HEADERS, *SECURITY), opening)
+    quiet = 0.0
+    while True:
+        over = stopping.is_set()  # what has passed by now is still sent
+        news, is_all = await read_news()
+        quiet = 0.0 if news or quiet >= QUIET_SECONDS else quiet + TICK_SECONDS
+        if news or quiet >= QUIET_SECONDS:
+            await reply.write(news or COMMENT)
+        if is_all:
+            if over:
+                return
+            await trio.sleep(TICK_SECONDS)
 
 
 async def stream_rows(
@@ -228,45 +239,28 @@ async def stream_rows(
     `first`, `last`: of all rows. `skipped`: rows that changed and are not sent, as there were too many.
     """
     ring = view.ring
-    position, quiet = min(since, ring.seq), 0.0  # more had passed in another run
-    await reply.open(200, (*STREAM_HEADERS, *SECURITY), _rows_event(view, [], [], 0))
-    over = False
-    while not over:
-        await trio.sleep(TICK_SECONDS)
-        over = stopping.is_set()  # what has passed by now is still sent
+    position = min(since, ring.seq)  # more had passed in another run
+
+    async def read_news() -> tuple[bytes, bool]:
+        nonlocal position
         if ring.seq == position:
-            quiet = await _keep_alive(reply, quiet + TICK_SECONDS)
-            continue
-        quiet = 0.0
+            return b"", True
         rows, missed = ring.changed_since(position)
         position = ring.seq
         rows.sort(key=attrgetter("number"))
         newest = rows[-ROWS_AT_ONCE:]
-        kept = [row for row in newest if matches is None or matches(row)]
-        wanted = {row.number for row in kept}
+        wanted = {row.number: row for row in newest if matches is None or matches(row)}
         gone = [row.number for row in newest if row.number not in wanted]
-        shown = [view.summary(row) for row in kept]
-        await reply.write(_rows_event(view, shown, gone, len(rows) - len(newest) + missed))
+        shown = [view.summary(row) for row in wanted.values()]
+        return _rows_event(view, shown, gone, len(rows) - len(newest) + missed), True
 
-
-async def _keep_alive(reply: HttpReply, quiet: float) -> float:
-    """Send a comment when nothing was sent for long. Returns for how many seconds nothing was."""
-    if quiet < QUIET_SECONDS:
-        return quiet
-    await reply.write(COMMENT)
-    return 0.0
+    await _stream(read_news, _rows_event(view, [], [], 0), reply, stopping)
 
 
 def _rows_event(view: LiveView, rows: list[RowSummary], gone: list[int], skipped: int) -> bytes:
     ring = view.ring
-    data = {
-        "rows": rows,
-        "gone": gone,
-        "skipped": skipped,
-        "first": ring.first,
-        "last": ring.last,
-        "messages": ring.seq,
-    }
+    counts = {"first": ring.first, "last": ring.last, "messages": ring.seq}
+    data = {"rows": rows, "gone": gone, "skipped": skipped, **counts}
     return encode_event(msgspec.json.encode(data), event="rows")
 
 
@@ -274,41 +268,24 @@ async def stream_records(
     views: Sequence[LiveView], wanted: Filter | None, reply: HttpReply, stopping: trio.Event
 ) -> None:
     """Events `record`: each message as a capture has it. `missed`: how many a slow reader has not got."""
-    positions, quiet = [view.ring.seq for view in views], 0.0
-    await reply.open(200, (*STREAM_HEADERS, *SECURITY), COMMENT)
-    while True:
-        over = stopping.is_set()  # what has passed by now is still sent
-        parts = []
+    positions = [view.ring.seq for view in views]
+
+    async def read_news() -> tuple[bytes, bool]:
+        events = []
         for number, view in enumerate(views):
             found, positions[number], missed = view.ring.messages_since(positions[number], RECORDS_AT_ONCE)
             if missed:
-                parts.append(encode_event(b'{"missed":%d}' % missed, event="missed"))
-            parts += await _events_of(view, found, wanted)
-        if parts:
-            quiet = 0.0
-            await reply.write(b"".join(parts))
-        if all(position == view.ring.seq for position, view in zip(positions, views, strict=True)):
-            if over:
-                return
-            quiet = await _keep_alive(reply, quiet + TICK_SECONDS)
-            await trio.sleep(TICK_SECONDS)
+                events.append(encode_event(b'{"missed":%d}' % missed, event="missed"))
+            for index, stored in enumerate(found):
+                record = await view.read(stored)
+                if wanted is None or wanted.matches(record):
+                    events.append(encode_event(encode_record(record).rstrip(b"\n"), event="record"))
+                if index % BREATH == 0:
+                    await trio.lowlevel.checkpoint()
+        is_all = all(position == view.ring.seq for position, view in zip(positions, views, strict=True))
+        return b"".join(events), is_all
 
-
-async def _events_of(view: LiveView, found: Sequence[StoredMessage], wanted: Filter | None) -> list[bytes]:
-    events = []
-    for index, stored in enumerate(found):
-        record = await _read(view, stored)
-        if wanted is None or wanted.matches(record):
-            events.append(encode_event(encode_record(record).rstrip(b"\n"), event="record"))
-        if index % BREATH == 0:
-            await trio.lowlevel.checkpoint()
-    return events
-
-
-async def _read(view: LiveView, stored: StoredMessage) -> Record:
-    if len(stored.observed.data) > LARGE:
-        return await trio.to_thread.run_sync(view.record, stored)
-    return view.record(stored)
+    await _stream(read_news, COMMENT, reply, stopping)
 
 
 # What administrators can do over the admin listener.
@@ -347,10 +324,9 @@ class Actions:
         try:
             changed = await self._control.reload()
         except ConfigError as error:
-            answer = {"error": "the configuration is as it was", "problems": error.problems}
-            await http.send(answer, 422)
-            return
-        await http.send({"changed": dict(changed), "pending": list(self._control.pending)})
+            await http.send({"error": "the configuration is as it was", "problems": error.problems}, 422)
+        else:
+            await http.send({"changed": dict(changed), "pending": list(self._control.pending)})
 
     async def _act(self, http: HttpExchange) -> None:
         _check_body(http)

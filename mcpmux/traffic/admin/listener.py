@@ -15,7 +15,6 @@ from enum import Enum
 from functools import partial
 from importlib import resources
 from typing import NamedTuple
-from urllib.parse import parse_qs
 
 import structlog
 import trio
@@ -39,8 +38,6 @@ CONNECTIONS = 64  # people, and collectors of metrics
 BODY_BYTES = 64 * 2**10  # of a request
 TOKEN_BYTES = 32
 
-HEALTH = "/health/"
-
 log = structlog.get_logger()
 
 
@@ -58,46 +55,39 @@ class AdminEndpoint:
     async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""
         found = self._routes.find(request.path)
-        route = next((each for each in found if each[0].method == _method(request)), None)
-        if route is None or not route[0].open:
-            problem = self._access.refuses(request.headers)
-            if problem is not None:
-                await self._say(reply, 403, problem)
-                return
-            access = self._access.access_of(request.path, request.query, request.headers)
-            if access is Access.UNKNOWN:
-                await self._say(reply, 401, UNKNOWN, (("WWW-Authenticate", 'Bearer realm="mcpmux admin"'),))
-                return
-            if access is Access.SIGN_IN:
-                fields = (("Location", "/"), ("Set-Cookie", self._access.cookie), *TEXT)
-                await reply.send(303, fields)
-                return
-            if (
-                route is not None
-                and route[0].method != "GET"
-                and not self._access.is_deliberate(request.headers)
-            ):
-                await self._say(reply, 403, NOT_DELIBERATE)
-                return
-        await self._answer(request, reply, route, bool(found))
-
-    async def _answer(
-        self, request: HttpRequest, reply: HttpReply, route: tuple[Route, dict[str, str]] | None, known: bool
-    ) -> None:
+        route, arguments = next((each for each in found if each[0].method == _method(request)), (None, {}))
+        if (route is None or not route.open) and await self._is_kept_out(request, reply, route):
+            return
         page = self._pages.get(request.path)
         if route is not None:
-            http = HttpExchange(request, reply, route[1], read_query(request.query))
+            http = HttpExchange(request, reply, arguments, read_query(request.query))
             try:
-                await route[0].handle(http)
+                await route.handle(http)
             except BadRequest as problem:
                 await http.send({"error": str(problem)}, 400)
         elif page is not None and _method(request) == "GET":
             await self._send_page(request, reply, page)
-        elif known or page is not None:
+        elif found or page is not None:
             allowed = "GET, HEAD" if page is not None else self._routes.allowed(request.path)
-            await self._say(reply, 405, f"{request.method} is not for {request.path}", (("Allow", allowed),))
+            await _say(reply, 405, f"{request.method} is not for {request.path}", (("Allow", allowed),))
         else:
-            await self._say(reply, 404, "there is nothing here")
+            await _say(reply, 404, "there is nothing here")
+
+    async def _is_kept_out(self, request: HttpRequest, reply: HttpReply, route: Route | None) -> bool:
+        """Answer a request that may not go on, or not yet."""
+        problem = self._access.refuses(request.headers)
+        access = self._access.access_of(request.path, request.query, request.headers)
+        if problem is not None:
+            await _say(reply, 403, problem)
+        elif access is Access.UNKNOWN:
+            await _say(reply, 401, UNKNOWN, (("WWW-Authenticate", 'Bearer realm="mcpmux admin"'),))
+        elif access is Access.SIGN_IN:
+            await reply.send(303, (("Location", "/"), ("Set-Cookie", self._access.cookie), *TEXT))
+        elif route is None or route.method == "GET" or self._access.is_deliberate(request.headers):
+            return False
+        else:
+            await _say(reply, 403, NOT_DELIBERATE)
+        return True
 
     async def _send_page(self, request: HttpRequest, reply: HttpReply, page: Page) -> None:
         fields = (("ETag", page.etag), ("Cache-Control", "no-cache"), *SECURITY)
@@ -106,16 +96,15 @@ class AdminEndpoint:
         else:
             await reply.send(200, (("Content-Type", page.content_type), *fields), page.body)
 
-    async def _say(self, reply: HttpReply, status: int, sentence: str, fields: Fields = ()) -> None:
-        await reply.send(status, (*TEXT, *fields), f"{sentence[:1].upper()}{sentence[1:]}.\n".encode())
+
+async def _say(reply: HttpReply, status: int, sentence: str, fields: Fields = ()) -> None:
+    await reply.send(status, (*TEXT, *fields), f"{sentence[:1].upper()}{sentence[1:]}.\n".encode())
 
 
 UNKNOWN = (
     "this needs the admin token: open the URL that mcpmux printed when it started, "
     "or send `Authorization: Bearer TOKEN`"
 )
-
-
 NOT_DELIBERATE = (
     "this changes something, so it needs `Authorization: Bearer TOKEN`, or the key of /api/control "
     "in X-Mcpmux-Key"
@@ -180,7 +169,7 @@ def _refuse(_status: int, sentence: str) -> tuple[Fields, bytes]:
     return TEXT, f"{sentence}\n".encode()
 
 
-# Who may use the admin listener. Pure but for the comparison in constant time.
+# Who may use the admin listener.
 #
 # With the token: as `Authorization: Bearer …`, or a browser once as `?token=…`, which gives it
 # a cookie that no script reads and no other site sends. The cookie is made of the token by a one-way function
@@ -210,10 +199,10 @@ class AccessCheck:
     ) -> None:
         """`run_secret`: random, of this run. `port`: for the cookie's name, as cookies know no ports."""
         self._policy = policy
-        self._token = token.reveal().encode()
+        self._token = token.reveal()
         self._name = f"{COOKIE}-{port}"
-        self._pass = hmac.new(run_secret, self._token, hashlib.sha256).hexdigest()
-        self.key = hmac.new(run_secret, b"key" + self._token, hashlib.sha256).hexdigest()
+        self._pass = hmac.new(run_secret, self._token.encode(), hashlib.sha256).hexdigest()
+        self.key = hmac.new(run_secret, b"key" + self._token.encode(), hashlib.sha256).hexdigest()
         self._secure = "; Secure" if https else ""
 
     def __repr__(self) -> str:
@@ -238,14 +227,11 @@ class AccessCheck:
 
     def is_deliberate(self, headers: Mapping[str, str]) -> bool:
         """Whether a change was asked for with more than a cookie."""
-        shown = headers.get(KEY_HEADER, "")
-        return self._shows_token(headers) or hmac.compare_digest(
-            shown.encode("utf-8", "surrogateescape"), self.key.encode()
-        )
+        return self._shows_token(headers) or _is_same(headers.get(KEY_HEADER, ""), self.key)
 
     def _shows_token(self, headers: Mapping[str, str]) -> bool:
         scheme, _, shown = headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and self._is_token(shown.strip())
+        return scheme.lower() == "bearer" and _is_same(shown.strip(), self._token)
 
     def access_of(self, path: str, query: str, headers: Mapping[str, str]) -> Access:
         """What becomes of a request."""
@@ -253,21 +239,18 @@ class AccessCheck:
             return Access.IN
         if self._has_pass(headers.get("cookie", "")):
             return Access.SIGN_IN if path == "/" and "token=" in query else Access.IN
-        if path == "/" and any(self._is_token(shown) for shown in parse_qs(query).get("token", ())[:1]):
+        if path == "/" and _is_same(read_query(query).get("token", ""), self._token):
             return Access.SIGN_IN
         return Access.UNKNOWN
 
-    def _is_token(self, shown: str) -> bool:
-        return hmac.compare_digest(shown.encode("utf-8", "surrogateescape"), self._token)
-
     def _has_pass(self, cookies: str) -> bool:
-        for each in cookies.split(";"):
-            name, _, value = each.strip().partition("=")
-            if name == self._name and hmac.compare_digest(
-                value.encode("utf-8", "surrogateescape"), self._pass.encode()
-            ):
-                return True
-        return False
+        pairs = (each.strip().partition("=") for each in cookies.split(";"))
+        return any(name == self._name and _is_same(value, self._pass) for name, _, value in pairs)
+
+
+def _is_same(shown: str, secret: str) -> bool:
+    """Compares in constant time."""
+    return hmac.compare_digest(shown.encode("utf-8", "surrogateescape"), secret.encode())
 
 
 # The inspector's files: read once, served with an entity tag each.
@@ -279,7 +262,6 @@ _TYPES = {
     ".svg": "image/svg+xml",
 }
 ETAG_BYTES = 12
-INDEX = "index.html"
 
 
 class Page(NamedTuple):
@@ -299,5 +281,5 @@ def load_pages() -> dict[str, Page]:
             continue
         body = file.read_bytes()
         etag = f'"{hashlib.sha256(body).hexdigest()[: 2 * ETAG_BYTES]}"'
-        pages["/" if file.name == INDEX else f"/{file.name}"] = Page(content_type, etag, body)
+        pages["/" if file.name == "index.html" else f"/{file.name}"] = Page(content_type, etag, body)
     return pages

@@ -18,9 +18,9 @@ from __future__ import annotations
 import bisect
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import trio
@@ -97,9 +97,8 @@ class Row(msgspec.Struct, gc=False):
             self.upstreams = (*self.upstreams, upstream)
         if observed.kind in ANSWERS:
             if observed is self.first or self._ends_with(observed):  # an answer to nothing is a row
-                self.status = (
-                    "tool-error" if observed.failed else "ok" if observed.kind == "result" else "error"
-                )
+                word = "ok" if observed.kind == "result" else "error"
+                self.status = "tool-error" if observed.failed else word
                 self.code, self.ms, self.http = observed.code, observed.ms, observed.status
         elif observed is self.first and observed.kind != "request":
             self.status = "note" if observed.kind == "notification" else "invalid"
@@ -173,12 +172,12 @@ class LiveRing:
         """See ExchangeObserver."""
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, _seconds: float) -> None:
-        """See ExchangeObserver. An exchange that was cut off has no last message."""
+        """See ExchangeObserver."""
         if isinstance(outcome, trio.Cancelled):
             self.cut_off(exchange.number)
 
     def cut_off(self, exchange: int) -> None:
-        """An exchange has ended without an answer."""
+        """An exchange has ended without an answer, so it has no last message."""
         row = self._by_exchange.get(exchange)
         if row is not None and row.status == "open":
             row.status = "cancelled"
@@ -188,10 +187,6 @@ class LiveRing:
     def row(self, number: int) -> Row | None:
         """The row with that number, while it is here."""
         return self._rows.get(number)
-
-    def by_exchange(self, number: int) -> Row | None:
-        """The row of an exchange, while it is here."""
-        return self._by_exchange.get(number)
 
     def before(self, number: int) -> Iterator[Row]:
         """The rows before a number, newest first. Ends early when the ring has given them up."""
@@ -227,11 +222,11 @@ class LiveRing:
             if row is None:
                 row = self._by_exchange[observed.exchange] = self._new_row(observed)
             return row
+        row = None
         if observed.kind in ANSWERS:
             asked = "in" if observed.direction == "out" else "out"
             row = self._unanswered.pop((observed.leg, asked, observed.id), None)
-            return row if row is not None else self._new_row(observed)
-        row = self._new_row(observed)
+        row = row or self._new_row(observed)
         if observed.kind == "request":
             self._unanswered[observed.leg, observed.direction, observed.id] = row
         return row
@@ -255,9 +250,6 @@ class LiveRing:
             del self._unanswered[key]
 
 
-_seq_of = attrgetter("seq")
-
-
 def _last(rows: deque[Row], count: int) -> Iterator[Row]:
     """The last so many, oldest first."""
     found = [row for row, _ in zip(reversed(rows), range(count), strict=False)]
@@ -266,12 +258,12 @@ def _last(rows: deque[Row], count: int) -> Iterator[Row]:
 
 def _find(row: Row, seq: int) -> StoredMessage | None:
     """A message of a row, while it is here."""
-    index = bisect.bisect_left(row.messages, seq, key=_seq_of)
+    index = bisect.bisect_left(row.messages, seq, key=attrgetter("seq"))
     stored = row.messages[index] if index < len(row.messages) else None
     return stored if stored is not None and stored.seq == seq else None
 
 
-# How long calls took lately: per upstream and method, and over time. Pure.
+# How long calls took lately: per upstream and method, and over time.
 #
 # Durations are in milliseconds; percentiles are nearest ranks of the durations themselves, so exact.
 # Histograms have one bucket for each factor of the square root of ten, from 0.1 ms up; the last has no
@@ -338,47 +330,35 @@ def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int
             pair = (REST, REST)
         by_pair.setdefault(pair, []).append(each)
         by_slot[min(slots - 1, int((each.at - begin) / width))].append(each)
-    groups = [_group(*pair, members) for pair, members in by_pair.items()]
+    groups = [
+        Group(upstream=upstream, method=method, buckets=_buckets(members), **_facts(members, 50, 90, 99))
+        for (upstream, method), members in by_pair.items()
+    ]
     groups.sort(key=lambda group: -group.count)
     return Stats(
         edges=EDGES,
         groups=groups,
-        slots=[_slot(begin + index * width, members) for index, members in enumerate(by_slot)],
+        slots=[Slot(at=begin + index * width, **_facts(each, 50, 95)) for index, each in enumerate(by_slot)],
     )
+
+
+def _buckets(members: Iterable[TimedCall]) -> list[int]:
+    buckets = [0] * (len(EDGES) + 1)
+    for each in members:
+        buckets[bisect.bisect_left(EDGES, each.ms)] += 1
+    return buckets
+
+
+def _facts(members: Sequence[TimedCall], *percents: int) -> dict[str, Any]:
+    """What Group and Slot say of some calls. Without any there are no durations."""
+    ordered = sorted(each.ms for each in members)
+    facts: dict[str, Any] = {"count": len(members), "errors": sum(each.failed for each in members)}
+    if ordered:
+        facts |= {f"p{percent}": percentile(ordered, percent / 100) for percent in percents}
+        facts["most"] = ordered[-1]
+    return facts
 
 
 def percentile(ordered: list[float], share: float) -> float:
     """The smallest of the ordered values that so much of all are not above. `share` in (0, 1]."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
-def _group(upstream: str, method: str, members: list[TimedCall]) -> Group:
-    ordered = sorted(each.ms for each in members)
-    buckets = [0] * (len(EDGES) + 1)
-    for ms in ordered:
-        buckets[bisect.bisect_left(EDGES, ms)] += 1
-    return Group(
-        upstream=upstream,
-        method=method,
-        count=len(members),
-        errors=sum(each.failed for each in members),
-        p50=percentile(ordered, 0.5),
-        p90=percentile(ordered, 0.9),
-        p99=percentile(ordered, 0.99),
-        most=ordered[-1],
-        buckets=buckets,
-    )
-
-
-def _slot(at: float, members: list[TimedCall]) -> Slot:
-    if not members:
-        return Slot(at=at, count=0, errors=0)
-    ordered = sorted(each.ms for each in members)
-    return Slot(
-        at=at,
-        count=len(members),
-        errors=sum(each.failed for each in members),
-        p50=percentile(ordered, 0.5),
-        p95=percentile(ordered, 0.95),
-        most=ordered[-1],
-    )
