@@ -54,26 +54,13 @@ class Clock(NamedTuple):
         return self.began + max(0.0, at - self.first) / self.speed
 
 
-# Which of a capture's requests are sent again, and when. Pure.
+# Which of a capture's requests are sent again, and when.
 #
 # A request waits for the answers that the client had when it sent it: what was sent while another was still
 # being worked on is sent so again, at any speed, and what was made of an answer comes after it.
 
-READING = frozenset(
-    {
-        m.INITIALIZE,
-        m.DISCOVER,
-        m.PING,
-        *m.LISTS,
-        m.RESOURCES_READ,
-        m.PROMPTS_GET,
-        m.COMPLETE,
-        m.RESOURCES_SUBSCRIBE,
-        m.RESOURCES_UNSUBSCRIBE,
-        m.LISTEN,
-        m.SET_LEVEL,
-    }
-)
+READING = {m.INITIALIZE, m.DISCOVER, m.PING, *m.LISTS, m.RESOURCES_READ, m.PROMPTS_GET, m.COMPLETE}
+READING |= {m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE, m.LISTEN, m.SET_LEVEL}
 """What changes nothing at a server but a session of its own."""
 
 CANCELLED = "the client took it back"
@@ -109,14 +96,12 @@ def is_legacy(dialogue: Dialogue) -> bool:
     return any(not captured.modern and captured.method != m.PING for captured in dialogue.requests())
 
 
-# Whether the server of a replay can be reached at all.
-#
-# When the first session fails as there is no connection, later ones are not waited for. A server that has
-# answered once is reachable: a connection that is lost afterwards costs one session.
-
-
 class Reachability:
-    """What the sessions of a replay know of it together."""
+    """Whether the server can be reached at all, as the sessions of a replay know it together.
+
+    When the first session fails as there is no connection, later ones are not waited for. A server that has
+    answered once is reachable: a connection that is lost afterwards costs one session.
+    """
 
     def __init__(self) -> None:
         self.trouble: str | None = None
