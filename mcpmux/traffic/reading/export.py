@@ -22,27 +22,12 @@ from urllib.parse import quote
 from mcpmux.traffic.reading.summary import Pair, pair_up, statuses_of
 from mcpmux.traffic.record import Record
 
-COLUMNS = (
-    *("time", "run", "seq", "exchange", "kind", "leg", "direction", "peer", "upstream", "client", "method"),
-    *(
-        "target",
-        "id",
-        "outcome",
-        "status",
-        "code",
-        "ms",
-        "size",
-        "redacted",
-        "transport",
-        "revision",
-        "session",
-    ),
-)
-OUTCOME = "outcome"
-
-JSON_TYPE = "application/json"
-TEXT_TYPE = "text/plain"
-
+COLUMNS: tuple[str, ...] = ("time", "run", "seq", "exchange", "kind", "leg", "direction", "peer", "upstream")
+COLUMNS += ("client", "method", "target", "id", "outcome", "status", "code", "ms", "size", "redacted")
+COLUMNS += ("transport", "revision", "session")
+_OWN: tuple[str, ...] = ("leg", "direction", "kind", "method", "target", "exchange", "run", "seq", "id")
+_OWN += ("upstream", "client", "transport", "revision")
+_TIMINGS = {"blocked": -1, "dns": -1, "connect": -1, "send": 0, "receive": 0, "ssl": -1}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _NO_HOST = re.compile(r"[^a-z0-9.-]+")
 _FLUSH = 200  # rows in a piece
@@ -62,54 +47,25 @@ def to_har(records: Iterable[Record], version: str) -> Iterator[str]:
 def har_entry(pair: Pair) -> dict[str, Any]:
     """A request with its answer, or another message, as an entry."""
     first, answer = pair
-    outcome = statuses_of(answer) if answer is not None else statuses_of(first)
-    own = {
-        "_leg": first.leg,
-        "_direction": first.direction,
-        "_kind": first.kind,
-        "_method": first.method,
-        "_target": first.target,
-        "_exchange": first.exchange,
-        "_run": first.run,
-        "_seq": first.seq,
-        "_answerSeq": answer.seq if answer is not None else None,
-        "_id": first.id,
-        "_upstream": first.upstream,
-        "_client": first.client,
-        "_transport": first.transport,
-        "_revision": first.revision,
-        "_outcome": outcome[0] if outcome else None,
-        "_code": answer.code if answer is not None else None,
-        "_redacted": ((first.redacted or 0) + (answer.redacted or 0 if answer is not None else 0)) or None,
-    }
-    took = duration_of(pair)
+    outcome = statuses_of(answer or first)
+    own = {f"_{name}": getattr(first, name) for name in _OWN}
+    own["_outcome"] = outcome[0] if outcome else None
+    own["_redacted"] = sum(record.redacted or 0 for record in pair if record is not None) or None
+    if answer is not None:
+        own |= {"_answerSeq": answer.seq, "_code": answer.code}
+    took: float = 0  # where nothing was waited for
+    if answer is not None:
+        took = answer.ms if answer.ms is not None else round(max(0.0, answer.at - first.at) * 1000, 3)
     entry = {
         "startedDateTime": first.time,
         "time": took,
         "request": _har_request(first),
         "response": _har_response(answer, first),
         "cache": {},
-        "timings": {
-            "blocked": -1,
-            "dns": -1,
-            "connect": -1,
-            "send": 0,
-            "wait": took,
-            "receive": 0,
-            "ssl": -1,
-        },
+        "timings": {**_TIMINGS, "wait": took},
         "connection": f"{first.run} {first.peer or ''}".strip(),
     }
     return entry | {name: value for name, value in own.items() if value is not None}
-
-
-def duration_of(pair: Pair) -> float:
-    """Milliseconds; 0 where nothing was waited for."""
-    if pair.answer is None:
-        return 0
-    if pair.answer.ms is not None:
-        return pair.answer.ms
-    return round(max(0.0, pair.answer.at - pair.first.at) * 1000, 3)
 
 
 def _har_request(first: Record) -> dict[str, Any]:
@@ -168,7 +124,7 @@ def _url_of(record: Record) -> str:
 
 
 def _type_of(record: Record) -> str:
-    return TEXT_TYPE if record.text is not None else JSON_TYPE
+    return "text/plain" if record.text is not None else "application/json"
 
 
 def _text_of(record: Record) -> str:
@@ -194,7 +150,7 @@ def to_csv(records: Iterable[Record]) -> Iterator[str]:
 
 
 def _cell(record: Record, column: str) -> Any:
-    value = " ".join(statuses_of(record)) if column == OUTCOME else getattr(record, column)
+    value = " ".join(statuses_of(record)) if column == "outcome" else getattr(record, column)
     if isinstance(value, str) and value.startswith(_FORMULA):
         return "'" + value
     return value
