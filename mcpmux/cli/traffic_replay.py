@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
@@ -43,12 +44,12 @@ from mcpmux.traffic.reading.dialogue import Dialogue, Reading, SideName
 from mcpmux.traffic.reading.stats import PERCENTILES
 from mcpmux.traffic.record import cut
 from mcpmux.traffic.replay.captured_answers import CapturedAnswers
-from mcpmux.traffic.replay.difference import Difference, Pattern, show_path
+from mcpmux.traffic.replay.difference import Difference, show_path
 from mcpmux.traffic.replay.mapping import KINDS
 from mcpmux.traffic.replay.mock_server import open_mock
 from mcpmux.traffic.replay.replay import run_replay
 from mcpmux.traffic.replay.report import STATUSES, Outcome, Report, Status, count_text
-from mcpmux.traffic.replay.settings import Settings, replayable, why_not
+from mcpmux.traffic.replay.settings import Settings, why_not
 
 files_argument: Decorator = click.argument(
     "files", nargs=-1, metavar="[FILES|DIR]...", type=click.Path(path_type=Path)
@@ -232,14 +233,10 @@ def replay(
     server: Upstream,
     leg: SideName | None,
     upstream: str | None,
-    speed: float,
-    with_tools: bool,
-    ignore: tuple[Pattern, ...],
     allow_remote: bool,
-    timeout: float,
-    sessions: int,
     as_json: bool,
     redact: str | None,
+    **options: Any,
 ) -> None:
     """Send captured requests again and compare the responses. The exit code is 1 if they differ.
 
@@ -254,7 +251,7 @@ def replay(
       mcpmux traffic replay capture.jsonl --to http://127.0.0.1:8484/mcp --speed max --ignore ..text
     """
     redactor = read_redactor(redact)
-    settings = Settings(speed, with_tools, timeout, sessions, ignore)
+    settings = Settings(**options)
     if not allow_remote and not _is_local(server.target):
         where = server.target.display
         raise Mistake(f"{where} is on another machine: --allow-remote sends the captured requests there")
@@ -263,8 +260,8 @@ def replay(
         raise Mistake("--upstream goes with --leg upstream")
     reading = read_capture(files, side, upstream)
     dialogues = reading.dialogues()
-    _check_replayable(dialogues, with_tools)
-    _tell_duration(dialogues, speed)
+    _check_replayable(dialogues, settings.with_tools)
+    _tell_duration(dialogues, settings.speed)
     report = Report(reading.left_out, redactor)
     limits = Limits()
     opener = ChannelOpener(limits.max_message_bytes, limits.max_head_bytes, STOP_LADDER)
@@ -285,14 +282,11 @@ def _is_local(target: Target) -> bool:
 
 
 def _check_replayable(dialogues: Sequence[Dialogue], with_tools: bool) -> None:
-    if any(replayable(dialogue, with_tools=with_tools) for dialogue in dialogues):
-        return
-    report = Report(Counter())
-    for dialogue in dialogues:
-        for turn in dialogue.requests():
-            report.add(Outcome(dialogue.name, turn, "skipped", why_not(turn, with_tools=with_tools)))
-    reasons = "; ".join(f"{count}: {reason}" for reason, count in report.reasons("skipped").most_common())
-    raise Mistake(f"nothing in this capture can be replayed ({reasons})")
+    turns = [turn for dialogue in dialogues for turn in dialogue.requests()]
+    reasons = Counter(why_not(turn, with_tools=with_tools) for turn in turns)
+    if None not in reasons:
+        text = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())
+        raise Mistake(f"nothing in this capture can be replayed ({text})")
 
 
 def _tell_duration(dialogues: Sequence[Dialogue], speed: float) -> None:

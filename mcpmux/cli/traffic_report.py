@@ -82,22 +82,28 @@ def stats(where: tuple[str, ...], as_json: bool) -> None:
 
 
 def _show(found: Stats) -> None:
-    show_lines([_overview(found)])
+    overview = "no messages"
+    if found.messages:
+        span = f"{format_time(found.first or '')} to {format_time(found.last or '')} UTC"
+        invalid = f", {found.invalid} invalid" if found.invalid else ""
+        overview = f"{found.messages} messages, {format_size(found.bytes)}{invalid}, {span}"
+    show_lines([overview])
     groups = found.groups()
     if groups:
         click.echo()
         show_table(fill_table(groups[:ROWS_LIMIT]))
         if len(groups) > ROWS_LIMIT:
             click.echo(f"… {len(groups) - ROWS_LIMIT} more rows; --json has them all")
-    _show_pictures(found)
-
-
-def _overview(found: Stats) -> str:
-    if not found.messages:
-        return "no messages"
-    span = f"{format_time(found.first or '')} to {format_time(found.last or '')} UTC"
-    invalid = f", {found.invalid} invalid" if found.invalid else ""
-    return f"{found.messages} messages, {format_size(found.bytes)}{invalid}, {span}"
+    upstreams = found.latency(CLIENTS).count == 0
+    latency = found.latency() if upstreams else found.latency(CLIENTS)
+    if latency.count > 1:
+        click.echo()
+        show_heading(f"Latency {'of upstreams' if upstreams else 'as clients saw it'}")
+        show_lines(latency_lines(latency))
+    if len(found.timeline.slots()) > 1:
+        click.echo()
+        show_heading("Answers over time")
+        show_lines(timeline_lines(found.timeline, OUT.width if is_screen() else PIPE_WIDTH))
 
 
 def fill_table(groups: Sequence[Group]) -> Table:
@@ -126,19 +132,6 @@ def spark(counts: Sequence[int]) -> str:
     if not most:
         return ""
     return "".join(SPARKS[math.ceil(count / most * 8) - 1] if count else " " for count in counts)
-
-
-def _show_pictures(found: Stats) -> None:
-    upstreams = found.latency(CLIENTS).count == 0
-    latency = found.latency() if upstreams else found.latency(CLIENTS)
-    if latency.count > 1:
-        click.echo()
-        show_heading(f"Latency {'of upstreams' if upstreams else 'as clients saw it'}")
-        show_lines(latency_lines(latency))
-    if len(found.timeline.slots()) > 1:
-        click.echo()
-        show_heading("Answers over time")
-        show_lines(timeline_lines(found.timeline, OUT.width if is_screen() else PIPE_WIDTH))
 
 
 def latency_lines(latency: Histogram) -> list[str]:

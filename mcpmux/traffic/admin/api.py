@@ -21,6 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
+from itertools import islice
 from operator import attrgetter
 
 import msgspec
@@ -45,7 +46,7 @@ STATS_SECONDS = 300
 STATS_ROWS = 20_000  # that are looked at, the newest; enough for a picture
 STATS_AT_ONCE = 1000
 SLOTS = 60
-GONE = {"error": "it is not here any more; newer traffic took its place"}
+GONE = "it is not here any more; newer traffic took its place"
 OWN = ""  # upstream of what mcpmux answers a client as a whole
 
 
@@ -92,22 +93,16 @@ class Api:
 
     async def _exchange(self, http: HttpExchange) -> None:
         view = self._view_for(http)
-        row = self._row(http, view)
-        if row is None:
-            await http.send(GONE, 404)
-            return
+        row = _row(http, view)
         messages = await view.messages(row)
         await http.send({"row": view.summary(row), "messages": messages})
 
     async def _message(self, http: HttpExchange) -> None:
         view = self._view_for(http)
-        row = self._row(http, view)
-        seq = whole_number(http.path, "seq", 1, 2**53, 0)
-        message = await view.whole(row, seq) if row is not None else None
-        await (http.send(message) if message is not None else http.send(GONE, 404))
-
-    def _row(self, http: HttpExchange, view: LiveView) -> Row | None:
-        return view.ring.row(whole_number(http.path, "row", 1, 2**53, 0))
+        message = await view.whole(_row(http, view), whole_number(http.path, "seq", 1, 2**53, 0))
+        if message is None:
+            raise BadRequest(GONE, 404)
+        await http.send(message)
 
     async def _stream_exchanges(self, http: HttpExchange) -> None:
         _only_get(http)
@@ -134,9 +129,8 @@ class Api:
     async def _timed_calls(self, since: float) -> list[TimedCall]:
         """What took time, of the newest rows: whole exchanges (upstream "") and what each upstream did."""
         found: list[TimedCall] = []
-        for index, row in enumerate(self._view.ring.before(self._view.ring.last + 1)):
-            if index >= STATS_ROWS:
-                break
+        rows = self._view.ring.before(self._view.ring.last + 1)
+        for index, row in enumerate(islice(rows, STATS_ROWS)):
             at = self._view.when(row.first.at)
             # A listen lasts for days, which is no measure of speed.
             if at >= since and row.first.method != m.LISTEN:
@@ -167,6 +161,13 @@ class Api:
         await http.send({"ready": ready}, 200 if ready else 503)
 
 
+def _row(http: HttpExchange, view: LiveView) -> Row:
+    row = view.ring.row(whole_number(http.path, "row", 1, 2**53, 0))
+    if row is None:
+        raise BadRequest(GONE, 404)
+    return row
+
+
 def _now() -> float:
     return time.time() * 1000
 
@@ -193,8 +194,8 @@ def is_ready(when: str, states: Collection[str]) -> bool:
         return True
     if "connecting" in states:
         return False
-    there = [state == "ready" for state in states]
-    return all(there) if when == "all" else any(there)
+    enough = all if when == "all" else any
+    return enough(state == "ready" for state in states)
 
 
 # Live traffic as server-sent events: the ring is polled ten times a second, so that messages wake no task.
@@ -288,7 +289,7 @@ async def stream_records(
     await _stream(read_news, COMMENT, reply, stopping)
 
 
-# What administrators can do over the admin listener.
+# What administrators can do:
 #
 # | request | answer |
 # | --- | --- |
@@ -332,16 +333,14 @@ class Actions:
         _check_body(http)
         name, action = http.path["name"], http.path["action"]
         if action not in ACTIONS:
-            await http.send({"error": f"{action} is none of {', '.join(ACTIONS)}"}, 404)
-            return
+            raise BadRequest(f"{action} is none of {', '.join(ACTIONS)}", 404)
         try:
             await self._control.act(action, name)
         except NoSuchUpstream as error:
-            await http.send({"error": str(error)}, 404)
+            raise BadRequest(str(error), 404) from None
         except NotPossible as error:
-            await http.send({"error": str(error)}, 409)
-        else:
-            await http.send({"upstream": name, "action": action})
+            raise BadRequest(str(error), 409) from None
+        await http.send({"upstream": name, "action": action})
 
 
 def _check_body(http: HttpExchange) -> None:

@@ -64,7 +64,7 @@ class AdminEndpoint:
             try:
                 await route.handle(http)
             except BadRequest as problem:
-                await http.send({"error": str(problem)}, 400)
+                await http.send({"error": str(problem)}, problem.status)
         elif page is not None and _method(request) == "GET":
             await self._send_page(request, reply, page)
         elif found or page is not None:
@@ -256,10 +256,10 @@ def _is_same(shown: str, secret: str) -> bool:
 # The inspector's files: read once, served with an entity tag each.
 
 _TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
 }
 ETAG_BYTES = 12
 
@@ -276,10 +276,9 @@ def load_pages() -> dict[str, Page]:
     """Every file of the inspector by its path in URLs; `/` is the page itself."""
     pages = {}
     for file in resources.files("mcpmux.traffic").joinpath("inspector").iterdir():
-        content_type = _TYPES.get("." + file.name.rpartition(".")[2])
-        if content_type is None:
-            continue
-        body = file.read_bytes()
-        etag = f'"{hashlib.sha256(body).hexdigest()[: 2 * ETAG_BYTES]}"'
-        pages["/" if file.name == "index.html" else f"/{file.name}"] = Page(content_type, etag, body)
+        content_type = _TYPES.get(file.name.rpartition(".")[2])
+        if content_type is not None:
+            body = file.read_bytes()
+            etag = f'"{hashlib.sha256(body).hexdigest()[: 2 * ETAG_BYTES]}"'
+            pages["/" if file.name == "index.html" else f"/{file.name}"] = Page(content_type, etag, body)
     return pages

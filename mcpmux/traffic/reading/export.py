@@ -27,6 +27,7 @@ COLUMNS += ("client", "method", "target", "id", "outcome", "status", "code", "ms
 COLUMNS += ("transport", "revision", "session")
 _OWN: tuple[str, ...] = ("leg", "direction", "kind", "method", "target", "exchange", "run", "seq", "id")
 _OWN += ("upstream", "client", "transport", "revision")
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _TIMINGS = {"blocked": -1, "dns": -1, "connect": -1, "send": 0, "receive": 0, "ssl": -1}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _NO_HOST = re.compile(r"[^a-z0-9.-]+")
@@ -73,46 +74,41 @@ def _har_request(first: Record) -> dict[str, Any]:
     return {
         "method": "POST",
         "url": _url_of(first),
-        "httpVersion": _version_of(first),
-        "cookies": [],
-        "headers": [],
         "queryString": query,
-        "postData": {"mimeType": _type_of(first), "params": [], "text": _text_of(first)},
-        "headersSize": -1,
+        "postData": {"params": [], **_body_of(first)},
         "bodySize": first.size,
+        **_head_of(first),
     }
 
 
 def _har_response(answer: Record | None, first: Record) -> dict[str, Any]:
     """Status 0 says that there was none; other transports than HTTP have 200 for an answer."""
-    if answer is None:
-        status = first.status or 0
-        content = {"size": 0, "mimeType": "x-unknown", "text": ""}
-    else:
+    status = first.status or 0
+    content = {"size": 0, "mimeType": "x-unknown", "text": ""}
+    if answer is not None:
         status = answer.status or 200
-        content = {"size": answer.size, "mimeType": _type_of(answer), "text": _text_of(answer)}
+        content = {"size": answer.size, **_body_of(answer)}
     return {
         "status": status,
-        "statusText": _phrase_of(status),
-        "httpVersion": _version_of(answer or first),
-        "cookies": [],
-        "headers": [],
+        "statusText": _PHRASES.get(status, ""),
         "content": content,
         "redirectURL": "",
-        "headersSize": -1,
-        "bodySize": content["size"] if answer is not None else -1,
+        "bodySize": answer.size if answer is not None else -1,
+        **_head_of(answer or first),
     }
 
 
-def _phrase_of(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""
+def _head_of(record: Record) -> dict[str, Any]:
+    version = "HTTP/1.1" if record.transport in ("http", "sse") else record.transport or "unknown"
+    return {"httpVersion": version, "cookies": [], "headers": [], "headersSize": -1}
 
 
-def _version_of(record: Record) -> str:
-    return "HTTP/1.1" if record.transport in ("http", "sse") else record.transport or "unknown"
+def _body_of(record: Record) -> dict[str, Any]:
+    if record.message is not None:
+        text = bytes(record.message).decode("utf-8", "replace")
+    else:
+        text = record.text or ""
+    return {"mimeType": "text/plain" if record.text is not None else "application/json", "text": text}
 
 
 def _url_of(record: Record) -> str:
@@ -121,16 +117,6 @@ def _url_of(record: Record) -> str:
     path = quote(record.method or record.kind, safe="/")
     query = f"?target={quote(record.target, safe='')}" if record.target is not None else ""
     return f"http://{host}.{record.leg or 'unknown'}.invalid/{path}{query}"
-
-
-def _type_of(record: Record) -> str:
-    return "text/plain" if record.text is not None else "application/json"
-
-
-def _text_of(record: Record) -> str:
-    if record.message is not None:
-        return bytes(record.message).decode("utf-8", "replace")
-    return record.text or ""
 
 
 def to_csv(records: Iterable[Record]) -> Iterator[str]:

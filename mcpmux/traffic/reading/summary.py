@@ -190,8 +190,8 @@ class Summarizer:
             if record.kind != "request" or record.leg != "client" or record.direction != "in":
                 return
             known = self._open[key] = ExchangeSummary.begin(record)
-        elif _ends(record):
-            known.end(record)
+        elif record.kind in ANSWERS and record.leg == "client" and record.direction == "out":
+            known.end(record)  # what mcpmux asks, the client answers: that answer comes in
             del self._open[key]
         else:
             known.add(record)
@@ -227,11 +227,6 @@ class Summarizer:
                 known.statuses = (CANCELLED,)
                 del self._open[key]
                 yield known
-
-
-def _ends(record: Record) -> bool:
-    """Whether this is the answer to the client's request: what mcpmux asks, the client answers itself."""
-    return record.kind in ANSWERS and record.leg == "client" and record.direction == "out"
 
 
 # Requests and their answers on one leg, put together from single messages; memory is bounded.

@@ -48,9 +48,6 @@ from mcpmux.traffic.replay.settings import (
     is_legacy,
     opening,
     opening_call,
-    replayable,
-    settle,
-    waits_for,
     why_not,
 )
 from mcpmux.transports.wall import walled
@@ -92,7 +89,7 @@ class SessionReplay:
 
     async def run_within(self, sessions: trio.CapacityLimiter) -> None:
         """Replay it all. Raises nothing but bugs and Cancelled."""
-        if not replayable(self._dialogue, with_tools=self._settings.with_tools):
+        if all(self._why_not(captured) for captured in self._dialogue.requests()):
             self._give_up("nothing of its client is sent again", "skipped")
             return
         await self._reachability.wait_until(self._clock.due(self._dialogue.at))
@@ -110,11 +107,14 @@ class SessionReplay:
                 self._reachability.failed(str(error))
         return [str(error) for error in trouble]
 
+    def _why_not(self, captured: CapturedRequest) -> str | None:
+        return why_not(captured, with_tools=self._settings.with_tools)
+
     def _give_up(self, reason: str, status: Any) -> None:
         """Every request that has no outcome yet gets one."""
         for captured in self._dialogue.requests():
             if captured.position not in self._reported:
-                own = why_not(captured, with_tools=self._settings.with_tools)
+                own = self._why_not(captured)
                 self._report_outcome(captured, "skipped" if own else status, own or reason)
 
     def _report_outcome(
@@ -151,10 +151,14 @@ class SessionReplay:
                 nursery.cancel_scope.cancel(reason="everything is replayed")
             self._questions.finish()
 
-    async def _wait_for_answers(self, before: int | None = None) -> None:
-        """Until everything is answered, or what was in the capture before that position."""
+    async def _wait_for_answers(self, before: float = math.inf) -> None:
+        """Until everything is answered that was answered before a position in the capture.
+
+        So a request goes out after the answers that its client had, and beside those that it had not.
+        """
         for captured, done in list(self._pending.values()):
-            if before is None or waits_for(before, captured):
+            answered = captured.answered_position
+            if before == math.inf or (answered is not None and answered < before):
                 await done.wait()
 
     async def _begin(self) -> None:
@@ -166,7 +170,9 @@ class SessionReplay:
         self._reachability.succeeded()
         facts = read_initialize_result(result)
         self.knows_tasks = facts.revision >= V_2025_11_25
-        await settle(self._channel, facts)
+        self._channel.settle(facts)
+        await self._channel.notify(m.INITIALIZED)
+        await self._channel.listen()
         if first is not None:
             self._check(first, {"result": values_of(result)}, _ms_since(began))
 
@@ -182,7 +188,7 @@ class SessionReplay:
             await self._channel.notify(note.method, note.params)
 
     async def _replay_request(self, captured: CapturedRequest, nursery: trio.Nursery) -> None:
-        reason = why_not(captured, with_tools=self._settings.with_tools)
+        reason = self._why_not(captured)
         if reason is None and captured.method == m.INITIALIZE:
             reason = "a session was open already"
         origin = self._questions.asked_by(captured)

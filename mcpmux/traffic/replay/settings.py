@@ -14,7 +14,7 @@ from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.protocol.handshake import ServerFacts, initialize_call
+from mcpmux.protocol.handshake import initialize_call
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import LEGACY, NEWEST_LEGACY
 from mcpmux.runtime.calls import Hear
@@ -54,10 +54,7 @@ class Clock(NamedTuple):
         return self.began + max(0.0, at - self.first) / self.speed
 
 
-# Which of a capture's requests are sent again, and when.
-#
-# A request waits for the answers that the client had when it sent it: what was sent while another was still
-# being worked on is sent so again, at any speed, and what was made of an answer comes after it.
+# Which of a capture's requests are sent again.
 
 READING = {m.INITIALIZE, m.DISCOVER, m.PING, *m.LISTS, m.RESOURCES_READ, m.PROMPTS_GET, m.COMPLETE}
 READING |= {m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE, m.LISTEN, m.SET_LEVEL}
@@ -79,16 +76,6 @@ def why_not(captured: CapturedRequest, *, with_tools: bool) -> str | None:
     if captured.cancelled:  # what came nevertheless depends on how far the server was
         return CANCELLED
     return UNANSWERED if captured.answered_position is None else None
-
-
-def waits_for(position: int, earlier: CapturedRequest) -> bool:
-    """Whether what came at `position` of the capture came after the answer to `earlier`."""
-    return earlier.answered_position is not None and earlier.answered_position < position
-
-
-def replayable(dialogue: Dialogue, *, with_tools: bool) -> bool:
-    """Whether any request of it is sent again."""
-    return any(why_not(captured, with_tools=with_tools) is None for captured in dialogue.requests())
 
 
 def is_legacy(dialogue: Dialogue) -> bool:
@@ -165,10 +152,3 @@ async def initialize(channel: Channel, call: Call, timeout: float) -> tuple[Chan
                 raise
             return older, await older.exchange(call, unheard)
     raise TransportError(f"no answer to `initialize` within {timeout:g} s")
-
-
-async def settle(channel: Channel, facts: ServerFacts) -> None:
-    """The session is open. Raises TransportError."""
-    channel.settle(facts)
-    await channel.notify(m.INITIALIZED)
-    await channel.listen()
