@@ -301,46 +301,39 @@ async def stream_records(
 # send, and the token or the key in a header (see `listener`).
 
 
-class Actions:
-    """Carries it out. `key`: see `AccessCheck.key`."""
+def control_routes(control: Control, key: str) -> tuple[Route, ...]:
+    """The routes of the table. `key`: see `AccessCheck.key`."""
 
-    def __init__(self, control: Control, key: str) -> None:
-        self._control = control
-        self._key = key
-        self.routes: tuple[Route, ...] = (
-            Route("/api/control", self._show),
-            Route("/api/reload", self._reload, method="POST"),
-            Route("/api/upstreams/{name}/{action}", self._act, method="POST"),
-        )
+    async def show(http: HttpExchange) -> None:
+        await http.send({"key": key, "actions": list(ACTIONS), "pending": list(control.pending)})
 
-    def __repr__(self) -> str:
-        return f"<Actions {self._control!r}>"
-
-    async def _show(self, http: HttpExchange) -> None:
-        shown = {"key": self._key, "actions": list(ACTIONS), "pending": list(self._control.pending)}
-        await http.send(shown)
-
-    async def _reload(self, http: HttpExchange) -> None:
+    async def reload(http: HttpExchange) -> None:
         _check_body(http)
         try:
-            changed = await self._control.reload()
+            changed = await control.reload()
         except ConfigError as error:
             await http.send({"error": "the configuration is as it was", "problems": error.problems}, 422)
         else:
-            await http.send({"changed": dict(changed), "pending": list(self._control.pending)})
+            await http.send({"changed": dict(changed), "pending": list(control.pending)})
 
-    async def _act(self, http: HttpExchange) -> None:
+    async def act(http: HttpExchange) -> None:
         _check_body(http)
         name, action = http.path["name"], http.path["action"]
         if action not in ACTIONS:
             raise BadRequest(f"{action} is none of {', '.join(ACTIONS)}", 404)
         try:
-            await self._control.act(action, name)
+            await control.act(action, name)
         except NoSuchUpstream as error:
             raise BadRequest(str(error), 404) from None
         except NotPossible as error:
             raise BadRequest(str(error), 409) from None
         await http.send({"upstream": name, "action": action})
+
+    return (
+        Route("/api/control", show),
+        Route("/api/reload", reload, method="POST"),
+        Route("/api/upstreams/{name}/{action}", act, method="POST"),
+    )
 
 
 def _check_body(http: HttpExchange) -> None:

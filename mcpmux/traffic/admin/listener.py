@@ -23,7 +23,7 @@ from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin
 from mcpmux.errors import TransportError
 from mcpmux.protocol.origin import OriginPolicy
-from mcpmux.traffic.admin.api import Actions, Api
+from mcpmux.traffic.admin.api import Api, control_routes
 from mcpmux.traffic.admin.route import SECURITY, TEXT, BadRequest, HttpExchange, Route, Routes, read_query
 from mcpmux.traffic.admin.upstreams import Control, Upstreams
 from mcpmux.traffic.admin.view import LiveView
@@ -146,7 +146,7 @@ async def serve_admin(
     policy = OriginPolicy(config.host, config.allowed_hosts, None)
     access = AccessCheck(policy, token, secrets.token_bytes(TOKEN_BYTES), port, https=tls is not None)
     api = Api(view, upstreams, stopping, config.ready)
-    actions = Actions(control, access.key).routes if control is not None else ()
+    actions = control_routes(control, access.key) if control is not None else ()
     endpoint = AdminEndpoint(
         access, (*api.routes, *actions, *more), await trio.to_thread.run_sync(load_pages)
     )

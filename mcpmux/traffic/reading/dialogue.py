@@ -17,7 +17,7 @@ take any connection, so those of clients with one name are one dialogue.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -200,14 +200,6 @@ class Reading:
             whole.steps.sort(key=lambda step: step.position)
             found.append(whole)
         return sorted((part for part in found if any(part.requests())), key=lambda part: part.at)
-
-
-def read_dialogues(records: Iterable[Record], side: SideName, upstream: str | None = None) -> Reading:
-    """Everything on a leg."""
-    reading = Reading(side, upstream)
-    for record in records:
-        reading.add(record)
-    return reading
 
 
 class _Conversation:
