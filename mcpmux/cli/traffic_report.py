@@ -268,40 +268,29 @@ def _check_apart(names: Sequence[str]) -> None:
 
 
 def _counted(records: Iterable[Record], counts: Counter[str], name: str) -> Iterator[Record]:
-    """The same. `counts` is right at the end."""
+    """The same messages, counted as they pass."""
     for record in records:
         counts[name] += record.kind != "start"
         yield record
 
 
 def redact_record(record: Record, redactor: Redactor) -> Record:
-    """The message without what the redactor knows as secret."""
-    changes: dict[str, Any] = {
-        "target": redactor.redact_name(record.target),
-        "method": redactor.redact_name(record.method),
-        "client": redactor.redact_name(record.client),
-    }
-    if record.message is not None:
-        body, count = redactor.redact(record.method, bytes(record.message))
-        if count:
-            changes |= _changed_body(body, record)
-    elif record.text is not None:
-        text, count = redactor.redact(record.method, record.text.encode("utf-8", "replace"))
-        changes["text"] = text.decode("utf-8", "replace")
-    else:
-        count = 0
+    """The message without what the redactor knows as secret, in whichever member it is."""
+    names = ("target", "method", "client")
+    changes: dict[str, Any] = {name: redactor.redact_name(getattr(record, name)) for name in names}
+    text, message = record.text or "", record.message
+    captured = bytes(message) if message is not None else text.encode("utf-8", "replace")
+    body, count = redactor.redact(record.method, captured)
     if count:
         changes["redacted"] = (record.redacted or 0) + count
+        if message is None:
+            changes["text"] = body.decode("utf-8", "replace")
+        elif body[:1] != b"{":
+            changes |= {"message": None, "text": body.decode("utf-8", "replace"), "target": None}
+        else:
+            changes["message"] = Raw(body)
+            if record.kind in ("request", "notification"):
+                changes["target"] = method_id_target(body)[2]
     if all(getattr(record, name) == value for name, value in changes.items()):
         return record
     return msgspec.structs.replace(record, **changes)
-
-
-def _changed_body(body: bytes, record: Record) -> dict[str, Any]:
-    """The members that change with the body: none may show what was redacted in it."""
-    if body[:1] != b"{":
-        return {"message": None, "text": body.decode("utf-8", "replace"), "target": None}
-    if record.kind not in ("request", "notification"):
-        return {"message": Raw(body)}
-    _, _, target = method_id_target(body)
-    return {"message": Raw(body), "target": target}

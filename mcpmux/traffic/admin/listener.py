@@ -192,7 +192,7 @@ class Access(Enum):
 
 
 class AccessCheck:
-    """Of one admin listener. Stateless."""
+    """Decides who may use one admin listener. Stateless."""
 
     def __init__(
         self, policy: OriginPolicy, token: Secret, run_secret: bytes, port: int, *, https: bool

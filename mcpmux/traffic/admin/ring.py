@@ -86,7 +86,7 @@ class Row(msgspec.Struct, gc=False):
         return len(self.messages) + self.left_out
 
     def add(self, stored: StoredMessage) -> int:
-        """One more message of it; how much that takes."""
+        """Add a message. Returns the bytes that it takes."""
         observed = stored.observed
         weight = MESSAGE_BYTES + len(observed.data)
         self.messages.append(stored)
@@ -111,7 +111,7 @@ class Row(msgspec.Struct, gc=False):
         return answer.leg is first.leg and answer.direction != first.direction and answer.id == first.id
 
     def shorten(self) -> int:
-        """Give up the older half of the messages, but not the first; how much that frees."""
+        """Give up the older half of the messages, but not the first. Returns the bytes that this frees."""
         end = max(2, len(self.messages) // 2)
         gone = self.messages[1:end]
         del self.messages[1:end]
@@ -204,7 +204,7 @@ class LiveRing:
         return list(rows.values()), missed
 
     def messages_since(self, seq: int, most: int) -> tuple[list[StoredMessage], int, int]:
-        """Messages after `seq`: at most `most`, the number up to which was looked, how many were missed."""
+        """At most `most` messages after `seq`, the number of the last one looked at, how many were missed."""
         missed = max(0, self.seq - seq - len(self._recent))
         position = seq + missed
         found = []
@@ -251,13 +251,11 @@ class LiveRing:
 
 
 def _last(rows: deque[Row], count: int) -> Iterator[Row]:
-    """The last so many, oldest first."""
     found = [row for row, _ in zip(reversed(rows), range(count), strict=False)]
     return reversed(found)
 
 
 def _find(row: Row, seq: int) -> StoredMessage | None:
-    """A message of a row, while it is here."""
     index = bisect.bisect_left(row.messages, seq, key=attrgetter("seq"))
     stored = row.messages[index] if index < len(row.messages) else None
     return stored if stored is not None and stored.seq == seq else None
@@ -360,5 +358,5 @@ def _facts(members: Sequence[TimedCall], *percents: int) -> dict[str, Any]:
 
 
 def percentile(ordered: list[float], share: float) -> float:
-    """The smallest of the ordered values that so much of all are not above. `share` in (0, 1]."""
+    """The value that `share`, in (0, 1], of all do not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -81,7 +81,7 @@ class UpstreamView:
         redactor: Redactor,
         configured: Callable[[], Sequence[UpstreamConfig]] = tuple,
     ) -> None:
-        """`configured`: all upstreams of the configuration of now, the disabled ones, too."""
+        """`configured`: all upstreams of the present configuration, the disabled ones, too."""
         self._configured = configured
         self._epoch = time.time() - trio.current_time()
         self._fleet = fleet
@@ -165,7 +165,6 @@ class UpstreamView:
 
 
 def _calls_itself(info: Any) -> tuple[str | None, str | None]:
-    """Name and version in a server's Implementation."""
     try:
         fields = decode_fields(info)
     except ValueError:

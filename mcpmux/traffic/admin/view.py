@@ -97,7 +97,7 @@ class LiveView:
         return round((self._run.wall + clock - self._run.clock) * 1000, 3)
 
     def summary(self, row: Row) -> RowSummary:
-        """The row, redacted; its texts once only."""
+        """The row, redacted. Its texts are redacted once."""
         if row.shown is None:
             row.shown = self._shown(row)
         leg = row.first.leg
@@ -208,7 +208,6 @@ class LiveView:
         return wanted.matches(summary)
 
     def _exchange_summary(self, row: Row) -> ExchangeSummary:
-        """A row in the words of filters."""
         shown = self.summary(row)
         seen = [stored.observed for stored in row.messages]
         session = row.first.leg.session

@@ -99,7 +99,7 @@ def split_terms(text: str) -> list[Placed]:
 
 
 def _after(pattern: re.Pattern[str], text: str, start: int) -> int:
-    """Where the end is of what a pattern that fits everything finds at `start`."""
+    """Where a pattern that matches anywhere ends its match at `start`."""
     found = pattern.match(text, start)
     return found.end() if found is not None else start
 
@@ -199,7 +199,7 @@ def _measure(text: str, units: Mapping[str, float], expected: str) -> float:
 
 
 def _read_time(text: str, now: datetime) -> str:
-    """As the beginning of `time` in a record."""
+    """A time as the beginning of `time` in a record."""
     found = _MEASURE.fullmatch(text)
     try:
         if text.lower() in _DAYS:

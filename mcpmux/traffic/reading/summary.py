@@ -244,7 +244,6 @@ class Pair(NamedTuple):
 
 
 def _request_key(record: Record) -> _Key:
-    """Of a request, and of what answers it."""
     direction = record.direction if record.kind == "request" else _OTHER_WAY.get(record.direction or "")
     return record.run, record.leg, record.peer, direction, record.id
 

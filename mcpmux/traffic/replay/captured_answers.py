@@ -105,7 +105,6 @@ class CapturedAnswers:
         return pool[self._turn((*key, pool[0].position), len(pool))]
 
     def _turn(self, key: tuple[object, ...], count: int) -> int:
-        """Which of `count` answers comes next."""
         number = self._asked[key]
         self._asked[key] += 1
         return number % count if self._cycle else min(number, count - 1)
@@ -165,7 +164,6 @@ def _problem_of(captured: CapturedRequest) -> str | None:
 
 
 def _whole(params: Fields) -> bytes:
-    """Equal for equal parameters."""
     return canonical(values_of(params))
 
 

@@ -166,7 +166,7 @@ class Questions:
                 asking[_round_of(captured, result)] = captured.position, _asked_in(result)
 
     def asked_by(self, captured: CapturedRequest) -> int | None:
-        """The place of the request whose result asked for what this one brings, None for any other."""
+        """The position of the request whose result asked for what this one brings, if any."""
         return self._rounds.get(captured.position)
 
     def take(self, method: str, position: int | None) -> Answer | None:
@@ -212,11 +212,10 @@ def _asking_result(captured: CapturedRequest) -> Fields | None:
 
 
 def _asked_in(result: Fields) -> dict[str, str]:
-    """The methods that a result asks for, by key."""
     wishes = fields_of(result.get("inputRequests"))
     return {key: text_of(fields_of(wish).get("method")) or "" for key, wish in wishes.items()}
 
 
 def _round_of(captured: CapturedRequest, carrier: Fields) -> str:
-    """The same of a request. `carrier` has the state: its parameters, or its result that asks."""
+    """`_round` of a request. `carrier` has the state: its parameters, or its result that asks."""
     return _round(captured.method, captured.params, text_of(carrier.get(STATE)))

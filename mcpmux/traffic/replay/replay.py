@@ -99,7 +99,7 @@ class SessionReplay:
         self._report.add_questions(self._questions.deviations)
 
     async def _attempt(self) -> list[str]:
-        """Do it. Returns what went wrong with the session as a whole."""
+        """Run the session. Returns what went wrong with it as a whole."""
         trouble: list[BaseException] = []
         await walled(self._run(), McpmuxError, trouble.extend)
         for error in trouble:
@@ -111,7 +111,7 @@ class SessionReplay:
         return why_not(captured, with_tools=self._settings.with_tools)
 
     def _give_up(self, reason: str, status: Any) -> None:
-        """Every request that has no outcome yet gets one."""
+        """Give every request without an outcome one."""
         for captured in self._dialogue.requests():
             if captured.position not in self._reported:
                 own = self._why_not(captured)
@@ -266,7 +266,7 @@ class SessionReplay:
         return result
 
     def _answer_to(self, method: str, captured: CapturedRequest) -> Answer | None:
-        """What a question is answered that comes in the result of a request."""
+        """The answer to a question that came in the result of a request."""
         answer = self._questions.take(method, captured.position)
         return answer if isinstance(answer, Reply) or not captured.modern else nothing_to_give(method)
 
@@ -280,7 +280,7 @@ class SessionReplay:
     async def _listen(
         self, captured: CapturedRequest, call: Call, task_status: trio.TaskStatus[None]
     ) -> None:
-        """Listen until the client cancelled it. Compared is what the server has acknowledged."""
+        """Listen until the client cancelled it, and compare what the server acknowledged."""
         began = trio.current_time()
 
         async def take_event(event: Event) -> None:
@@ -304,7 +304,6 @@ class SessionReplay:
             self._report_outcome(captured, "failed", reason)
 
     def _check(self, captured: CapturedRequest, now: Any, ms: float) -> None:
-        """Compare an answer with the captured one."""
         then = captured_answer(captured)
         if then is None:
             reason = f"the captured answer is {captured.answer_problem or 'missing'}"
@@ -317,7 +316,6 @@ class SessionReplay:
 
 
 def _response(method: str, answer: Answer | None) -> Raw:
-    """The response in a parked call."""
     answer = answer or _no_answer(method)
     return answer.result if isinstance(answer, Reply) else error_response(answer.as_error())
 
@@ -331,7 +329,7 @@ def _ms_since(began: float) -> float:
 
 
 def _unheard(_notification: Notification) -> None:
-    """Unsolicited notifications are not compared: they depend on what happens at the server."""
+    """Notifications nobody asked for depend on what happens at the server, so they are not compared."""
 
 
 IN_FLIGHT = 256  # requests of all sessions at a time, whatever the capture says

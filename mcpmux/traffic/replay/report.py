@@ -50,10 +50,10 @@ class Latency(NamedTuple):
 
 
 class Report:
-    """Takes outcomes; what would be shown of them is redacted first.
+    """Collects outcomes; what would be shown of them is redacted first.
 
-    `left_out`: messages of the capture that belong to no request, by the reason. `questions`: what servers
-    asked otherwise than then, see `questions`.
+    `left_out`: messages of the capture that belong to no request, by the reason. `questions`: how many
+    questions of servers were not as in the capture, by kind and method.
     """
 
     def __init__(self, left_out: Counter[str], redactor: Redactor | None = None) -> None:
@@ -76,7 +76,7 @@ class Report:
         bisect.insort(self.outcomes, outcome, key=lambda each: each.captured.position)
 
     def add_questions(self, deviations: Counter[tuple[Kind, str]]) -> None:
-        """Questions of one session's server that came at another time, or only then, or only now."""
+        """Count the questions of one server that were not asked as in the capture."""
         for (kind, method), count in deviations.items():
             self.questions[kind, self._redactor.clean(method)] += count
 
@@ -154,14 +154,14 @@ def _by_status(counts: Counter[str]) -> dict[str, int]:
 
 
 def _placed(path: Path, value: Any) -> Any:
-    """A message that has nothing but the value, at its place."""
+    """A message with nothing but the value, at its place."""
     for step in reversed(path):
         value = {step: value} if isinstance(step, str) else [*[None] * min(step, PLACES_LIMIT), value]
     return value
 
 
 def _at(path: Path, message: Any) -> Any:
-    """The value again; what stands for all of it when something above it was taken out."""
+    """The value at its place, or what replaced something above it."""
     for step in path:
         if isinstance(message, dict) and isinstance(step, str):
             message = message.get(step)

@@ -29,10 +29,10 @@ OpenChannel = Callable[[Hear], AbstractAsyncContextManager[Channel]]
 
 
 class Settings(NamedTuple):
-    """How to replay. `speed`: 2 is twice as fast as it was, inf as fast as possible.
+    """How to replay. `speed`: 2 is twice as fast as captured, inf as fast as possible.
 
-    `timeout`: seconds for one answer, and for a session to be opened. `sessions`: that are open at a time
-    at infinite speed; at others there are as many as there were.
+    `timeout`: seconds for one answer, and for opening a session. `sessions`: how many are open at a time at
+    infinite speed; at others there are as many as in the capture.
     """
 
     speed: float = math.inf
@@ -125,7 +125,7 @@ def opening(dialogue: Dialogue) -> CapturedRequest | None:
 
 
 def opening_call(dialogue: Dialogue) -> Call:
-    """The same as a call; one that is made up of what its client did when it is not in the capture."""
+    """That request as a call. When it is not in the capture, one is made of what its client did."""
     first = opening(dialogue)
     if first is not None:
         return Call(m.INITIALIZE, first.params, first.meta)
@@ -139,7 +139,7 @@ def opening_call(dialogue: Dialogue) -> Call:
 
 
 async def initialize(channel: Channel, call: Call, timeout: float) -> tuple[Channel, Fields]:
-    """The answer to `initialize`, and what carries the session: maybe the transport of 2024-11-05.
+    """What carries the session, maybe the transport of 2024-11-05, and the answer to `initialize`.
 
     Raises McpmuxError, also when there is no answer within `timeout` seconds.
     """
