@@ -87,9 +87,12 @@ class Api:
     async def _exchanges(self, http: HttpExchange) -> None:
         view = self._view_for(http)
         ring = view.ring
-        before = whole_number(http.query, "before", 0, 2**53, ring.last + 1)
+        before: int | None = whole_number(http.query, "before", 0, 2**53, ring.last + 1)
         most = whole_number(http.query, "limit", 1, PAGE_ROWS, PAGE_ROWS)
-        await http.send(await view.find(self._matches(http, view), before, most))
+        messages = ring.seq  # a stream goes on from here
+        rows, before = await view.find(self._matches(http, view), before, most)
+        found = {"rows": rows, "before": before, "first": ring.first, "last": ring.last}
+        await http.send({**found, "messages": messages})
 
     async def _exchange(self, http: HttpExchange) -> None:
         view = self._view_for(http)

@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
 from functools import partial
 from importlib import resources
 from typing import NamedTuple
@@ -56,8 +55,12 @@ class AdminEndpoint:
         """Answer one request."""
         found = self._routes.find(request.path)
         route, arguments = next((each for each in found if each[0].method == _method(request)), (None, {}))
-        if (route is None or not route.open) and await self._is_kept_out(request, reply, route):
-            return
+        if route is None or not route.open:
+            changes = route is not None and route.method != "GET"
+            refusal = self._access.refusal(request.path, request.query, request.headers, changes=changes)
+            if refusal is not None:
+                await _say(reply, *refusal)
+                return
         page = self._pages.get(request.path)
         if route is not None:
             http = HttpExchange(request, reply, arguments, read_query(request.query))
@@ -73,22 +76,6 @@ class AdminEndpoint:
         else:
             await _say(reply, 404, "there is nothing here")
 
-    async def _is_kept_out(self, request: HttpRequest, reply: HttpReply, route: Route | None) -> bool:
-        """Answer a request that may not go on, or not yet."""
-        problem = self._access.refuses(request.headers)
-        access = self._access.access_of(request.path, request.query, request.headers)
-        if problem is not None:
-            await _say(reply, 403, problem)
-        elif access is Access.UNKNOWN:
-            await _say(reply, 401, UNKNOWN, (("WWW-Authenticate", 'Bearer realm="mcpmux admin"'),))
-        elif access is Access.SIGN_IN:
-            await reply.send(303, (("Location", "/"), ("Set-Cookie", self._access.cookie), *TEXT))
-        elif route is None or route.method == "GET" or self._access.is_deliberate(request.headers):
-            return False
-        else:
-            await _say(reply, 403, NOT_DELIBERATE)
-        return True
-
     async def _send_page(self, request: HttpRequest, reply: HttpReply, page: Page) -> None:
         fields = (("ETag", page.etag), ("Cache-Control", "no-cache"), *SECURITY)
         if request.headers.get("if-none-match") == page.etag:
@@ -98,7 +85,8 @@ class AdminEndpoint:
 
 
 async def _say(reply: HttpReply, status: int, sentence: str, fields: Fields = ()) -> None:
-    await reply.send(status, (*TEXT, *fields), f"{sentence[:1].upper()}{sentence[1:]}.\n".encode())
+    text = f"{sentence[:1].upper()}{sentence[1:]}.\n" if sentence else ""
+    await reply.send(status, (*TEXT, *fields), text.encode())
 
 
 UNKNOWN = (
@@ -183,12 +171,12 @@ KEY_HEADER = "x-mcpmux-key"
 FOLLOWED_LINK = ("navigate", "document")  # Sec-Fetch-Mode and -Dest of what a person does
 
 
-class Access(Enum):
-    """What becomes of a request."""
+class Refusal(NamedTuple):
+    """How a request is answered that may not go on, or not yet."""
 
-    IN = "in"
-    SIGN_IN = "sign in"  # it showed the token in its URL: it gets the cookie, and a URL without the token
-    UNKNOWN = "unknown"
+    status: int
+    sentence: str
+    fields: Fields = ()
 
 
 class AccessCheck:
@@ -208,12 +196,26 @@ class AccessCheck:
     def __repr__(self) -> str:
         return f"<AccessCheck {self._name} {self._policy!r}>"
 
-    @property
-    def cookie(self) -> str:
-        """The value of Set-Cookie for a browser that has shown the token."""
-        return f"{self._name}={self._pass}; Path=/; HttpOnly; SameSite=Strict{self._secure}"
+    def refusal(self, path: str, query: str, headers: dict[str, str], *, changes: bool) -> Refusal | None:
+        """None for a request that may go on. `changes`: it is one that changes something."""
+        problem = self._foreign(headers)
+        if problem is not None:
+            return Refusal(403, problem)
+        if self._shows_token(headers):
+            return None
+        has_pass = self._has_pass(headers.get("cookie", ""))
+        token = read_query(query).get("token") if path == "/" else None
+        if token is not None and (has_pass or _is_same(token, self._token)):
+            # It gets the cookie, and a URL without the token.
+            cookie = f"{self._name}={self._pass}; Path=/; HttpOnly; SameSite=Strict{self._secure}"
+            return Refusal(303, "", (("Location", "/"), ("Set-Cookie", cookie)))
+        if not has_pass:
+            return Refusal(401, UNKNOWN, (("WWW-Authenticate", 'Bearer realm="mcpmux admin"'),))
+        if changes and not _is_same(headers.get(KEY_HEADER, ""), self.key):
+            return Refusal(403, NOT_DELIBERATE)
+        return None
 
-    def refuses(self, headers: dict[str, str]) -> str | None:
+    def _foreign(self, headers: dict[str, str]) -> str | None:
         """Why a request is refused even with the token; None when it is not."""
         origin = headers.get("origin")
         if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():
@@ -225,23 +227,9 @@ class AccessCheck:
             return "a page of another site may not ask this; only the listener's own pages may"
         return None
 
-    def is_deliberate(self, headers: Mapping[str, str]) -> bool:
-        """Whether a change was asked for with more than a cookie."""
-        return self._shows_token(headers) or _is_same(headers.get(KEY_HEADER, ""), self.key)
-
     def _shows_token(self, headers: Mapping[str, str]) -> bool:
         scheme, _, shown = headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and _is_same(shown.strip(), self._token)
-
-    def access_of(self, path: str, query: str, headers: Mapping[str, str]) -> Access:
-        """What becomes of a request."""
-        if self._shows_token(headers):
-            return Access.IN
-        if self._has_pass(headers.get("cookie", "")):
-            return Access.SIGN_IN if path == "/" and "token=" in query else Access.IN
-        if path == "/" and _is_same(read_query(query).get("token", ""), self._token):
-            return Access.SIGN_IN
-        return Access.UNKNOWN
 
     def _has_pass(self, cookies: str) -> bool:
         pairs = (each.strip().partition("=") for each in cookies.split(";"))

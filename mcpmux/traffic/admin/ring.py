@@ -282,41 +282,12 @@ class TimedCall(NamedTuple):
     failed: bool
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one method at one upstream. `buckets`: how many were up to each of EDGES, and above."""
+def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int) -> dict[str, Any]:
+    """How long calls took that began in the window before `now`; older ones are left out.
 
-    upstream: str
-    method: str
-    count: int
-    errors: int
-    p50: float
-    p90: float
-    p99: float
-    most: float
-    buckets: list[int]
-
-
-class Slot(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the window. Without anything in it, its durations are None."""
-
-    at: float
-    count: int
-    errors: int
-    p50: float | None = None
-    p95: float | None = None
-    most: float | None = None
-
-
-class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """Groups, those with most first, and slots, the oldest first."""
-
-    edges: tuple[float, ...]
-    groups: list[Group]
-    slots: list[Slot]
-
-
-def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int) -> Stats:
-    """How long calls took that began in the window before `now`; older ones are left out."""
+    `groups`: what became of one method at one upstream, those with most calls first; `buckets`: how many took
+    up to each of `edges`, and longer. `slots`: parts of the window, the oldest first.
+    """
     by_pair: dict[tuple[str, str], list[TimedCall]] = {}
     by_slot: list[list[TimedCall]] = [[] for _ in range(slots)]
     begin, width = now - window_ms, window_ms / slots
@@ -329,15 +300,12 @@ def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int
         by_pair.setdefault(pair, []).append(each)
         by_slot[min(slots - 1, int((each.at - begin) / width))].append(each)
     groups = [
-        Group(upstream=upstream, method=method, buckets=_buckets(members), **_facts(members, 50, 90, 99))
-        for (upstream, method), members in by_pair.items()
+        {"upstream": upstream, "method": method, **_facts(each, 50, 90, 99), "buckets": _buckets(each)}
+        for (upstream, method), each in by_pair.items()
     ]
-    groups.sort(key=lambda group: -group.count)
-    return Stats(
-        edges=EDGES,
-        groups=groups,
-        slots=[Slot(at=begin + index * width, **_facts(each, 50, 95)) for index, each in enumerate(by_slot)],
-    )
+    groups.sort(key=lambda group: -group["count"])
+    parts = [{"at": begin + index * width, **_facts(each, 50, 95)} for index, each in enumerate(by_slot)]
+    return {"edges": EDGES, "groups": groups, "slots": parts}
 
 
 def _buckets(members: Iterable[TimedCall]) -> list[int]:
@@ -348,15 +316,16 @@ def _buckets(members: Iterable[TimedCall]) -> list[int]:
 
 
 def _facts(members: Sequence[TimedCall], *percents: int) -> dict[str, Any]:
-    """What Group and Slot say of some calls. Without any there are no durations."""
+    """Without any calls the durations are None."""
     ordered = sorted(each.ms for each in members)
-    facts: dict[str, Any] = {"count": len(members), "errors": sum(each.failed for each in members)}
-    if ordered:
-        facts |= {f"p{percent}": percentile(ordered, percent / 100) for percent in percents}
-        facts["most"] = ordered[-1]
-    return facts
+    return {
+        "count": len(members),
+        "errors": sum(each.failed for each in members),
+        **{f"p{percent}": percentile(ordered, percent / 100) for percent in percents},
+        "most": percentile(ordered, 1.0),
+    }
 
 
-def percentile(ordered: list[float], share: float) -> float:
-    """The value that `share`, in (0, 1], of all do not exceed."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+def percentile(ordered: list[float], share: float) -> float | None:
+    """The value that `share`, in (0, 1], of all do not exceed; None without any."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None

@@ -64,19 +64,6 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     gone: bool = False
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the list, newest first. `before`: where to go on, or None. `first`, `last`: of all rows.
-
-    `messages`: how many had passed when it was begun; a stream goes on from there.
-    """
-
-    rows: list[RowSummary]
-    before: int | None
-    first: int
-    last: int
-    messages: int
-
-
 Matches = Callable[[Row], bool]
 
 
@@ -133,11 +120,15 @@ class LiveView:
         method, _, target = method_id_target(body) if count else (None, None, first.target)
         return self.redactor.redact_name(method or first.method), target
 
-    async def find(self, matches: Matches | None, before: int | None, most: int) -> Found:
-        """The newest rows before a row number (None: of all) that match. Looks for a bounded time only."""
+    async def find(
+        self, matches: Matches | None, before: int | None, most: int
+    ) -> tuple[list[RowSummary], int | None]:
+        """The newest rows before a row number (None: of all) that match, and where to go on, or None.
+
+        The newest row comes first. Looks for a bounded time only.
+        """
         ring = self.ring
         rows: list[RowSummary] = []
-        messages = ring.seq
         position = ring.last + 1 if before is None else before
         until = trio.current_time() + SCAN_SECONDS
         while position > ring.first and len(rows) < most and trio.current_time() < until:
@@ -151,8 +142,7 @@ class LiveView:
             else:
                 position = ring.first
             await trio.lowlevel.checkpoint()
-        before = position if position > ring.first else None
-        return Found(rows=rows, before=before, first=ring.first, last=ring.last, messages=messages)
+        return rows, position if position > ring.first else None
 
     async def messages(self, row: Row) -> list[Message]:
         """All messages of a row, the long ones cut."""
