@@ -11,7 +11,6 @@ CSV: RFC 4180, a row for each message, without bodies. Text that a spreadsheet w
 from __future__ import annotations
 
 import csv
-import io
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -31,7 +30,6 @@ _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _TIMINGS = {"blocked": -1, "dns": -1, "connect": -1, "send": 0, "receive": 0, "ssl": -1}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _NO_HOST = re.compile(r"[^a-z0-9.-]+")
-_FLUSH = 200  # rows in a piece
 
 
 def to_har(records: Iterable[Record], version: str) -> Iterator[str]:
@@ -121,18 +119,18 @@ def _url_of(record: Record) -> str:
 
 def to_csv(records: Iterable[Record]) -> Iterator[str]:
     """A table in pieces: a row of headings, then a row for each message."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer)
-    writer.writerow(COLUMNS)
-    for number, record in enumerate(records, 1):
-        if record.kind == "start":
-            continue
-        writer.writerow([_cell(record, column) for column in COLUMNS])
-        if number % _FLUSH == 0:
-            yield buffer.getvalue()
-            buffer.seek(0)
-            buffer.truncate()
-    yield buffer.getvalue()
+    writer = csv.writer(_Echo())
+    yield writer.writerow(COLUMNS)
+    for record in records:
+        if record.kind != "start":
+            yield writer.writerow([_cell(record, column) for column in COLUMNS])
+
+
+class _Echo:
+    """A file whose `write` returns the text, so that `writerow` does."""
+
+    def write(self, text: str) -> str:
+        return text
 
 
 def _cell(record: Record, column: str) -> Any:

@@ -12,6 +12,7 @@ come in their order in the capture; after the last comes the last again, or the 
 from __future__ import annotations
 
 import difflib
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -132,10 +133,21 @@ class CapturedAnswers:
         return RpcError(INVALID_PARAMS, problem, {"uri": asked} if "uri" in params else None)
 
     def _put_feeds(self, dialogue: Dialogue) -> None:
+        told = [
+            ((captured.answered_at or captured.at) + sent.after, sent)
+            for captured in dialogue.requests()
+            for sent in captured.after_answer
+        ]
         for captured in dialogue.requests():
             if captured.method == m.RESOURCES_SUBSCRIBE and isinstance(captured.answer, Reply):
                 uri = text_of(captured.params.get("uri")) or ""
-                self._feeds.setdefault(uri, []).append(_updates_after(dialogue, captured, uri))
+                began, end = captured.answered_at or captured.at, _end_of(captured, dialogue, uri)
+                updates = [
+                    ServerMessage(max(0.0, at - began), sent.method, sent.params)
+                    for at, sent in told
+                    if captured.at <= at <= end and _is_update_of(sent, uri)
+                ]
+                self._feeds.setdefault(uri, []).append(updates)
             elif captured.method == m.LISTEN:
                 for uri in listened_uris(captured.params):
                     updates = [sent for sent in captured.before_answer if _is_update_of(sent, uri)]
@@ -190,24 +202,13 @@ def _is_update_of(sent: ServerMessage, uri: str) -> bool:
     return bool(subscriptions.audience("any", text_of(sent.params.get("uri")) or ""))
 
 
-def _updates_after(dialogue: Dialogue, subscribed: CapturedRequest, uri: str) -> list[ServerMessage]:
-    """The updates of a legacy session from a subscription to its end."""
-    began = subscribed.answered_at or subscribed.at
-    later = (captured for captured in dialogue.requests() if captured.position > subscribed.position)
-    ends = (
-        captured.answered_at
-        for captured in later
-        if captured.method == m.RESOURCES_UNSUBSCRIBE and text_of(captured.params.get("uri")) == uri
-    )
-    end = next(ends, None)
-    found = []
+def _end_of(subscribed: CapturedRequest, dialogue: Dialogue, uri: str) -> float:
+    """When a legacy client was not subscribed any more."""
     for captured in dialogue.requests():
-        since = captured.answered_at or captured.at
-        for sent in captured.after_answer:
-            at = since + sent.after
-            if subscribed.at <= at and (end is None or at <= end) and _is_update_of(sent, uri):
-                found.append(ServerMessage(max(0.0, at - began), sent.method, sent.params))
-    return found
+        is_later = captured.position > subscribed.position and captured.method == m.RESOURCES_UNSUBSCRIBE
+        if is_later and captured.answered_at is not None and text_of(captured.params.get("uri")) == uri:
+            return captured.answered_at
+    return math.inf
 
 
 def answer_of(captured: CapturedRequest) -> Fields:

@@ -32,7 +32,7 @@ from mcpmux.protocol.input_requests import (
 )
 from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SERVER_INFO, SUBSCRIPTION_ID
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST, SUPPORTED, negotiate_legacy
 from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.downstreams.front import read_call
@@ -200,18 +200,17 @@ class MockSession:
         self.principal = ANYONE
         self._mock = mock
         self._nursery = nursery
-        self._feeds: dict[str, trio.CancelScope] = {}  # by the URI that is subscribed to
-        self._others: list[trio.CancelScope] = []
+        self._feeds: dict[object, trio.CancelScope] = {}  # of a subscription by its URI
 
     def __repr__(self) -> str:
-        return f"<MockSession {self.revision} {len(self._feeds)} subscriptions>"
+        return f"<MockSession {self.revision} {len(self._feeds)} feeds>"
 
     def take_notification(self, notification: Notification) -> None:
         """See Session."""
 
     def close(self) -> None:
         """See Session."""
-        for scope in (*self._feeds.values(), *self._others):
+        for scope in self._feeds.values():
             scope.cancel(reason="the client has gone")
         self.mailbox.close()
 
@@ -220,8 +219,11 @@ class MockSession:
         sent_after = captured.after_answer if captured is not None else []
         messages = [sent for sent in sent_after if sent.method != m.RESOURCE_UPDATED]
         if messages:
-            self._others.append(trio.CancelScope())
-            self._nursery.start_soon(self._feed, messages, self._others[-1])
+            self._start_feed(object(), messages)
+
+    def _start_feed(self, key: object, messages: Sequence[ServerMessage]) -> None:
+        self._feeds[key] = trio.CancelScope()
+        self._nursery.start_soon(self._feed, messages, self._feeds[key])
 
     async def _feed(self, messages: Sequence[ServerMessage], until: trio.CancelScope) -> None:
         began = trio.current_time()
@@ -250,43 +252,41 @@ class MockSession:
         return result
 
     async def _answer(self, captured: CapturedRequest, call: Call, notify: Notify, ask: Ask) -> Fields:
-        if not captured.modern:
-            result = await self._mock.play(captured, call, notify, ask)
-            return result if captured.revision == self.revision else self._in_own_words(call, result)
+        """The result in the session's revision. Its client is asked what a server wants to know."""
         try:
-            result = await self._mock.play(captured, call, notify, None)
+            result = await self._mock.play(captured, call, notify, None if captured.modern else ask)
             for _ in range(ROUNDS):
-                wishes = wishes_in(result)
+                wishes = wishes_in(result) if captured.modern else None
                 if wishes is None:
                     break
-                responses = {key: raw(await self._ask(wish, ask)) for key, wish in wishes.items()}
+                responses = {key: await self._ask(wish, ask) for key, wish in wishes.items()}
                 call = repeated(call, result, responses)
                 again = self._mock.find(call, self.revision)
                 if again is None:
                     raise self._mock.refuse(call)
                 result = await self._mock.play(again, call, notify, None)
         except RpcError as error:
-            raise downgrade_error(call.method, error) from None
-        return self._in_own_words(call, downgrade_result(result))
-
-    def _in_own_words(self, call: Call, result: Fields) -> Fields:
+            raise (downgrade_error(call.method, error) if captured.modern else error) from None
+        if captured.revision == self.revision:
+            return result
+        result = downgrade_result(result) if captured.modern else result
         return downgrade_content(call.method, result, self.revision)
 
-    async def _ask(self, wish: Wish, ask: Ask) -> Fields:
-        """The client's answer to what a modern server wanted to know, as a modern client would give it."""
+    async def _ask(self, wish: Wish, ask: Ask) -> Raw:
+        """The client's answer as a modern client would give it."""
         try:
             params = downgrade_question(wish.method, wish.params, self.revision, "mock")
-            return upgrade_answer(wish.method, wish.params, await ask(wish.method, params), self.revision)
+            told = await ask(wish.method, params)
+            return raw(upgrade_answer(wish.method, wish.params, told, self.revision))
         except RpcError as error:
-            return decode_fields(error_response(error))
+            return error_response(error)
 
     def _subscribe(self, call: Call) -> None:
         uri = call.text("uri") or ""
         if call.method == m.RESOURCES_UNSUBSCRIBE and uri in self._feeds:
             self._feeds.pop(uri).cancel(reason="unsubscribed")
         elif call.method == m.RESOURCES_SUBSCRIBE and uri not in self._feeds:
-            self._feeds[uri] = trio.CancelScope()
-            self._nursery.start_soon(self._feed, self._mock.answers.updates(uri), self._feeds[uri])
+            self._start_feed(uri, self._mock.answers.updates(uri))
 
 
 # The handshake of a mocked server: the captured one, or in an era that was not captured the same facts in the
