@@ -26,9 +26,9 @@ from operator import ge, gt, le, lt
 import msgspec
 
 from mcpmux.bench.formatting import count_text, rate_text, share_text, time_text
-from mcpmux.bench.histogram import Distribution
 from mcpmux.bench.results import Results
 from mcpmux.errors import McpmuxError
+from mcpmux.traffic.reading.histogram import Distribution
 
 Compare = Callable[[float, float], bool]
 COMPARISONS: Mapping[str, Compare] = {"<": lt, "<=": le, ">": gt, ">=": ge}

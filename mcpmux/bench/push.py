@@ -13,7 +13,6 @@ from attrs import frozen
 
 from mcpmux.bench.answer import TIMEOUT
 from mcpmux.bench.drive import Ending, Recorder
-from mcpmux.bench.histogram import Histogram
 from mcpmux.bench.operation import Ask
 from mcpmux.bench.results import OK, FanOut
 from mcpmux.bench.session import Session
@@ -21,6 +20,7 @@ from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
+from mcpmux.traffic.reading.histogram import Histogram
 
 AGREE_SECONDS = 10.0  # for the server's word on a subscription
 FAILURES = 10  # changes in a row that may fail before it is given up

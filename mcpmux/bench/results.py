@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from mcpmux.bench.histogram import Distribution, merged
+from mcpmux.traffic.reading.histogram import Distribution, merged
 
 OK = "ok"
 WAITED = frozenset({"timeout", "unfinished"})  # outcomes that waited for an answer in vain

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from mcpmux.bench.histogram import Histogram
 from mcpmux.bench.results import OK, WAITED, Connections, OperationResult, Series, Step
+from mcpmux.traffic.reading.histogram import Histogram
 
 MOST_KINDS = 50  # of errors; codes come from the server
 OTHERS = "others"

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
@@ -18,10 +19,10 @@ from mcpmux.app.listeners import Serving, serve_http_listener, serve_stdio, serv
 from mcpmux.app.mux import STOP_LADDER
 from mcpmux.app.serving import watch_signals
 from mcpmux.cli.console import make_table, show_heading, show_table, tell
-from mcpmux.cli.options import ADDRESS, DEFAULT_ADDRESS, LEVELS, Decorator, Parsed, load_config, quiet_option
+from mcpmux.cli.options import ADDRESS, DEFAULT_ADDRESS, LEVELS, Decorator, Parsed, quiet_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.serve import choose_listeners
-from mcpmux.cli.traffic_source import CaptureFiles, format_ms
+from mcpmux.cli.traffic_source import CaptureFiles, format_seconds, read_redactor, redact_option
 from mcpmux.config import (
     AnyListener,
     Http,
@@ -41,27 +42,18 @@ from mcpmux.printable import printable
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.traffic.reading.dialogue import Dialogue, Reading, SideName
 from mcpmux.traffic.reading.stats import PERCENTILES
-from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.record import cut
 from mcpmux.traffic.replay.captured_answers import CapturedAnswers
-from mcpmux.traffic.replay.difference import Difference, Pattern, show_path
+from mcpmux.traffic.replay.difference import Difference, show_path
 from mcpmux.traffic.replay.mapping import KINDS
 from mcpmux.traffic.replay.mock_server import open_mock
 from mcpmux.traffic.replay.replay import run_replay
 from mcpmux.traffic.replay.report import STATUSES, Outcome, Report, Status, count_text
-from mcpmux.traffic.replay.settings import Settings, replayable, why_not
+from mcpmux.traffic.replay.settings import Settings, why_not
 
 files_argument: Decorator = click.argument(
     "files", nargs=-1, metavar="[FILES|DIR]...", type=click.Path(path_type=Path)
 )
-
-redact_option: Decorator = click.option(
-    "--redact", metavar="CONFIG", help="Also redact output by the [redaction] of this configuration."
-)
-
-
-def read_redactor(config: str | None) -> Redactor:
-    """The redactor for `--redact CONFIG`. Raises ConfigError."""
-    return Redactor(load_config(config).redaction if config is not None else None)
 
 
 def read_capture(files: Sequence[Path], side: SideName, upstream: str | None) -> Reading:
@@ -84,12 +76,11 @@ def read_capture(files: Sequence[Path], side: SideName, upstream: str | None) ->
             raise Mistake(f"several upstreams are in the capture; choose one with --upstream: {names}")
         if upstream is not None and upstream not in reading.upstreams:
             raise Mistake(f"the upstream `{upstream}` is not in the capture; there are: {names}")
-    if not any(True for dialogue in reading.dialogues() for _ in dialogue.requests()):
+    if not reading.dialogues():
         what = "of a client" if side == "client" else f"to the upstream `{upstream or '?'}`"
-        reasons = ", ".join(f"{count} {reason}" for reason, count in reading.left_out.items())
-        raise Mistake(
-            f"{where}: there is no request {what} in this capture" + (f" ({reasons})" if reasons else "")
-        )
+        reasons = count_text(reading.left_out.items())
+        reasons = f" ({reasons})" if reasons else ""
+        raise Mistake(f"{where}: there is no request {what} in this capture{reasons}")
     return reading
 
 
@@ -125,12 +116,11 @@ def _show_latency(report: Report) -> None:
     latency = report.latency()
     if not latency:
         return
-    names = list(PERCENTILES)
-    headings = ["METHOD", *(f"{name.upper()} {when}" for name in names for when in ("THEN", "NOW"))]
+    headings = ["METHOD", *(f"P{percent} {when}" for percent in PERCENTILES for when in ("THEN", "NOW"))]
     table = make_table(headings, frozenset(headings[1:]))
     for method, both in latency.items():
-        values = [histogram.percentile(PERCENTILES[name]) for name in names for histogram in both]
-        table.add_row(printable(method), *("-" if value is None else format_ms(value) for value in values))
+        columns = zip(*(histogram.percentiles(PERCENTILES) for histogram in both), strict=True)
+        table.add_row(printable(method), *(format_seconds(value) for pair in columns for value in pair))
     click.echo()
     show_heading("Latency")
     show_table(table)
@@ -174,8 +164,7 @@ def _line(difference: Difference) -> str:
 
 
 def _short(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= VALUE_LENGTH else text[: VALUE_LENGTH - 1] + "…"
+    return cut(json.dumps(value, ensure_ascii=False), VALUE_LENGTH)
 
 
 DIFFERENT = 1  # exit code
@@ -244,14 +233,10 @@ def replay(
     server: Upstream,
     leg: SideName | None,
     upstream: str | None,
-    speed: float,
-    with_tools: bool,
-    ignore: tuple[Pattern, ...],
     allow_remote: bool,
-    timeout: float,
-    sessions: int,
     as_json: bool,
     redact: str | None,
+    **options: Any,
 ) -> None:
     """Send captured requests again and compare the responses. The exit code is 1 if they differ.
 
@@ -266,7 +251,7 @@ def replay(
       mcpmux traffic replay capture.jsonl --to http://127.0.0.1:8484/mcp --speed max --ignore ..text
     """
     redactor = read_redactor(redact)
-    settings = Settings(speed, with_tools, timeout, sessions, ignore)
+    settings = Settings(**options)
     if not allow_remote and not _is_local(server.target):
         where = server.target.display
         raise Mistake(f"{where} is on another machine: --allow-remote sends the captured requests there")
@@ -275,24 +260,18 @@ def replay(
         raise Mistake("--upstream goes with --leg upstream")
     reading = read_capture(files, side, upstream)
     dialogues = reading.dialogues()
-    _check_replayable(dialogues, with_tools)
-    _tell_duration(dialogues, speed)
+    _check_replayable(dialogues, settings.with_tools)
+    _tell_duration(dialogues, settings.speed)
     report = Report(reading.left_out, redactor)
-    run(_replay, dialogues, server, settings, report)
+    limits = Limits()
+    opener = ChannelOpener(limits.max_message_bytes, limits.max_head_bytes, STOP_LADDER)
+    run(run_replay, dialogues, partial(opener.open, server), settings, report)
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:
         show_report(report)
     if not report.clean:
         raise click.exceptions.Exit(DIFFERENT)
-
-
-async def _replay(
-    dialogues: Sequence[Dialogue], server: Upstream, settings: Settings, report: Report
-) -> None:
-    limits = Limits()
-    opener = ChannelOpener(limits.max_message_bytes, limits.max_head_bytes, STOP_LADDER)
-    await run_replay(dialogues, partial(opener.open, server), settings, report)
 
 
 def _is_local(target: Target) -> bool:
@@ -303,14 +282,11 @@ def _is_local(target: Target) -> bool:
 
 
 def _check_replayable(dialogues: Sequence[Dialogue], with_tools: bool) -> None:
-    if any(replayable(dialogue, with_tools=with_tools) for dialogue in dialogues):
-        return
-    report = Report(Counter())
-    for dialogue in dialogues:
-        for turn in dialogue.requests():
-            report.add(Outcome(dialogue.name, turn, "skipped", why_not(turn, with_tools=with_tools)))
-    reasons = "; ".join(f"{count}: {reason}" for reason, count in report.reasons("skipped").most_common())
-    raise Mistake(f"nothing in this capture can be replayed ({reasons})")
+    turns = [turn for dialogue in dialogues for turn in dialogue.requests()]
+    reasons = Counter(why_not(turn, with_tools=with_tools) for turn in turns)
+    if None not in reasons:
+        text = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())
+        raise Mistake(f"nothing in this capture can be replayed ({text})")
 
 
 def _tell_duration(dialogues: Sequence[Dialogue], speed: float) -> None:

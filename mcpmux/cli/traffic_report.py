@@ -6,8 +6,10 @@ import json
 import math
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,14 +20,16 @@ from rich.text import Text
 
 from mcpmux import __version__
 from mcpmux.cli.console import OUT, is_screen, make_table, show_heading, show_table, tell
-from mcpmux.cli.options import load_config, quiet_option
+from mcpmux.cli.options import quiet_option
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import (
     FilteredCapture,
     filter_help,
-    format_ms,
+    format_seconds,
     format_size,
     format_time,
+    read_redactor,
+    redact_option,
     show_lines,
     where_argument,
 )
@@ -33,8 +37,9 @@ from mcpmux.printable import printable
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.reading.export import to_csv, to_har
-from mcpmux.traffic.reading.stats import CLIENTS, PERCENTILES, Group, Histogram, Stats, Timeline
-from mcpmux.traffic.record import Record, encode_record
+from mcpmux.traffic.reading.histogram import Histogram
+from mcpmux.traffic.reading.stats import CLIENTS, PERCENTILES, Group, Stats, Timeline
+from mcpmux.traffic.record import Record, encode_record, reason_of
 from mcpmux.traffic.redaction.redactor import Redactor
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -57,7 +62,7 @@ def stats(where: tuple[str, ...], as_json: bool) -> None:
 
     Rows of (clients) show the latency for clients, rows of an upstream the latency of the upstream alone.
     Errors are JSON-RPC errors, tool results with isError, and HTTP statuses from 400. Percentiles are at most
-    1% off. OPEN counts requests whose response is not in the capture.
+    0.1% off. OPEN counts requests whose response is not in the capture.
 
     \b
     Examples:
@@ -77,22 +82,28 @@ def stats(where: tuple[str, ...], as_json: bool) -> None:
 
 
 def _show(found: Stats) -> None:
-    show_lines([_overview(found)])
+    overview = "no messages"
+    if found.messages:
+        span = f"{format_time(found.first or '')} to {format_time(found.last or '')} UTC"
+        invalid = f", {found.invalid} invalid" if found.invalid else ""
+        overview = f"{found.messages} messages, {format_size(found.bytes)}{invalid}, {span}"
+    show_lines([overview])
     groups = found.groups()
     if groups:
         click.echo()
         show_table(fill_table(groups[:ROWS_LIMIT]))
         if len(groups) > ROWS_LIMIT:
             click.echo(f"… {len(groups) - ROWS_LIMIT} more rows; --json has them all")
-    _show_pictures(found)
-
-
-def _overview(found: Stats) -> str:
-    if not found.messages:
-        return "no messages"
-    span = f"{format_time(found.first or '')} to {format_time(found.last or '')} UTC"
-    invalid = f", {found.invalid} invalid" if found.invalid else ""
-    return f"{found.messages} messages, {format_size(found.bytes)}{invalid}, {span}"
+    upstreams = found.latency(CLIENTS).count == 0
+    latency = found.latency() if upstreams else found.latency(CLIENTS)
+    if latency.count > 1:
+        click.echo()
+        show_heading(f"Latency {'of upstreams' if upstreams else 'as clients saw it'}")
+        show_lines(latency_lines(latency))
+    if len(found.timeline.slots()) > 1:
+        click.echo()
+        show_heading("Answers over time")
+        show_lines(timeline_lines(found.timeline, OUT.width if is_screen() else PIPE_WIDTH))
 
 
 def fill_table(groups: Sequence[Group]) -> Table:
@@ -101,15 +112,14 @@ def fill_table(groups: Sequence[Group]) -> Table:
     for group in groups:
         rate = group.error_rate
         errors = f"{group.failures} {rate:.1%}" if group.failures and rate is not None else "-"
-        told = [group.latency.percentile(share) for share in PERCENTILES.values()]
-        most = group.latency.most if group.latency.count else None
+        durations = group.latency.percentiles((*PERCENTILES, 100))
         table.add_row(
             Text(printable(group.upstream[:NAME_LIMIT]), style="dim" if group.upstream == CLIENTS else ""),
             printable(group.method[:NAME_LIMIT]),
             str(group.answers or group.notifications),
             Text(errors, style="red" if group.failures else ""),
             str(group.open or "-"),
-            *("-" if value is None else format_ms(value) for value in (*told, most)),
+            *map(format_seconds, durations),
             format_size(group.bytes),
             spark([count for _, count in group.latency.bars(SPARK_WIDTH)]),
         )
@@ -124,25 +134,12 @@ def spark(counts: Sequence[int]) -> str:
     return "".join(SPARKS[math.ceil(count / most * 8) - 1] if count else " " for count in counts)
 
 
-def _show_pictures(found: Stats) -> None:
-    upstreams = found.latency(CLIENTS).count == 0
-    latency = found.latency() if upstreams else found.latency(CLIENTS)
-    if latency.count > 1:
-        click.echo()
-        show_heading(f"Latency {'of upstreams' if upstreams else 'as clients saw it'}")
-        show_lines(latency_lines(latency))
-    if len(found.timeline.slots()) > 1:
-        click.echo()
-        show_heading("Answers over time")
-        show_lines(timeline_lines(found.timeline, OUT.width if is_screen() else PIPE_WIDTH))
-
-
 def latency_lines(latency: Histogram) -> list[str]:
     """A bar and a number for each range of latencies."""
     bars = latency.bars(LATENCY_BARS)
     most = max(count for _, count in bars)
     return [
-        f"  ≤ {format_ms(end):>8}  {'█' * math.ceil(count / most * BAR_WIDTH):<{BAR_WIDTH}} {count}"
+        f"  ≤ {format_seconds(end):>8}  {'█' * math.ceil(count / most * BAR_WIDTH):<{BAR_WIDTH}} {count}"
         for end, count in bars
     ]
 
@@ -151,11 +148,10 @@ def timeline_lines(timeline: Timeline, width: int) -> list[str]:
     """Sparklines of all responses and of those that are not ok, and the times of both ends."""
     slots = timeline.slots()
     most = max(slot.answers for slot in slots)
-    failed = [slot.failed for slot in slots]
-    room = max(10, width - 4)
-    step = math.ceil(len(slots) / room)
-    counts = [sum(slot.answers for slot in slots[at : at + step]) for at in range(0, len(slots), step)]
-    wrong = [sum(failed[at : at + step]) for at in range(0, len(slots), step)]
+    step = math.ceil(len(slots) / max(10, width - 4))
+    parts = [slots[at : at + step] for at in range(0, len(slots), step)]
+    counts = [sum(slot.answers for slot in part) for part in parts]
+    wrong = [sum(slot.failed for slot in part) for part in parts]
     ends = [f"{datetime.fromtimestamp(slot.start, UTC):%Y-%m-%d %H:%M:%S}" for slot in (slots[0], slots[-1])]
     lines = [f"  {spark(counts)}"]
     if any(wrong):
@@ -176,7 +172,7 @@ Export = Callable[[Iterable[Record]], Iterator[str]]
 @click.option("--har", metavar="FILE", help="HTTP archive 1.2, for the developer tools of browsers.")
 @click.option("--csv", metavar="FILE", help="A table without bodies.")
 @click.option("--jsonl", metavar="FILE", help="A capture of these messages, for replay and mock.")
-@click.option("--redact", metavar="CONFIG", help="Also apply the [redaction] of this configuration.")
+@redact_option
 @quiet_option
 def export(
     where: tuple[str, ...], har: str | None, csv: str | None, jsonl: str | None, redact: str | None
@@ -192,32 +188,30 @@ def export(
       mcpmux traffic export leg=upstream --csv - | head
       mcpmux traffic export 'client=claude-ai' --jsonl part.jsonl
     """
-    formats: dict[Export, str | None] = {_to_har: har, to_csv: csv, _to_jsonl: jsonl}
-    chosen = [(name, convert) for convert, name in formats.items() if name is not None]
+    formats: list[tuple[str | None, Export]] = [
+        (har, partial(to_har, version=__version__)),
+        (csv, to_csv),
+        (jsonl, lambda records: (encode_record(record).decode() for record in records)),
+    ]
+    chosen = [(name, convert) for name, convert in formats if name is not None]
     if not chosen:
         raise Mistake("choose at least one of --har FILE, --csv FILE and --jsonl FILE")
     _check_apart([name for name, _ in chosen])
-    redactor = Redactor(load_config(redact).redaction if redact is not None else None)
+    redactor = read_redactor(redact)
     source = FilteredCapture(where, change=lambda record: redact_record(record, redactor))
+    counts: Counter[str] = Counter()
     for name, convert in chosen:
-        counted = _Counted(source.everything() if name == jsonl and not source.filter else source.wanted())
+        records = source.everything() if name == jsonl and not source.filter else source.wanted()
+        pieces = convert(_counted(records, counts, name))
         if name == STDOUT:
             with click.open_file(STDOUT, "wb") as stdout:
-                _write(stdout, convert(counted))
+                _write(stdout, pieces)
         else:
-            size = write_file(name, convert(counted), source.files())
-            tell(f"{name}: {counted.number} messages, {format_size(size)}")
-        if not counted.number:
+            size = write_file(name, pieces, source.files())
+            tell(f"{name}: {counts[name]} messages, {format_size(size)}")
+        if not counts[name]:
             tell("there is no message that fits the filter" if source.filter else "there is no message in it")
     source.check_read()
-
-
-def _to_jsonl(records: Iterable[Record]) -> Iterator[str]:
-    return (encode_record(record).decode() for record in records)
-
-
-def _to_har(records: Iterable[Record]) -> Iterator[str]:
-    return to_har(records, __version__)
 
 
 def write_file(name: str, pieces: Iterable[str], sources: Sequence[Path]) -> int:
@@ -236,8 +230,7 @@ def write_file(name: str, pieces: Iterable[str], sources: Sequence[Path]) -> int
                 return _write(file, pieces)
         return _replace(path.resolve(), pieces)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise click.ClickException(f"{name}: cannot write: {reason}") from None
+        raise click.ClickException(f"{name}: cannot write: {reason_of(error)}") from None
 
 
 def _replace(path: Path, pieces: Iterable[str]) -> int:
@@ -274,47 +267,30 @@ def _check_apart(names: Sequence[str]) -> None:
             raise Mistake(f"{name}: two formats cannot go to the same place")
 
 
-class _Counted:
-    """Messages, counted as they pass. `number` is right at the end."""
-
-    def __init__(self, records: Iterable[Record]) -> None:
-        self.number = 0
-        self._records = records
-
-    def __iter__(self) -> Iterator[Record]:
-        for record in self._records:
-            self.number += record.kind != "start"
-            yield record
+def _counted(records: Iterable[Record], counts: Counter[str], name: str) -> Iterator[Record]:
+    """The same messages, counted as they pass."""
+    for record in records:
+        counts[name] += record.kind != "start"
+        yield record
 
 
 def redact_record(record: Record, redactor: Redactor) -> Record:
-    """The message without what the redactor knows as secret."""
-    changes: dict[str, Any] = {
-        "target": redactor.redact_name(record.target),
-        "method": redactor.redact_name(record.method),
-        "client": redactor.redact_name(record.client),
-    }
-    if record.message is not None:
-        body, count = redactor.redact(record.method, bytes(record.message))
-        if count:
-            changes |= _changed_body(body, record)
-    elif record.text is not None:
-        text, count = redactor.redact(record.method, record.text.encode("utf-8", "replace"))
-        changes["text"] = text.decode("utf-8", "replace")
-    else:
-        count = 0
+    """The message without what the redactor knows as secret, in whichever member it is."""
+    names = ("target", "method", "client")
+    changes: dict[str, Any] = {name: redactor.redact_name(getattr(record, name)) for name in names}
+    text, message = record.text or "", record.message
+    captured = bytes(message) if message is not None else text.encode("utf-8", "replace")
+    body, count = redactor.redact(record.method, captured)
     if count:
         changes["redacted"] = (record.redacted or 0) + count
+        if message is None:
+            changes["text"] = body.decode("utf-8", "replace")
+        elif body[:1] != b"{":
+            changes |= {"message": None, "text": body.decode("utf-8", "replace"), "target": None}
+        else:
+            changes["message"] = Raw(body)
+            if record.kind in ("request", "notification"):
+                changes["target"] = method_id_target(body)[2]
     if all(getattr(record, name) == value for name, value in changes.items()):
         return record
     return msgspec.structs.replace(record, **changes)
-
-
-def _changed_body(body: bytes, record: Record) -> dict[str, Any]:
-    """The members that change with the body: none may show what was redacted in it."""
-    if body[:1] != b"{":
-        return {"message": None, "text": body.decode("utf-8", "replace"), "target": None}
-    if record.kind not in ("request", "notification"):
-        return {"message": Raw(body)}
-    _, _, target = method_id_target(body)
-    return {"message": Raw(body), "target": target}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 import click
@@ -15,6 +15,7 @@ from mcpmux.cli.options import quiet_option
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import (
     FilteredCapture,
+    Lines,
     by_option,
     filter_help,
     format_ms,
@@ -29,13 +30,8 @@ from mcpmux.cli.traffic_source import (
 )
 from mcpmux.printable import printable
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.traffic.reading.filters import body_texts
-from mcpmux.traffic.reading.summary import ExchangeSummary, Passage, Summarizer, passages
+from mcpmux.traffic.reading.summary import Passage, Summarizer, passages
 from mcpmux.traffic.record import Record
-
-AROUND = 30  # characters of a body to show on both sides of a match
-
-Hit = tuple[str, re.Match[str]]
 
 
 @click.command(epilog=filter_help())
@@ -48,13 +44,7 @@ Hit = tuple[str, re.Match[str]]
 @messages_json_option
 @quiet_option
 def grep(
-    pattern: str,
-    where: tuple[str, ...],
-    ignore_case: bool,
-    fixed: bool,
-    count: bool,
-    by: str,
-    as_json: bool,
+    pattern: str, where: tuple[str, ...], ignore_case: bool, fixed: bool, count: bool, by: str, as_json: bool
 ) -> None:
     """Find messages by a regular expression in their body, method or target.
 
@@ -66,22 +56,12 @@ def grep(
       mcpmux traffic grep '' 'status!=ok duration>200ms'
       mcpmux traffic grep -F 'file:///a.md' --by exchange
     """
-    if as_json and by == "exchange":
-        raise Mistake("--json shows messages; leave out --by exchange")
     source = FilteredCapture(where)
     expression = compile_pattern(pattern, ignore_case=ignore_case, fixed=fixed)
-    found = ((record, hit) for record in source.wanted() if (hit := search(record, expression)) is not None)
-    if by == "exchange":
-        lines = _exchange_lines(source, expression)
-    elif as_json:
-        lines = (json_line(record) for record, _ in found)
-    else:
-        lines = (message_line(record) + excerpt(hit) for record, hit in found)
+    lines = Lines(source.filter, by, as_json, expression=expression).of_all(source.records())
+    number = sum(1 for _ in lines) if count else stream_lines(lines)
     if count:
-        number = sum(1 for _ in lines)
         click.echo(str(number))
-    else:
-        number = stream_lines(lines)
     source.check_read()
     if not number:
         raise click.exceptions.Exit(1)
@@ -95,42 +75,6 @@ def compile_pattern(pattern: str, *, ignore_case: bool, fixed: bool) -> re.Patte
         place = " " * len(printable(pattern[: error.pos or 0])) + "^"
         hint = "-F looks for the text as it is"
         raise Mistake(f"{error.msg}; {hint}\n  {printable(pattern)}\n  {place}") from None
-
-
-def search(record: Record, expression: re.Pattern[str]) -> Hit | None:
-    """The text of a message in which the expression was found, and the match."""
-    for text in (*body_texts(record), record.method, record.target, ""):
-        if text is not None and (found := expression.search(text)) is not None:
-            return text, found
-    return None
-
-
-def excerpt(hit: Hit) -> str:
-    """A match and the text around it, to follow a message's line."""
-    text, found = hit
-    start, end = found.span()
-    if start == end:
-        return ""
-    before = text[max(0, start - AROUND) : start]
-    after = text[end : end + AROUND]
-    middle = paint(printable(text[start : min(end, start + 10 * AROUND)]), fg="red", bold=True)
-    return f"  {paint('|', dim=True)} {printable(before)}{middle}{printable(after)}"
-
-
-def _exchange_lines(source: FilteredCapture, expression: re.Pattern[str]) -> Iterator[str]:
-    """The exchanges with a message in which the expression was found."""
-    body_tests = source.filter.body_tests
-    summarizer = Summarizer([*body_tests, lambda record: search(record, expression) is not None])
-    mine = len(body_tests)
-
-    def line_of(ended: Iterable[ExchangeSummary]) -> Iterator[str]:
-        for summary in ended:
-            if mine in summary.passed_tests and source.filter.matches(summary):
-                yield summary_line(summary)
-
-    for record in source.everything():
-        yield from line_of(summarizer.add(record))
-    yield from line_of(summarizer.rest())
 
 
 MESSAGES_LIMIT = 1000  # of an exchange; a listen may have any number
@@ -151,12 +95,7 @@ ENVELOPE = ("jsonrpc", "id", "method", "params", "result", "error")
 @messages_json_option
 @quiet_option
 def show(
-    number: str | None,
-    where: tuple[str, ...],
-    seq: int | None,
-    run: str | None,
-    full: bool,
-    as_json: bool,
+    number: str | None, where: tuple[str, ...], seq: int | None, run: str | None, full: bool, as_json: bool
 ) -> None:
     """Show one exchange: when each message passed, and what mcpmux changed in it.
 
@@ -174,14 +113,13 @@ def show(
         where = (number, *where)  # with --message the first argument is a file
     elif seq is None and number is None:
         raise Mistake("name an exchange by its number, or a message by --message SEQ")
-    exchange = _read(number) if seq is None else 0
+    exchange = _exchange_number(number or "") if seq is None else 0
     source = FilteredCapture(where)
     if source.filter:
         raise Mistake("show takes files and folders only; `mcpmux traffic grep` knows filters")
-    found = find_message(source, seq, run) if seq is not None else find_exchange(source, exchange, run)
+    found = find_exchange(source, exchange, run) if seq is None else [find_message(source, seq, run)]
     if as_json:
-        for record in found:
-            show_lines([json_line(record)])
+        show_lines([json_line(record) for record in found])
     elif seq is not None:
         show_lines([*message_lines(found[0])])
     else:
@@ -189,22 +127,22 @@ def show(
     source.check_read()
 
 
-def _read(number: str | None) -> int:
-    text = (number or "").removeprefix("#")
-    if not text.isascii() or not text.isdigit() or len(text) > 15:
-        raise Mistake(f"expected the number of an exchange, such as 17, got {printable(number or '')!r}")
-    return int(text)
+def _exchange_number(text: str) -> int:
+    digits = text.removeprefix("#")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 15:
+        raise Mistake(f"expected the number of an exchange, such as 17, got {printable(text)!r}")
+    return int(digits)
 
 
-def find_message(source: FilteredCapture, seq: int, run: str | None) -> list[Record]:
-    """A list with the newest message of that number. Raises ClickException."""
+def find_message(source: FilteredCapture, seq: int, run: str | None) -> Record:
+    """The newest message of that number. Raises ClickException."""
     found = None
     for record in source.everything():
         if record.seq == seq and record.kind != "start" and run in (None, record.run):
             found = record
     if found is None:
         raise click.ClickException(f"there is no message {seq}{_of_run(run)} in what was read")
-    return [found]
+    return found
 
 
 def find_exchange(source: FilteredCapture, number: int, run: str | None) -> list[Record]:
@@ -292,9 +230,8 @@ def _ordered(record: Record) -> Record:
         members = msgspec.json.decode(record.message, type=Fields)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return record
-    others = [name for name in members if name not in ENVELOPE]
-    names = [*(name for name in ENVELOPE if name in members), *others]
-    message = Raw(msgspec.json.encode({name: members[name] for name in names}))
+    ordered = {name: members[name] for name in ENVELOPE if name in members}
+    message = Raw(msgspec.json.encode(ordered | members))
     return msgspec.structs.replace(record, message=message)
 
 
@@ -313,12 +250,10 @@ def body_of(record: Record) -> bytes | str | None:
 
 def _body_lines(record: Record, full: bool) -> list[str]:
     """The body with a line for each member, or as text if it is no JSON."""
-    if record.message is None and record.text is None:
+    body = body_of(record)
+    if body is None:
         return ["(the body was not captured)"]
-    if record.message is not None:
-        pretty = msgspec.json.format(bytes(record.message), indent=2).decode("utf-8", "replace")
-    else:
-        pretty = record.text or ""
+    pretty = body if isinstance(body, str) else msgspec.json.format(body, indent=2).decode("utf-8", "replace")
     lines = [printable(line) for line in pretty.split("\n")]
     if not full and len(lines) > BODY_LINES:
         return [*lines[:BODY_LINES], "… more; --full shows it"]

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import difflib
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from mcpmux.cli.console import is_screen, paint, show_bytes, tell
+from mcpmux.cli.options import load_config
 from mcpmux.cli.process import Mistake
 from mcpmux.config.traffic import Capture
 from mcpmux.printable import printable
 from mcpmux.traffic.audit.chain import number_of
 from mcpmux.traffic.capture.files import COMPRESSED, SUFFIX, BadLine, expand_paths, read_files
 from mcpmux.traffic.reading.filter_language import KEYS, NAMES, OPERATORS, SORTS, FilterError, hint_for
-from mcpmux.traffic.reading.filters import Filter, parse_filter
-from mcpmux.traffic.reading.summary import ExchangeSummary, Targets, statuses_of
-from mcpmux.traffic.record import Record, encode_record
+from mcpmux.traffic.reading.filters import Filter, body_texts, parse_filter
+from mcpmux.traffic.reading.summary import ExchangeSummary, Summarizer, Targets, statuses_of
+from mcpmux.traffic.record import Record, encode_record, reason_of
+from mcpmux.traffic.redaction.redactor import Redactor
 
 FOLDER = Capture().directory
 TOLD_LIMIT = 5  # lines that cannot be read and are named one by one
@@ -35,6 +38,14 @@ by_option = click.option(
 messages_json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the messages as they are in the capture, one on each line."
 )
+redact_option = click.option(
+    "--redact", metavar="CONFIG", help="Also redact output by the [redaction] of this configuration."
+)
+
+
+def read_redactor(config: str | None) -> Redactor:
+    """The redactor for `--redact CONFIG`. Raises ConfigError."""
+    return Redactor(load_config(config).redaction if config is not None else None)
 
 
 def filter_help() -> str:
@@ -74,7 +85,7 @@ class CaptureFiles:
         try:
             files = expand_paths(self.paths)
         except OSError as error:
-            raise Mistake(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
+            raise Mistake(f"{error.filename}: {reason_of(error)}") from None
         if not files:
             raise Mistake(no_files(self.paths[0]))
         return files
@@ -174,10 +185,8 @@ def read_filter(text: str, words: Sequence[str] = ()) -> Filter:
 
 def show_place(error: FilterError) -> str:
     """The problem, and the filter with the wrong place marked."""
-    before, wrong = (
-        printable(part) for part in (error.text[: error.start], error.text[error.start : error.end])
-    )
-    after = printable(error.text[error.end :])
+    parts = (error.text[: error.start], error.text[error.start : error.end], error.text[error.end :])
+    before, wrong, after = map(printable, parts)
     return f"{error.problem}\n  {before}{wrong}{after}\n  {' ' * len(before)}{'^' * max(1, len(wrong))}"
 
 
@@ -193,7 +202,7 @@ def json_line(record: Record) -> str:
     return printable(line) if is_screen() else line
 
 
-def show_lines(lines: Sequence[str]) -> None:
+def show_lines(lines: Collection[str]) -> None:
     """Write lines at once."""
     if lines:
         show_bytes(("\n".join(lines) + "\n").encode("utf-8", "replace"))
@@ -215,6 +224,79 @@ def stream_lines(lines: Iterable[str]) -> int:
     return number
 
 
+class Lines:
+    """Turns messages into lines, by `message` or by `exchange`.
+
+    `own`: requests of mcpmux itself are wanted, too. `expression`: only what it is found in, with the place.
+    """
+
+    def __init__(
+        self,
+        wanted: Filter,
+        by: str,
+        as_json: bool,
+        *,
+        own: bool = True,
+        expression: re.Pattern[str] | None = None,
+    ) -> None:
+        """Raises Mistake when `by` and `as_json` do not go together."""
+        if as_json and by == "exchange":
+            raise Mistake("--json shows messages; leave out --by exchange")
+        self.own = own
+        self._wanted = wanted
+        self._by = by
+        self._as_json = as_json
+        self._expression = expression
+        self._targets = Targets()
+        tests = [lambda record: search(record, expression) is not None] if expression is not None else []
+        self._summarizer = Summarizer([*wanted.body_tests, *tests])
+        self._searched = frozenset(range(len(wanted.body_tests), len(wanted.body_tests) + len(tests)))
+
+    def __repr__(self) -> str:
+        return f"<Lines {self._wanted} by {self._by}>"
+
+    def of(self, records: Iterable[Record]) -> Iterator[str]:
+        """The lines for the next messages."""
+        return (line for record in records for line in self._of_one(record))
+
+    def of_all(self, records: Iterable[Record]) -> Iterator[str]:
+        """The lines for messages and, after them, for exchanges without a response."""
+        yield from self.of(records)
+        yield from self._exchanges(self._summarizer.rest())
+
+    def _exchanges(self, ended: Iterable[ExchangeSummary]) -> Iterator[str]:
+        for summary in ended:
+            if self._searched <= summary.passed_tests and self._wanted.matches(summary):
+                yield summary_line(summary)
+
+    def _of_one(self, record: Record) -> Iterator[str]:
+        record = self._targets.fill(record)
+        if self._by == "exchange":
+            yield from self._exchanges(self._summarizer.add(record))
+        elif record.kind != "start" and (self.own or not record.own) and self._wanted.matches(record):
+            hit = search(record, self._expression) if self._expression is not None else None
+            if self._expression is None or hit is not None:
+                yield json_line(record) if self._as_json else message_line(record) + excerpt(hit)
+
+
+def search(record: Record, expression: re.Pattern[str]) -> re.Match[str] | None:
+    """Where the expression was found in a message."""
+    for text in (*body_texts(record), record.method, record.target, ""):
+        if text is not None and (found := expression.search(text)) is not None:
+            return found
+    return None
+
+
+def excerpt(found: re.Match[str] | None) -> str:
+    """What was found and the text around it, to follow a message's line."""
+    start, end = found.span() if found is not None else (0, 0)
+    if found is None or start == end:
+        return ""
+    before, after = found.string[max(0, start - AROUND) : start], found.string[end : end + AROUND]
+    middle = paint(printable(found.string[start : min(end, start + 10 * AROUND)]), fg="red", bold=True)
+    return f"  {paint('|', dim=True)} {printable(before)}{middle}{printable(after)}"
+
+
 # Messages and exchanges as lines: clients on the left, mcpmux in the middle, upstreams on the right.
 #
 #     2026-11-21 12:44:59.123    #17      c1 →            resources/read docs+file:///a.md  66 B
@@ -224,6 +306,7 @@ def stream_lines(lines: Iterable[str]) -> int:
 #
 # All untrusted text is made printable. It can neither control a terminal nor forge a line.
 
+AROUND = 30  # characters of a body to show on both sides of a match
 TARGET_LIMIT = 200  # characters of a URI to show
 NAME_LIMIT = 40
 
@@ -240,10 +323,9 @@ def message_line(record: Record) -> str:
         parts.append(format_ms(record.ms))
     parts.append(paint(format_size(record.size), dim=True))
     peer = printable((record.peer or "?")[:NAME_LIMIT])
-    if record.leg == "client":
-        flow = f"{peer:>6} {'→' if record.direction == 'in' else '←'} {'':<10}"
-    else:
-        flow = f"{'':>6} {'←' if record.direction == 'in' else '→'} {peer:<10}"
+    is_client = record.leg == "client"
+    client, upstream = (peer, "") if is_client else ("", peer)
+    flow = f"{client:>6} {'→' if is_client is (record.direction == 'in') else '←'} {upstream:<10}"
     return f"{_head(record)} {flow} {'  '.join(parts)}"
 
 
@@ -294,6 +376,11 @@ def format_ms(ms: float) -> str:
     if ms < 1000:
         return f"{ms:.1f} ms" if ms < 100 else f"{ms:.0f} ms"
     return f"{ms / 1000:.2f} s" if ms < 60_000 else f"{ms / 60_000:.1f} min"
+
+
+def format_seconds(seconds: float | None) -> str:
+    """The same of seconds, or a dash."""
+    return "-" if seconds is None else format_ms(seconds * 1000)
 
 
 def format_size(size: float) -> str:

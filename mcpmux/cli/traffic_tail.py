@@ -6,9 +6,8 @@ import os
 import select
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from contextlib import aclosing, asynccontextmanager
-from itertools import chain
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,26 +19,22 @@ from mcpmux.cli.options import quiet_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.traffic_source import (
     FilteredCapture,
+    Lines,
     by_option,
     filter_help,
-    json_line,
-    message_line,
     messages_json_option,
     no_files,
     read_filter,
     show_lines,
-    summary_line,
     where_argument,
 )
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import decode_fields, value_of
-from mcpmux.traffic.reading.filters import Filter
 from mcpmux.traffic.reading.following import Follower
-from mcpmux.traffic.reading.summary import ExchangeSummary, Summarizer, Targets
-from mcpmux.traffic.record import BadRecord, Record, decode_record
+from mcpmux.traffic.record import BadRecord, Record, decode_record, reason_of
 from mcpmux.transports.http.route import HttpOrigin
-from mcpmux.transports.sse import SseDecoder, SseEvent
+from mcpmux.transports.sse import SseDecoder
 
 if TYPE_CHECKING:
     from mcpmux.transports.web_client import WebResponse
@@ -100,20 +95,18 @@ async def _refusal(origin: HttpOrigin, response: WebResponse) -> str:
 async def _read(origin: HttpOrigin, response: WebResponse) -> AsyncGenerator[list[Record], None]:
     decoder = SseDecoder(EVENT_BYTES)
     async for chunk in response:
-        yield [record for event in decoder.feed(chunk) if (record := _record_of(event)) is not None]
+        records = []
+        for event in decoder.feed(chunk):
+            try:
+                if event.event == "missed":
+                    count = value_of(decode_fields(event.data).get("missed"))
+                    tell(f"missed {count} messages: there were more than could be shown")
+                else:
+                    records.append(decode_record(event.data))
+            except BadRecord as error:
+                tell(f"not read: {error}")
+        yield records
     raise RemoteProtocolError(f"{origin.url} has ended the stream; mcpmux was stopped")
-
-
-def _record_of(event: SseEvent) -> Record | None:
-    if event.event == "missed":
-        count = value_of(decode_fields(event.data).get("missed"))
-        tell(f"missed {count} messages: there were more than could be shown")
-        return None
-    try:
-        return decode_record(event.data)
-    except BadRecord as error:
-        tell(f"not read: {error}")
-        return None
 
 
 LOOK_SECONDS = 0.1  # between two reads of files that did not grow
@@ -158,60 +151,24 @@ def tail(
       mcpmux traffic tail captures/ 'method=tools/call status!=ok' --by exchange
       mcpmux traffic tail --url 'http://127.0.0.1:8490/?token=…' 'duration>200ms'
     """
-    if as_json and by == "exchange":
-        raise Mistake("--json shows messages; leave out --by exchange")
     if url is not None and once:
         raise Mistake("--once goes with files; what comes from --url begins now")
     try:
         if url is not None:
-            wanted = read_filter(" ".join(where))
-            run(_follow_url, url, token, Lines(wanted, by, own=own, as_json=as_json))
+            shown = Lines(read_filter(" ".join(where)), by, as_json, own=own)
+            run(_follow, open_stream(url, token, own=own), shown)
         else:
             found = FilteredCapture(where)
-            _tail_files(found, Lines(found.filter, by, own=own, as_json=as_json), lines, once)
+            _tail_files(found, Lines(found.filter, by, as_json, own=own), lines, once)
     except KeyboardInterrupt:
         raise click.exceptions.Exit(0) from None
-
-
-class Lines:
-    """Turns messages into lines. `own`: those of mcpmux itself are wanted, too."""
-
-    def __init__(self, wanted: Filter, by: str, *, own: bool, as_json: bool) -> None:
-        self.own = own
-        self._wanted = wanted
-        self._by = by
-        self._as_json = as_json
-        self._targets = Targets()
-        self._summarizer = Summarizer(wanted.body_tests)
-
-    def __repr__(self) -> str:
-        return f"<Lines {self._wanted} by {self._by}>"
-
-    def of(self, records: Iterable[Record]) -> list[str]:
-        """The lines for the next messages."""
-        return [line for record in records for line in self._of_one(record)]
-
-    def rest(self) -> list[str]:
-        """The lines for exchanges without a response."""
-        return self._exchanges(self._summarizer.rest())
-
-    def _exchanges(self, ended: Iterable[ExchangeSummary]) -> list[str]:
-        return [summary_line(summary) for summary in ended if self._wanted.matches(summary)]
-
-    def _of_one(self, record: Record) -> list[str]:
-        record = self._targets.fill(record)
-        if self._by == "exchange":
-            return self._exchanges(self._summarizer.add(record))
-        if record.kind == "start" or (record.own and not self.own) or not self._wanted.matches(record):
-            return []
-        return [json_line(record) if self._as_json else message_line(record)]
 
 
 def _tail_files(where: FilteredCapture, lines: Lines, count: int, once: bool) -> None:
     try:
         follower = Follower(where.paths, where.on_bad)
     except OSError as error:
-        raise Mistake(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
+        raise Mistake(f"{error.filename}: {reason_of(error)}") from None
     with follower:
         if follower.found_nothing:
             reason = no_files(where.paths[0])
@@ -219,22 +176,22 @@ def _tail_files(where: FilteredCapture, lines: Lines, count: int, once: bool) ->
                 raise Mistake(reason)
             tell(f"{reason}; waiting for the first one")
         if count or once:
-            begin = deque(
-                chain.from_iterable(lines.of([record]) for record in follower.recent()), maxlen=count
-            )
-            begin.extend(lines.rest() if once else ())
-            show_lines(list(begin))
+            read_lines = lines.of_all if once else lines.of
+            show_lines(deque(read_lines(follower.recent()), maxlen=count))
             where.tell_bad()
         else:
             follower.skip()
         if not once:
-            run(_follow, follower, lines)
+            run(_follow, aclosing(_look(follower)), lines)
 
 
-async def _follow(follower: Follower, lines: Lines) -> None:
+async def _follow(source: AbstractAsyncContextManager[AsyncIterator[list[Record]]], lines: Lines) -> None:
     """Show what comes until cancelled, or until nobody reads stdout."""
-    async with aclosing(_look(follower)) as source:
-        await _show(source, lines)
+    async with source as batches:
+        async for records in batches:
+            show_lines(list(lines.of(records)))
+            if not records and is_abandoned():
+                return
 
 
 async def _look(follower: Follower) -> AsyncGenerator[list[Record], None]:
@@ -244,18 +201,6 @@ async def _look(follower: Follower) -> AsyncGenerator[list[Record], None]:
         yield records
         if not records:
             await trio.sleep(LOOK_SECONDS)
-
-
-async def _follow_url(url: str, token: str | None, lines: Lines) -> None:
-    async with open_stream(url, token, own=lines.own) as source:
-        await _show(source, lines)
-
-
-async def _show(source: AsyncIterator[list[Record]], lines: Lines) -> None:
-    async for records in source:
-        show_lines(lines.of(records))
-        if not records and is_abandoned():
-            return
 
 
 def is_abandoned() -> bool:

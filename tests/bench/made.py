@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from random import Random
 
-from mcpmux.bench.histogram import Histogram
 from mcpmux.bench.report.result_file import Report
 from mcpmux.bench.results import About, FanOut, Generator, LoadDescription, Results, generator_of
 from mcpmux.bench.tally import Tally
+from mcpmux.traffic.reading.histogram import Histogram
 
 WHEN = "2026-11-01T12:00:00Z"
 

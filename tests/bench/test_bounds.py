@@ -16,7 +16,6 @@ import trio.testing
 from mcpmux.bench import answer
 from mcpmux.bench.answer import Checker
 from mcpmux.bench.drive import Drive, Load
-from mcpmux.bench.histogram import MOST_BUCKETS, Histogram
 from mcpmux.bench.operation import Ask, Inventory, Kind, parse_arguments
 from mcpmux.bench.push import Deliveries
 from mcpmux.bench.schedule import Ramp, arrivals, poisson_positions
@@ -24,6 +23,7 @@ from mcpmux.bench.tally import MOST_OPERATIONS, MOST_ROWS, Tally
 from mcpmux.bench.workload import bind_mix, parse_flow
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
+from mcpmux.traffic.reading.histogram import MOST_BUCKETS, Histogram
 from tests.bench.scripted_load import DelayedServer, ping_mix
 
 FEW, MANY = 4_000, 40_000

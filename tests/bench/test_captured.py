@@ -17,10 +17,10 @@ from mcpmux.bench.workload import InTurn, load_of, parse_flow
 from mcpmux.config.report import Unfit
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw
-from mcpmux.traffic.reading.dialogue import CapturedRequest, Dialogue, read_dialogues
+from mcpmux.traffic.reading.dialogue import CapturedRequest, Dialogue
 from tests.bench.test_run import LEGACY, MODERN, Place, make_server
 from tests.runtime.world import upstream
-from tests.traffic.made import Play
+from tests.traffic.made import Play, read_dialogues
 
 READ, LIST, CALL = "resources/read", "resources/list", "tools/call"
 

@@ -131,7 +131,7 @@ async def first(source: AsyncIterator[list[Record]], count: int) -> list[Record]
 
 
 async def test_messages_of_a_running_mcpmux_are_shown():
-    lines = Lines(read_filter("upstream=docs"), "exchange", own=False, as_json=False)
+    lines = Lines(read_filter("upstream=docs"), "exchange", False, own=False)
     async with listening() as here:
         url = f"{here.url}/?token={here.token}"
         async with open_stream(url, None) as source:
@@ -163,8 +163,8 @@ async def test_what_mcpmux_asks_by_itself_is_shown_when_it_is_asked_for(own: boo
             records = await first(source, 6 if own else 4)
         assert sorted(record.own for record in records) == [False] * 4 + [True] * 2 * own
         for shown in (False, True):
-            lines = Lines(read_filter(""), "message", own=shown, as_json=False)
-            assert len(lines.of(records)) == (len(records) if shown else 4)
+            lines = Lines(read_filter(""), "message", False, own=shown)
+            assert len(list(lines.of(records))) == (len(records) if shown else 4)
 
 
 async def test_a_wrong_token_or_place_is_told():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mcpmux.protocol.raw_json import Raw
+from mcpmux.traffic.reading.dialogue import Reading, SideName
 from mcpmux.traffic.record import Record, encode_record
 
 RUN = "5f3a9c01"
@@ -104,3 +105,11 @@ def write(path: Path, records: Iterable[Record]) -> Path:
     start = record(0, kind="start", leg=None, direction=None, peer=None, upstream=None, transport=None)
     path.write_bytes(b"".join(map(encode_record, [start, *records])))
     return path
+
+
+def read_dialogues(records: Iterable[Record], side: SideName, upstream: str | None = None) -> Reading:
+    """Everything on a leg."""
+    reading = Reading(side, upstream)
+    for each in records:
+        reading.add(each)
+    return reading

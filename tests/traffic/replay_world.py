@@ -19,7 +19,7 @@ from mcpmux.runtime.link import open_link
 from mcpmux.runtime.upstreams.channels import answer_server
 from mcpmux.traffic.capture.message import to_record
 from mcpmux.traffic.observer import Observation
-from mcpmux.traffic.reading.dialogue import Dialogue, read_dialogues
+from mcpmux.traffic.reading.dialogue import Dialogue
 from mcpmux.traffic.record import Record, Run
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -30,6 +30,7 @@ from tests.memory_pipe import open_memory_pipes
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.world import World, upstream
+from tests.traffic.made import read_dialogues
 
 LEGACY = "2025-11-25"
 MODERN = "2026-07-28"

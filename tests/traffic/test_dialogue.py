@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mcpmux.traffic.reading.dialogue import CapturedRequest, ClientNotification, Dialogue, read_dialogues
+from mcpmux.traffic.reading.dialogue import CapturedRequest, ClientNotification, Dialogue
 from mcpmux.traffic.replay.settings import why_not
-from tests.traffic.made import Play
+from tests.traffic.made import Play, read_dialogues
 
 
 def only(play: Play, side: Any = "client", name: str | None = None) -> Dialogue:

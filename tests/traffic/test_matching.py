@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.protocol.envelope import decode_fields
-from mcpmux.traffic.reading.dialogue import read_dialogues
 from mcpmux.traffic.replay.captured_answers import CapturedAnswers, canonical
-from tests.traffic.made import Play
+from tests.traffic.made import Play, read_dialogues
 
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"

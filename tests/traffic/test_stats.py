@@ -37,8 +37,8 @@ def test_each_leg_and_method_is_counted():
     docs = rows["docs", "resources/read"]
     assert (docs.requests, docs.answers, docs.open, docs.errors, docs.failures) == (11, 10, 1, 1, 1)
     assert docs.error_rate == 0.1
-    assert docs.latency.percentile(0.5) == pytest.approx(100, rel=0.01)
-    assert docs.latency.most == 100
+    assert docs.latency.percentiles([50]) == [pytest.approx(0.1, rel=0.001)]
+    assert docs.latency.most == 0.1
     assert rows[CLIENTS, "resources/read"].answers == 11
     assert rows[CLIENTS, "tools/call"].tool_errors == 1
     assert rows[CLIENTS, "notifications/progress"].notifications == 1

@@ -9,8 +9,8 @@ from html import escape
 import msgspec
 
 from mcpmux.bench.formatting import rate_text, share_text, time_text
-from mcpmux.bench.histogram import Distribution
 from mcpmux.bench.results import Results, Series, Step
+from mcpmux.traffic.reading.histogram import Distribution
 
 # Where a value lies on an axis, and which values get a tick.
 

@@ -13,10 +13,10 @@ from typing import Literal
 import msgspec
 
 from mcpmux.bench.formatting import NOTHING, bytes_text, count_text, rate_text, share_text, time_text
-from mcpmux.bench.histogram import Distribution
 from mcpmux.bench.report.compare import Comparison
 from mcpmux.bench.report.result_file import Report
 from mcpmux.bench.results import Connections, FanOut, OperationResult, Results, Step, by_name, pool, pooled
+from mcpmux.traffic.reading.histogram import Distribution
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)
 TIMES = ("p50", "p90", "p99", "p99.9", "max")

@@ -19,8 +19,9 @@ lives), which is not shown otherwise. Exchanges are these alone then, traffic is
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
+from itertools import islice
 from operator import attrgetter
 
 import msgspec
@@ -30,21 +31,13 @@ from mcpmux.errors import ConfigError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_fields
 from mcpmux.runtime.downstreams.http_answer import STREAM_HEADERS
-from mcpmux.traffic.admin.ring import Row, StoredMessage, TimedCall, measure
+from mcpmux.traffic.admin.ring import Row, TimedCall, measure
 from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, whole_number
 from mcpmux.traffic.admin.upstreams import ACTIONS, Control, NoSuchUpstream, NotPossible, Upstreams
-from mcpmux.traffic.admin.view import (
-    LARGE,
-    PAGE_ROWS,
-    LiveView,
-    Matches,
-    RowSummary,
-    read_filter,
-    row_matches,
-)
+from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView, Matches, RowSummary, read_filter
 from mcpmux.traffic.reading.filter_language import FilterError
 from mcpmux.traffic.reading.filters import Filter
-from mcpmux.traffic.record import Record, encode_record
+from mcpmux.traffic.record import encode_record
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import encode_event
 
@@ -53,6 +46,7 @@ STATS_SECONDS = 300
 STATS_ROWS = 20_000  # that are looked at, the newest; enough for a picture
 STATS_AT_ONCE = 1000
 SLOTS = 60
+GONE = "it is not here any more; newer traffic took its place"
 OWN = ""  # upstream of what mcpmux answers a client as a whole
 
 
@@ -83,18 +77,9 @@ class Api:
     def __repr__(self) -> str:
         return f"<Api {self._view!r}>"
 
-    def _now(self) -> float:
-        return time.time() * 1000
-
-    def _filter(self, http: HttpExchange) -> Filter | None:
-        try:
-            return read_filter(http.query.get("filter", ""), self._now())
-        except FilterError as error:
-            raise BadRequest(str(error)) from None
-
     def _matches(self, http: HttpExchange, view: LiveView) -> Matches | None:
-        wanted = self._filter(http)
-        return partial(row_matches, view, wanted) if wanted is not None else None
+        wanted = _filter(http)
+        return partial(view.matches, wanted) if wanted is not None else None
 
     def _view_for(self, http: HttpExchange) -> LiveView:
         return self._view.own if _wants_own(http) else self._view
@@ -102,28 +87,25 @@ class Api:
     async def _exchanges(self, http: HttpExchange) -> None:
         view = self._view_for(http)
         ring = view.ring
-        before = whole_number(http.query, "before", 0, 2**53, ring.last + 1)
+        before: int | None = whole_number(http.query, "before", 0, 2**53, ring.last + 1)
         most = whole_number(http.query, "limit", 1, PAGE_ROWS, PAGE_ROWS)
-        await http.send(await view.find(self._matches(http, view), before, most))
+        messages = ring.seq  # a stream goes on from here
+        rows, before = await view.find(self._matches(http, view), before, most)
+        found = {"rows": rows, "before": before, "first": ring.first, "last": ring.last}
+        await http.send({**found, "messages": messages})
 
     async def _exchange(self, http: HttpExchange) -> None:
         view = self._view_for(http)
-        row = self._row(http, view)
-        if row is None:
-            await _send_gone(http)
-            return
+        row = _row(http, view)
         messages = await view.messages(row)
         await http.send({"row": view.summary(row), "messages": messages})
 
     async def _message(self, http: HttpExchange) -> None:
         view = self._view_for(http)
-        row = self._row(http, view)
-        seq = whole_number(http.path, "seq", 1, 2**53, 0)
-        message = await view.whole(row, seq) if row is not None else None
-        await (http.send(message) if message is not None else _send_gone(http))
-
-    def _row(self, http: HttpExchange, view: LiveView) -> Row | None:
-        return view.ring.row(whole_number(http.path, "row", 1, 2**53, 0))
+        message = await view.whole(_row(http, view), whole_number(http.path, "seq", 1, 2**53, 0))
+        if message is None:
+            raise BadRequest(GONE, 404)
+        await http.send(message)
 
     async def _stream_exchanges(self, http: HttpExchange) -> None:
         _only_get(http)
@@ -135,7 +117,7 @@ class Api:
     async def _stream_traffic(self, http: HttpExchange) -> None:
         _only_get(http)
         views = [self._view, self._view.own] if _wants_own(http) else [self._view]
-        await stream_records(views, self._filter(http), http.reply, self._stopping)
+        await stream_records(views, _filter(http), http.reply, self._stopping)
 
     async def _show_upstreams(self, http: HttpExchange) -> None:
         await http.send({"upstreams": await self._upstreams.read_all()})
@@ -143,16 +125,15 @@ class Api:
     async def _stats(self, http: HttpExchange) -> None:
         window = whole_number(http.query, "window", 1, DAY_SECONDS, STATS_SECONDS) * 1000.0
         slots = whole_number(http.query, "slots", 1, 500, SLOTS)
-        now = self._now()
+        now = _now()
         calls = await self._timed_calls(now - window)
         await http.send(measure(calls, now, window, slots))
 
     async def _timed_calls(self, since: float) -> list[TimedCall]:
         """What took time, of the newest rows: whole exchanges (upstream "") and what each upstream did."""
         found: list[TimedCall] = []
-        for index, row in enumerate(self._view.ring.before(self._view.ring.last + 1)):
-            if index >= STATS_ROWS:
-                break
+        rows = self._view.ring.before(self._view.ring.last + 1)
+        for index, row in enumerate(islice(rows, STATS_ROWS)):
             at = self._view.when(row.first.at)
             # A listen lasts for days, which is no measure of speed.
             if at >= since and row.first.method != m.LISTEN:
@@ -183,8 +164,22 @@ class Api:
         await http.send({"ready": ready}, 200 if ready else 503)
 
 
-async def _send_gone(http: HttpExchange) -> None:
-    await http.send({"error": "it is not here any more; newer traffic took its place"}, 404)
+def _row(http: HttpExchange, view: LiveView) -> Row:
+    row = view.ring.row(whole_number(http.path, "row", 1, 2**53, 0))
+    if row is None:
+        raise BadRequest(GONE, 404)
+    return row
+
+
+def _now() -> float:
+    return time.time() * 1000
+
+
+def _filter(http: HttpExchange) -> Filter | None:
+    try:
+        return read_filter(http.query.get("filter", ""), _now())
+    except FilterError as error:
+        raise BadRequest(str(error)) from None
 
 
 def _only_get(http: HttpExchange) -> None:
@@ -202,14 +197,13 @@ def is_ready(when: str, states: Collection[str]) -> bool:
         return True
     if "connecting" in states:
         return False
-    there = [state == "ready" for state in states]
-    return all(there) if when == "all" else any(there)
+    enough = all if when == "all" else any
+    return enough(state == "ready" for state in states)
 
 
 # Live traffic as server-sent events: the ring is polled ten times a second, so that messages wake no task.
-#
-# Promises: a slow reader holds nothing up and costs no memory: it misses what the ring gives up, and learns
-# how much that was. A stream ends when we stop, or when its reader has gone.
+# A slow reader holds nothing up and costs no memory: it misses what the ring gives up, and learns how much
+# that was. A stream ends when we stop, or when its reader has gone.
 
 TICK_SECONDS = 0.1  # faster than a person sees
 QUIET_SECONDS = 15.0  # of silence, before a comment is sent to notice a reader that has gone
@@ -217,6 +211,27 @@ ROWS_AT_ONCE = 200  # of one tick, the newest ones
 RECORDS_AT_ONCE = 500
 BREATH = 25  # records that are encoded before others may do something
 COMMENT = b":\n\n"
+
+
+async def _stream(
+    read_news: Callable[[], Awaitable[tuple[bytes, bool]]],
+    opening: bytes,
+    reply: HttpReply,
+    stopping: trio.Event,
+) -> None:
+    """Send what `read_news` returns: events, perhaps none, and whether there is nothing more."""
+    await reply.open(200, (*STREAM_HEADERS, *SECURITY), opening)
+    quiet = 0.0
+    while True:
+        over = stopping.is_set()  # what has passed by now is still sent
+        news, is_all = await read_news()
+        quiet = 0.0 if news or quiet >= QUIET_SECONDS else quiet + TICK_SECONDS
+        if news or quiet >= QUIET_SECONDS:
+            await reply.write(news or COMMENT)
+        if is_all:
+            if over:
+                return
+            await trio.sleep(TICK_SECONDS)
 
 
 async def stream_rows(
@@ -228,45 +243,28 @@ async def stream_rows(
     `first`, `last`: of all rows. `skipped`: rows that changed and are not sent, as there were too many.
     """
     ring = view.ring
-    position, quiet = min(since, ring.seq), 0.0  # more had passed in another run
-    await reply.open(200, (*STREAM_HEADERS, *SECURITY), _rows_event(view, [], [], 0))
-    over = False
-    while not over:
-        await trio.sleep(TICK_SECONDS)
-        over = stopping.is_set()  # what has passed by now is still sent
+    position = min(since, ring.seq)  # more had passed in another run
+
+    async def read_news() -> tuple[bytes, bool]:
+        nonlocal position
         if ring.seq == position:
-            quiet = await _keep_alive(reply, quiet + TICK_SECONDS)
-            continue
-        quiet = 0.0
+            return b"", True
         rows, missed = ring.changed_since(position)
         position = ring.seq
         rows.sort(key=attrgetter("number"))
         newest = rows[-ROWS_AT_ONCE:]
-        kept = [row for row in newest if matches is None or matches(row)]
-        wanted = {row.number for row in kept}
+        wanted = {row.number: row for row in newest if matches is None or matches(row)}
         gone = [row.number for row in newest if row.number not in wanted]
-        shown = [view.summary(row) for row in kept]
-        await reply.write(_rows_event(view, shown, gone, len(rows) - len(newest) + missed))
+        shown = [view.summary(row) for row in wanted.values()]
+        return _rows_event(view, shown, gone, len(rows) - len(newest) + missed), True
 
-
-async def _keep_alive(reply: HttpReply, quiet: float) -> float:
-    """Send a comment when nothing was sent for long. Returns for how many seconds nothing was."""
-    if quiet < QUIET_SECONDS:
-        return quiet
-    await reply.write(COMMENT)
-    return 0.0
+    await _stream(read_news, _rows_event(view, [], [], 0), reply, stopping)
 
 
 def _rows_event(view: LiveView, rows: list[RowSummary], gone: list[int], skipped: int) -> bytes:
     ring = view.ring
-    data = {
-        "rows": rows,
-        "gone": gone,
-        "skipped": skipped,
-        "first": ring.first,
-        "last": ring.last,
-        "messages": ring.seq,
-    }
+    counts = {"first": ring.first, "last": ring.last, "messages": ring.seq}
+    data = {"rows": rows, "gone": gone, "skipped": skipped, **counts}
     return encode_event(msgspec.json.encode(data), event="rows")
 
 
@@ -274,44 +272,27 @@ async def stream_records(
     views: Sequence[LiveView], wanted: Filter | None, reply: HttpReply, stopping: trio.Event
 ) -> None:
     """Events `record`: each message as a capture has it. `missed`: how many a slow reader has not got."""
-    positions, quiet = [view.ring.seq for view in views], 0.0
-    await reply.open(200, (*STREAM_HEADERS, *SECURITY), COMMENT)
-    while True:
-        over = stopping.is_set()  # what has passed by now is still sent
-        parts = []
+    positions = [view.ring.seq for view in views]
+
+    async def read_news() -> tuple[bytes, bool]:
+        events = []
         for number, view in enumerate(views):
             found, positions[number], missed = view.ring.messages_since(positions[number], RECORDS_AT_ONCE)
             if missed:
-                parts.append(encode_event(b'{"missed":%d}' % missed, event="missed"))
-            parts += await _events_of(view, found, wanted)
-        if parts:
-            quiet = 0.0
-            await reply.write(b"".join(parts))
-        if all(position == view.ring.seq for position, view in zip(positions, views, strict=True)):
-            if over:
-                return
-            quiet = await _keep_alive(reply, quiet + TICK_SECONDS)
-            await trio.sleep(TICK_SECONDS)
+                events.append(encode_event(b'{"missed":%d}' % missed, event="missed"))
+            for index, stored in enumerate(found):
+                record = await view.read(stored)
+                if wanted is None or wanted.matches(record):
+                    events.append(encode_event(encode_record(record).rstrip(b"\n"), event="record"))
+                if index % BREATH == 0:
+                    await trio.lowlevel.checkpoint()
+        is_all = all(position == view.ring.seq for position, view in zip(positions, views, strict=True))
+        return b"".join(events), is_all
+
+    await _stream(read_news, COMMENT, reply, stopping)
 
 
-async def _events_of(view: LiveView, found: Sequence[StoredMessage], wanted: Filter | None) -> list[bytes]:
-    events = []
-    for index, stored in enumerate(found):
-        record = await _read(view, stored)
-        if wanted is None or wanted.matches(record):
-            events.append(encode_event(encode_record(record).rstrip(b"\n"), event="record"))
-        if index % BREATH == 0:
-            await trio.lowlevel.checkpoint()
-    return events
-
-
-async def _read(view: LiveView, stored: StoredMessage) -> Record:
-    if len(stored.observed.data) > LARGE:
-        return await trio.to_thread.run_sync(view.record, stored)
-    return view.record(stored)
-
-
-# What administrators can do over the admin listener.
+# What administrators can do:
 #
 # | request | answer |
 # | --- | --- |
@@ -323,49 +304,39 @@ async def _read(view: LiveView, stored: StoredMessage) -> Record:
 # send, and the token or the key in a header (see `listener`).
 
 
-class Actions:
-    """Carries it out. `key`: see `AccessCheck.key`."""
+def control_routes(control: Control, key: str) -> tuple[Route, ...]:
+    """The routes of the table. `key`: see `AccessCheck.key`."""
 
-    def __init__(self, control: Control, key: str) -> None:
-        self._control = control
-        self._key = key
-        self.routes: tuple[Route, ...] = (
-            Route("/api/control", self._show),
-            Route("/api/reload", self._reload, method="POST"),
-            Route("/api/upstreams/{name}/{action}", self._act, method="POST"),
-        )
+    async def show(http: HttpExchange) -> None:
+        await http.send({"key": key, "actions": list(ACTIONS), "pending": list(control.pending)})
 
-    def __repr__(self) -> str:
-        return f"<Actions {self._control!r}>"
-
-    async def _show(self, http: HttpExchange) -> None:
-        shown = {"key": self._key, "actions": list(ACTIONS), "pending": list(self._control.pending)}
-        await http.send(shown)
-
-    async def _reload(self, http: HttpExchange) -> None:
+    async def reload(http: HttpExchange) -> None:
         _check_body(http)
         try:
-            changed = await self._control.reload()
+            changed = await control.reload()
         except ConfigError as error:
-            answer = {"error": "the configuration is as it was", "problems": error.problems}
-            await http.send(answer, 422)
-            return
-        await http.send({"changed": dict(changed), "pending": list(self._control.pending)})
+            await http.send({"error": "the configuration is as it was", "problems": error.problems}, 422)
+        else:
+            await http.send({"changed": dict(changed), "pending": list(control.pending)})
 
-    async def _act(self, http: HttpExchange) -> None:
+    async def act(http: HttpExchange) -> None:
         _check_body(http)
         name, action = http.path["name"], http.path["action"]
         if action not in ACTIONS:
-            await http.send({"error": f"{action} is none of {', '.join(ACTIONS)}"}, 404)
-            return
+            raise BadRequest(f"{action} is none of {', '.join(ACTIONS)}", 404)
         try:
-            await self._control.act(action, name)
+            await control.act(action, name)
         except NoSuchUpstream as error:
-            await http.send({"error": str(error)}, 404)
+            raise BadRequest(str(error), 404) from None
         except NotPossible as error:
-            await http.send({"error": str(error)}, 409)
-        else:
-            await http.send({"upstream": name, "action": action})
+            raise BadRequest(str(error), 409) from None
+        await http.send({"upstream": name, "action": action})
+
+    return (
+        Route("/api/control", show),
+        Route("/api/reload", reload, method="POST"),
+        Route("/api/upstreams/{name}/{action}", act, method="POST"),
+    )
 
 
 def _check_body(http: HttpExchange) -> None:

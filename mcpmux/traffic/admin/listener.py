@@ -11,11 +11,9 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
 from functools import partial
 from importlib import resources
 from typing import NamedTuple
-from urllib.parse import parse_qs
 
 import structlog
 import trio
@@ -24,7 +22,7 @@ from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin
 from mcpmux.errors import TransportError
 from mcpmux.protocol.origin import OriginPolicy
-from mcpmux.traffic.admin.api import Actions, Api
+from mcpmux.traffic.admin.api import Api, control_routes
 from mcpmux.traffic.admin.route import SECURITY, TEXT, BadRequest, HttpExchange, Route, Routes, read_query
 from mcpmux.traffic.admin.upstreams import Control, Upstreams
 from mcpmux.traffic.admin.view import LiveView
@@ -39,8 +37,6 @@ from mcpmux.transports.tls.context import TlsContexts
 CONNECTIONS = 64  # people, and collectors of metrics
 BODY_BYTES = 64 * 2**10  # of a request
 TOKEN_BYTES = 32
-
-HEALTH = "/health/"
 
 log = structlog.get_logger()
 
@@ -59,46 +55,27 @@ class AdminEndpoint:
     async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""
         found = self._routes.find(request.path)
-        route = next((each for each in found if each[0].method == _method(request)), None)
-        if route is None or not route[0].open:
-            problem = self._access.refuses(request.headers)
-            if problem is not None:
-                await self._say(reply, 403, problem)
+        route, arguments = next((each for each in found if each[0].method == _method(request)), (None, {}))
+        if route is None or not route.open:
+            changes = route is not None and route.method != "GET"
+            refusal = self._access.refusal(request.path, request.query, request.headers, changes=changes)
+            if refusal is not None:
+                await _say(reply, *refusal)
                 return
-            access = self._access.access_of(request.path, request.query, request.headers)
-            if access is Access.UNKNOWN:
-                await self._say(reply, 401, UNKNOWN, (("WWW-Authenticate", 'Bearer realm="mcpmux admin"'),))
-                return
-            if access is Access.SIGN_IN:
-                fields = (("Location", "/"), ("Set-Cookie", self._access.cookie), *TEXT)
-                await reply.send(303, fields)
-                return
-            if (
-                route is not None
-                and route[0].method != "GET"
-                and not self._access.is_deliberate(request.headers)
-            ):
-                await self._say(reply, 403, NOT_DELIBERATE)
-                return
-        await self._answer(request, reply, route, bool(found))
-
-    async def _answer(
-        self, request: HttpRequest, reply: HttpReply, route: tuple[Route, dict[str, str]] | None, known: bool
-    ) -> None:
         page = self._pages.get(request.path)
         if route is not None:
-            http = HttpExchange(request, reply, route[1], read_query(request.query))
+            http = HttpExchange(request, reply, arguments, read_query(request.query))
             try:
-                await route[0].handle(http)
+                await route.handle(http)
             except BadRequest as problem:
-                await http.send({"error": str(problem)}, 400)
+                await http.send({"error": str(problem)}, problem.status)
         elif page is not None and _method(request) == "GET":
             await self._send_page(request, reply, page)
-        elif known or page is not None:
+        elif found or page is not None:
             allowed = "GET, HEAD" if page is not None else self._routes.allowed(request.path)
-            await self._say(reply, 405, f"{request.method} is not for {request.path}", (("Allow", allowed),))
+            await _say(reply, 405, f"{request.method} is not for {request.path}", (("Allow", allowed),))
         else:
-            await self._say(reply, 404, "there is nothing here")
+            await _say(reply, 404, "there is nothing here")
 
     async def _send_page(self, request: HttpRequest, reply: HttpReply, page: Page) -> None:
         fields = (("ETag", page.etag), ("Cache-Control", "no-cache"), *SECURITY)
@@ -107,16 +84,16 @@ class AdminEndpoint:
         else:
             await reply.send(200, (("Content-Type", page.content_type), *fields), page.body)
 
-    async def _say(self, reply: HttpReply, status: int, sentence: str, fields: Fields = ()) -> None:
-        await reply.send(status, (*TEXT, *fields), f"{sentence[:1].upper()}{sentence[1:]}.\n".encode())
+
+async def _say(reply: HttpReply, status: int, sentence: str, fields: Fields = ()) -> None:
+    text = f"{sentence[:1].upper()}{sentence[1:]}.\n" if sentence else ""
+    await reply.send(status, (*TEXT, *fields), text.encode())
 
 
 UNKNOWN = (
     "this needs the admin token: open the URL that mcpmux printed when it started, "
     "or send `Authorization: Bearer TOKEN`"
 )
-
-
 NOT_DELIBERATE = (
     "this changes something, so it needs `Authorization: Bearer TOKEN`, or the key of /api/control "
     "in X-Mcpmux-Key"
@@ -158,7 +135,7 @@ async def serve_admin(
     policy = OriginPolicy(config.host, config.allowed_hosts, None)
     access = AccessCheck(policy, token, secrets.token_bytes(TOKEN_BYTES), port, https=tls is not None)
     api = Api(view, upstreams, stopping, config.ready)
-    actions = Actions(control, access.key).routes if control is not None else ()
+    actions = control_routes(control, access.key) if control is not None else ()
     endpoint = AdminEndpoint(
         access, (*api.routes, *actions, *more), await trio.to_thread.run_sync(load_pages)
     )
@@ -181,7 +158,7 @@ def _refuse(_status: int, sentence: str) -> tuple[Fields, bytes]:
     return TEXT, f"{sentence}\n".encode()
 
 
-# Who may use the admin listener. Pure but for the comparison in constant time.
+# Who may use the admin listener.
 #
 # With the token: as `Authorization: Bearer …`, or a browser once as `?token=…`, which gives it
 # a cookie that no script reads and no other site sends. The cookie is made of the token by a one-way function
@@ -195,37 +172,51 @@ KEY_HEADER = "x-mcpmux-key"
 FOLLOWED_LINK = ("navigate", "document")  # Sec-Fetch-Mode and -Dest of what a person does
 
 
-class Access(Enum):
-    """What becomes of a request."""
+class Refusal(NamedTuple):
+    """How a request is answered that may not go on, or not yet."""
 
-    IN = "in"
-    SIGN_IN = "sign in"  # it showed the token in its URL: it gets the cookie, and a URL without the token
-    UNKNOWN = "unknown"
+    status: int
+    sentence: str
+    fields: Fields = ()
 
 
 class AccessCheck:
-    """Of one admin listener. Stateless."""
+    """Decides who may use one admin listener. Stateless."""
 
     def __init__(
         self, policy: OriginPolicy, token: Secret, run_secret: bytes, port: int, *, https: bool
     ) -> None:
         """`run_secret`: random, of this run. `port`: for the cookie's name, as cookies know no ports."""
         self._policy = policy
-        self._token = token.reveal().encode()
+        self._token = token.reveal()
         self._name = f"{COOKIE}-{port}"
-        self._pass = hmac.new(run_secret, self._token, hashlib.sha256).hexdigest()
-        self.key = hmac.new(run_secret, b"key" + self._token, hashlib.sha256).hexdigest()
+        self._pass = hmac.new(run_secret, self._token.encode(), hashlib.sha256).hexdigest()
+        self.key = hmac.new(run_secret, b"key" + self._token.encode(), hashlib.sha256).hexdigest()
         self._secure = "; Secure" if https else ""
 
     def __repr__(self) -> str:
         return f"<AccessCheck {self._name} {self._policy!r}>"
 
-    @property
-    def cookie(self) -> str:
-        """The value of Set-Cookie for a browser that has shown the token."""
-        return f"{self._name}={self._pass}; Path=/; HttpOnly; SameSite=Strict{self._secure}"
+    def refusal(self, path: str, query: str, headers: dict[str, str], *, changes: bool) -> Refusal | None:
+        """None for a request that may go on. `changes`: it is one that changes something."""
+        problem = self._foreign(headers)
+        if problem is not None:
+            return Refusal(403, problem)
+        if self._shows_token(headers):
+            return None
+        has_pass = self._has_pass(headers.get("cookie", ""))
+        token = read_query(query).get("token") if path == "/" else None
+        if token is not None and (has_pass or _is_same(token, self._token)):
+            # It gets the cookie, and a URL without the token.
+            cookie = f"{self._name}={self._pass}; Path=/; HttpOnly; SameSite=Strict{self._secure}"
+            return Refusal(303, "", (("Location", "/"), ("Set-Cookie", cookie)))
+        if not has_pass:
+            return Refusal(401, UNKNOWN, (("WWW-Authenticate", 'Bearer realm="mcpmux admin"'),))
+        if changes and not _is_same(headers.get(KEY_HEADER, ""), self.key):
+            return Refusal(403, NOT_DELIBERATE)
+        return None
 
-    def refuses(self, headers: dict[str, str]) -> str | None:
+    def _foreign(self, headers: dict[str, str]) -> str | None:
         """Why a request is refused even with the token; None when it is not."""
         origin = headers.get("origin")
         if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():
@@ -237,50 +228,29 @@ class AccessCheck:
             return "a page of another site may not ask this; only the listener's own pages may"
         return None
 
-    def is_deliberate(self, headers: Mapping[str, str]) -> bool:
-        """Whether a change was asked for with more than a cookie."""
-        shown = headers.get(KEY_HEADER, "")
-        return self._shows_token(headers) or hmac.compare_digest(
-            shown.encode("utf-8", "surrogateescape"), self.key.encode()
-        )
-
     def _shows_token(self, headers: Mapping[str, str]) -> bool:
         scheme, _, shown = headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and self._is_token(shown.strip())
-
-    def access_of(self, path: str, query: str, headers: Mapping[str, str]) -> Access:
-        """What becomes of a request."""
-        if self._shows_token(headers):
-            return Access.IN
-        if self._has_pass(headers.get("cookie", "")):
-            return Access.SIGN_IN if path == "/" and "token=" in query else Access.IN
-        if path == "/" and any(self._is_token(shown) for shown in parse_qs(query).get("token", ())[:1]):
-            return Access.SIGN_IN
-        return Access.UNKNOWN
-
-    def _is_token(self, shown: str) -> bool:
-        return hmac.compare_digest(shown.encode("utf-8", "surrogateescape"), self._token)
+        return scheme.lower() == "bearer" and _is_same(shown.strip(), self._token)
 
     def _has_pass(self, cookies: str) -> bool:
-        for each in cookies.split(";"):
-            name, _, value = each.strip().partition("=")
-            if name == self._name and hmac.compare_digest(
-                value.encode("utf-8", "surrogateescape"), self._pass.encode()
-            ):
-                return True
-        return False
+        pairs = (each.strip().partition("=") for each in cookies.split(";"))
+        return any(name == self._name and _is_same(value, self._pass) for name, _, value in pairs)
+
+
+def _is_same(shown: str, secret: str) -> bool:
+    """Compares in constant time."""
+    return hmac.compare_digest(shown.encode("utf-8", "surrogateescape"), secret.encode())
 
 
 # The inspector's files: read once, served with an entity tag each.
 
 _TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
 }
 ETAG_BYTES = 12
-INDEX = "index.html"
 
 
 class Page(NamedTuple):
@@ -295,10 +265,9 @@ def load_pages() -> dict[str, Page]:
     """Every file of the inspector by its path in URLs; `/` is the page itself."""
     pages = {}
     for file in resources.files("mcpmux.traffic").joinpath("inspector").iterdir():
-        content_type = _TYPES.get("." + file.name.rpartition(".")[2])
-        if content_type is None:
-            continue
-        body = file.read_bytes()
-        etag = f'"{hashlib.sha256(body).hexdigest()[: 2 * ETAG_BYTES]}"'
-        pages["/" if file.name == INDEX else f"/{file.name}"] = Page(content_type, etag, body)
+        content_type = _TYPES.get(file.name.rpartition(".")[2])
+        if content_type is not None:
+            body = file.read_bytes()
+            etag = f'"{hashlib.sha256(body).hexdigest()[: 2 * ETAG_BYTES]}"'
+            pages["/" if file.name == "index.html" else f"/{file.name}"] = Page(content_type, etag, body)
     return pages

@@ -18,9 +18,9 @@ from __future__ import annotations
 import bisect
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import trio
@@ -86,7 +86,7 @@ class Row(msgspec.Struct, gc=False):
         return len(self.messages) + self.left_out
 
     def add(self, stored: StoredMessage) -> int:
-        """One more message of it; how much that takes."""
+        """Add a message. Returns the bytes that it takes."""
         observed = stored.observed
         weight = MESSAGE_BYTES + len(observed.data)
         self.messages.append(stored)
@@ -97,9 +97,8 @@ class Row(msgspec.Struct, gc=False):
             self.upstreams = (*self.upstreams, upstream)
         if observed.kind in ANSWERS:
             if observed is self.first or self._ends_with(observed):  # an answer to nothing is a row
-                self.status = (
-                    "tool-error" if observed.failed else "ok" if observed.kind == "result" else "error"
-                )
+                word = "ok" if observed.kind == "result" else "error"
+                self.status = "tool-error" if observed.failed else word
                 self.code, self.ms, self.http = observed.code, observed.ms, observed.status
         elif observed is self.first and observed.kind != "request":
             self.status = "note" if observed.kind == "notification" else "invalid"
@@ -112,7 +111,7 @@ class Row(msgspec.Struct, gc=False):
         return answer.leg is first.leg and answer.direction != first.direction and answer.id == first.id
 
     def shorten(self) -> int:
-        """Give up the older half of the messages, but not the first; how much that frees."""
+        """Give up the older half of the messages, but not the first. Returns the bytes that this frees."""
         end = max(2, len(self.messages) // 2)
         gone = self.messages[1:end]
         del self.messages[1:end]
@@ -173,12 +172,12 @@ class LiveRing:
         """See ExchangeObserver."""
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, _seconds: float) -> None:
-        """See ExchangeObserver. An exchange that was cut off has no last message."""
+        """See ExchangeObserver."""
         if isinstance(outcome, trio.Cancelled):
             self.cut_off(exchange.number)
 
     def cut_off(self, exchange: int) -> None:
-        """An exchange has ended without an answer."""
+        """An exchange has ended without an answer, so it has no last message."""
         row = self._by_exchange.get(exchange)
         if row is not None and row.status == "open":
             row.status = "cancelled"
@@ -188,10 +187,6 @@ class LiveRing:
     def row(self, number: int) -> Row | None:
         """The row with that number, while it is here."""
         return self._rows.get(number)
-
-    def by_exchange(self, number: int) -> Row | None:
-        """The row of an exchange, while it is here."""
-        return self._by_exchange.get(number)
 
     def before(self, number: int) -> Iterator[Row]:
         """The rows before a number, newest first. Ends early when the ring has given them up."""
@@ -209,7 +204,7 @@ class LiveRing:
         return list(rows.values()), missed
 
     def messages_since(self, seq: int, most: int) -> tuple[list[StoredMessage], int, int]:
-        """Messages after `seq`: at most `most`, the number up to which was looked, how many were missed."""
+        """At most `most` messages after `seq`, the number of the last one looked at, how many were missed."""
         missed = max(0, self.seq - seq - len(self._recent))
         position = seq + missed
         found = []
@@ -227,11 +222,11 @@ class LiveRing:
             if row is None:
                 row = self._by_exchange[observed.exchange] = self._new_row(observed)
             return row
+        row = None
         if observed.kind in ANSWERS:
             asked = "in" if observed.direction == "out" else "out"
             row = self._unanswered.pop((observed.leg, asked, observed.id), None)
-            return row if row is not None else self._new_row(observed)
-        row = self._new_row(observed)
+        row = row or self._new_row(observed)
         if observed.kind == "request":
             self._unanswered[observed.leg, observed.direction, observed.id] = row
         return row
@@ -255,23 +250,18 @@ class LiveRing:
             del self._unanswered[key]
 
 
-_seq_of = attrgetter("seq")
-
-
 def _last(rows: deque[Row], count: int) -> Iterator[Row]:
-    """The last so many, oldest first."""
     found = [row for row, _ in zip(reversed(rows), range(count), strict=False)]
     return reversed(found)
 
 
 def _find(row: Row, seq: int) -> StoredMessage | None:
-    """A message of a row, while it is here."""
-    index = bisect.bisect_left(row.messages, seq, key=_seq_of)
+    index = bisect.bisect_left(row.messages, seq, key=attrgetter("seq"))
     stored = row.messages[index] if index < len(row.messages) else None
     return stored if stored is not None and stored.seq == seq else None
 
 
-# How long calls took lately: per upstream and method, and over time. Pure.
+# How long calls took lately: per upstream and method, and over time.
 #
 # Durations are in milliseconds; percentiles are nearest ranks of the durations themselves, so exact.
 # Histograms have one bucket for each factor of the square root of ten, from 0.1 ms up; the last has no
@@ -292,41 +282,12 @@ class TimedCall(NamedTuple):
     failed: bool
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one method at one upstream. `buckets`: how many were up to each of EDGES, and above."""
+def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int) -> dict[str, Any]:
+    """How long calls took that began in the window before `now`; older ones are left out.
 
-    upstream: str
-    method: str
-    count: int
-    errors: int
-    p50: float
-    p90: float
-    p99: float
-    most: float
-    buckets: list[int]
-
-
-class Slot(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the window. Without anything in it, its durations are None."""
-
-    at: float
-    count: int
-    errors: int
-    p50: float | None = None
-    p95: float | None = None
-    most: float | None = None
-
-
-class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """Groups, those with most first, and slots, the oldest first."""
-
-    edges: tuple[float, ...]
-    groups: list[Group]
-    slots: list[Slot]
-
-
-def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int) -> Stats:
-    """How long calls took that began in the window before `now`; older ones are left out."""
+    `groups`: what became of one method at one upstream, those with most calls first; `buckets`: how many took
+    up to each of `edges`, and longer. `slots`: parts of the window, the oldest first.
+    """
     by_pair: dict[tuple[str, str], list[TimedCall]] = {}
     by_slot: list[list[TimedCall]] = [[] for _ in range(slots)]
     begin, width = now - window_ms, window_ms / slots
@@ -338,47 +299,33 @@ def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int
             pair = (REST, REST)
         by_pair.setdefault(pair, []).append(each)
         by_slot[min(slots - 1, int((each.at - begin) / width))].append(each)
-    groups = [_group(*pair, members) for pair, members in by_pair.items()]
-    groups.sort(key=lambda group: -group.count)
-    return Stats(
-        edges=EDGES,
-        groups=groups,
-        slots=[_slot(begin + index * width, members) for index, members in enumerate(by_slot)],
-    )
+    groups = [
+        {"upstream": upstream, "method": method, **_facts(each, 50, 90, 99), "buckets": _buckets(each)}
+        for (upstream, method), each in by_pair.items()
+    ]
+    groups.sort(key=lambda group: -group["count"])
+    parts = [{"at": begin + index * width, **_facts(each, 50, 95)} for index, each in enumerate(by_slot)]
+    return {"edges": EDGES, "groups": groups, "slots": parts}
 
 
-def percentile(ordered: list[float], share: float) -> float:
-    """The smallest of the ordered values that so much of all are not above. `share` in (0, 1]."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
-def _group(upstream: str, method: str, members: list[TimedCall]) -> Group:
-    ordered = sorted(each.ms for each in members)
+def _buckets(members: Iterable[TimedCall]) -> list[int]:
     buckets = [0] * (len(EDGES) + 1)
-    for ms in ordered:
-        buckets[bisect.bisect_left(EDGES, ms)] += 1
-    return Group(
-        upstream=upstream,
-        method=method,
-        count=len(members),
-        errors=sum(each.failed for each in members),
-        p50=percentile(ordered, 0.5),
-        p90=percentile(ordered, 0.9),
-        p99=percentile(ordered, 0.99),
-        most=ordered[-1],
-        buckets=buckets,
-    )
+    for each in members:
+        buckets[bisect.bisect_left(EDGES, each.ms)] += 1
+    return buckets
 
 
-def _slot(at: float, members: list[TimedCall]) -> Slot:
-    if not members:
-        return Slot(at=at, count=0, errors=0)
+def _facts(members: Sequence[TimedCall], *percents: int) -> dict[str, Any]:
+    """Without any calls the durations are None."""
     ordered = sorted(each.ms for each in members)
-    return Slot(
-        at=at,
-        count=len(members),
-        errors=sum(each.failed for each in members),
-        p50=percentile(ordered, 0.5),
-        p95=percentile(ordered, 0.95),
-        most=ordered[-1],
-    )
+    return {
+        "count": len(members),
+        "errors": sum(each.failed for each in members),
+        **{f"p{percent}": percentile(ordered, percent / 100) for percent in percents},
+        "most": percentile(ordered, 1.0),
+    }
+
+
+def percentile(ordered: list[float], share: float) -> float | None:
+    """The value that `share`, in (0, 1], of all do not exceed; None without any."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None

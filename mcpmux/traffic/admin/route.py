@@ -63,7 +63,11 @@ class Route:
 
 
 class BadRequest(ValueError):
-    """A request that cannot be answered; the text says why."""
+    """A request that cannot be answered. The text says why; `status` is that of the answer."""
+
+    def __init__(self, problem: str, status: int = 400) -> None:
+        super().__init__(problem)
+        self.status = status
 
 
 class Routes:
@@ -85,11 +89,10 @@ class Routes:
         """The routes for a path, one for each method, with the arguments in the path."""
         if path in self._exact:
             return [(route, {}) for route in self._exact[path]]
-        matches = ((pattern.fullmatch(path), route) for pattern, route in self._patterns)
         return [
             (route, {name: unquote(value) for name, value in match.groupdict().items()})
-            for match, route in matches
-            if match is not None
+            for pattern, route in self._patterns
+            if (match := pattern.fullmatch(path)) is not None
         ]
 
     def allowed(self, path: str) -> str:

@@ -81,7 +81,7 @@ class UpstreamView:
         redactor: Redactor,
         configured: Callable[[], Sequence[UpstreamConfig]] = tuple,
     ) -> None:
-        """`configured`: all upstreams of the configuration of now, the disabled ones, too."""
+        """`configured`: all upstreams of the present configuration, the disabled ones, too."""
         self._configured = configured
         self._epoch = time.time() - trio.current_time()
         self._fleet = fleet
@@ -92,11 +92,11 @@ class UpstreamView:
         return f"<UpstreamView {self._fleet!r}>"
 
     async def read_all(self) -> list[UpstreamState]:
-        """See `Upstreams`. Never waits."""
+        """See `Upstreams`."""
         return self.show()
 
     async def read_states(self) -> dict[str, str]:
-        """See `Upstreams`. Never waits."""
+        """See `Upstreams`."""
         return {name: upstream.state for name, upstream in self._fleet.items()}
 
     def show(self) -> list[UpstreamState]:
@@ -105,24 +105,25 @@ class UpstreamView:
         for each in self._fleet.sessions():
             sessions.setdefault(each.name, []).append(each)
         there = [self._upstream(upstream, sessions[name]) for name, upstream in self._fleet.items()]
-        return there + [_disabled(each) for each in self._configured() if not each.enabled]
+        return there + [
+            UpstreamState(name=each.name, prefix=each.prefix, target=each.target.display, state=DISABLED)
+            for each in self._configured()
+            if not each.enabled
+        ]
 
     def _upstream(self, upstream: Upstream, sessions: list[Upstream]) -> UpstreamState:
         facts = upstream.facts
-        server, version = _calls_itself(facts.info) if facts is not None else (None, None)
+        title, version = _calls_itself(facts.info) if facts is not None else (None, None)
         return UpstreamState(
             name=upstream.name,
             prefix=upstream.config.prefix,
             target=upstream.config.target.display,
-            state=upstream.state,
-            since=self._utc(upstream.since),
+            **self._common(upstream),
             restarts=upstream.restarts,
             in_flight=sum(each.in_flight for each in sessions),
             retry_seconds=None if upstream.retry_seconds is None else round(upstream.retry_seconds, 1),
             last_error=self._redactor.redact_name(upstream.last_error),
-            revision=facts.revision if facts is not None else None,
-            trouble=self._trouble(upstream),
-            server=self._redactor.redact_name(server),
+            server=self._redactor.redact_name(title),
             version=self._redactor.redact_name(version),
             capabilities=sorted(facts.capabilities) if facts is not None else [],
             unasked_logs=sum(each.unasked_logs for each in sessions),
@@ -131,18 +132,22 @@ class UpstreamView:
             more_sessions=max(0, len(sessions) - SESSIONS),
         )
 
-    def _utc(self, clock: float) -> str:
-        """A time of trio's clock in UTC, to the second."""
-        return f"{second_of(int(self._epoch + clock))}Z"
+    def _common(self, session: Upstream) -> dict[str, Any]:
+        since = second_of(int(self._epoch + session.since))
+        return {
+            "state": session.state,
+            "since": f"{since}Z",
+            "revision": session.facts.revision if session.facts is not None else None,
+            "trouble": self._redactor.clean(session.trouble) if session.connection is None else None,
+        }
 
     def _session(self, session: Upstream) -> SessionState:
         kind = "shared" if session.key == session.name else "lane" if "@" in session.key else "private"
-        facts = session.facts
         asked, wanted = session.subscriber.asked, self._subscriptions.wanted(session.key)
         uris = sorted(asked | wanted)
         subscriptions = [
             {
-                "uri": self._redactor.redact_text(uri)[0],
+                "uri": self._redactor.clean(uri),
                 "agreed": uri in asked,
                 "listeners": self._subscriptions.listeners(session.key, uri),
             }
@@ -151,28 +156,15 @@ class UpstreamView:
         return SessionState(
             key=session.key,
             kind=kind,
-            state=session.state,
-            since=self._utc(session.since),
+            **self._common(session),
             in_flight=session.in_flight,
-            revision=facts.revision if facts is not None else None,
-            trouble=self._trouble(session),
             connect_ms=round(session.connect_seconds * 1000, 1) if session.connect_seconds else None,
             subscriptions=subscriptions,
             more_subscriptions=max(0, len(uris) - URIS),
         )
 
-    def _trouble(self, session: Upstream) -> str | None:
-        if session.connection is not None:
-            return None
-        return self._redactor.redact_text(session.trouble)[0]
-
-
-def _disabled(config: UpstreamConfig) -> UpstreamState:
-    return UpstreamState(name=config.name, prefix=config.prefix, target=config.target.display, state=DISABLED)
-
 
 def _calls_itself(info: Any) -> tuple[str | None, str | None]:
-    """Name and version in a server's Implementation."""
     try:
         fields = decode_fields(info)
     except ValueError:

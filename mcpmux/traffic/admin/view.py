@@ -17,7 +17,6 @@ from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.admin.ring import LiveRing, Row, StoredMessage
 from mcpmux.traffic.capture.message import fingerprint, to_record
 from mcpmux.traffic.correlation import method_id_target
-from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.reading.filters import Filter, parse_filter
 from mcpmux.traffic.reading.summary import ExchangeSummary, http_words
 from mcpmux.traffic.record import Record, Run
@@ -65,19 +64,6 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     gone: bool = False
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the list, newest first. `before`: where to go on, or None. `first`, `last`: of all rows.
-
-    `messages`: how many had passed when it was begun; a stream goes on from there.
-    """
-
-    rows: list[RowSummary]
-    before: int | None
-    first: int
-    last: int
-    messages: int
-
-
 Matches = Callable[[Row], bool]
 
 
@@ -93,21 +79,12 @@ class LiveView:
     def __repr__(self) -> str:
         return f"<LiveView {self.ring!r}>"
 
-    @property
-    def run_name(self) -> str:
-        """Of this run of mcpmux, as in captures."""
-        return self._run.name
-
-    def time_of(self, observed: Observation) -> str:
-        """When a message passed, as in captures."""
-        return self._run.time_of(observed.at)
-
     def when(self, clock: float) -> float:
         """A reading of the recorder's clock as milliseconds since 1970."""
         return round((self._run.wall + clock - self._run.clock) * 1000, 3)
 
     def summary(self, row: Row) -> RowSummary:
-        """The row, redacted; its texts once only."""
+        """The row, redacted. Its texts are redacted once."""
         if row.shown is None:
             row.shown = self._shown(row)
         leg = row.first.leg
@@ -143,11 +120,15 @@ class LiveView:
         method, _, target = method_id_target(body) if count else (None, None, first.target)
         return self.redactor.redact_name(method or first.method), target
 
-    async def find(self, matches: Matches | None, before: int | None, most: int) -> Found:
-        """The newest rows before a row number (None: of all) that match. Looks for a bounded time only."""
+    async def find(
+        self, matches: Matches | None, before: int | None, most: int
+    ) -> tuple[list[RowSummary], int | None]:
+        """The newest rows before a row number (None: of all) that match, and where to go on, or None.
+
+        The newest row comes first. Looks for a bounded time only.
+        """
         ring = self.ring
         rows: list[RowSummary] = []
-        messages = ring.seq
         position = ring.last + 1 if before is None else before
         until = trio.current_time() + SCAN_SECONDS
         while position > ring.first and len(rows) < most and trio.current_time() < until:
@@ -161,8 +142,7 @@ class LiveView:
             else:
                 position = ring.first
             await trio.lowlevel.checkpoint()
-        following = position if position > ring.first else None
-        return Found(rows=rows, before=following, first=ring.first, last=ring.last, messages=messages)
+        return rows, position if position > ring.first else None
 
     async def messages(self, row: Row) -> list[Message]:
         """All messages of a row, the long ones cut."""
@@ -183,15 +163,18 @@ class LiveView:
         return None
 
     async def _message(self, stored: StoredMessage, limit: int | None) -> Message:
-        if len(stored.observed.data) > LARGE:
-            record = await trio.to_thread.run_sync(self.record, stored)
-        else:
-            record = self.record(stored)
+        record = await self.read(stored)
         cut = limit is not None and record.message is not None and len(record.message) > limit
         if cut:
             beginning = bytes(record.message or b"")[:CUT_BYTES].decode("utf-8", "ignore")
             record = msgspec.structs.replace(record, message=None, text=beginning)
         return Message(at=self.when(stored.observed.at), record=record, cut=cut, gone=stored.too_large)
+
+    async def read(self, stored: StoredMessage) -> Record:
+        """The same as `record`; a large message is redacted in a thread."""
+        if len(stored.observed.data) > LARGE:
+            return await trio.to_thread.run_sync(self.record, stored)
+        return self.record(stored)
 
     def record(self, stored: StoredMessage) -> Record:
         """The message as a capture has it; `message` is absent when it was too large to keep."""
@@ -203,6 +186,52 @@ class LiveView:
             return msgspec.structs.replace(record, message=None, text=text)
         return record
 
+    # The filter language on redacted rows: a filter finds no secret either.
+
+    def matches(self, wanted: Filter, row: Row) -> bool:
+        """Whether a row is wanted."""
+        summary = self._exchange_summary(row)
+        for stored in row.messages:
+            if len(summary.passed_tests) == len(wanted.body_tests):
+                break
+            summary.run_tests(wanted.body_tests, self.record(stored))
+        return wanted.matches(summary)
+
+    def _exchange_summary(self, row: Row) -> ExchangeSummary:
+        shown = self.summary(row)
+        seen = [stored.observed for stored in row.messages]
+        session = row.first.leg.session
+        http = http_words(row.http)
+        is_word = row.status != "note" and not (row.status == "ok" and http)
+        return ExchangeSummary(
+            own=row.first.own,
+            run=self._run.name,
+            seq=0,
+            exchange=row.exchange,
+            time=self._run.time_of(row.first.at),
+            at=row.first.at,
+            kind="exchange" if row.exchange else row.first.kind,
+            method=shown.method,
+            client=shown.client,
+            revision=shown.revision,
+            id=row.first.id,
+            target=(shown.target,) if shown.target is not None else (),
+            upstream=row.upstreams,
+            leg=tuple({each.leg.side: None for each in seen}),
+            direction=tuple({each.direction: None for each in seen}),
+            peer=tuple({each.leg.peer: None for each in seen}),
+            transport=tuple({each.leg.transport: None for each in seen}),
+            session=fingerprint(session) if session is not None else None,
+            status=row.http,
+            statuses=(row.status, *http) if is_word else http,
+            code=row.code,
+            failed=row.status == "tool-error",
+            ms=row.ms,
+            redacted=1 if row.redacted else None,
+            size=row.messages[0].size if row.messages else 0,
+            messages=row.count,
+        )
+
 
 def _is_json(data: Raw) -> bool:
     """Whether it can stand inside of other JSON: the envelope's decoder does not look into payloads."""
@@ -213,59 +242,6 @@ def _is_json(data: Raw) -> bool:
     return True
 
 
-# The filter language on redacted rows: a filter finds no secret either.
-
-
 def read_filter(text: str, now: float) -> Filter | None:
     """The filter, None when it asks for nothing. `now`: milliseconds since 1970. Raises FilterError."""
-    found = parse_filter(text, datetime.fromtimestamp(now / 1000, UTC))
-    return found if found else None
-
-
-def row_matches(view: LiveView, wanted: Filter, row: Row) -> bool:
-    """Whether a row is wanted."""
-    summary = _exchange_summary(view, row)
-    for stored in row.messages:
-        if len(summary.passed_tests) == len(wanted.body_tests):
-            break
-        summary.run_tests(wanted.body_tests, view.record(stored))
-    return wanted.matches(summary)
-
-
-def _exchange_summary(view: LiveView, row: Row) -> ExchangeSummary:
-    """A row in the words of filters."""
-    shown = view.summary(row)
-    messages = [stored.observed for stored in row.messages]
-    session = row.first.leg.session
-    words = (row.status,) if row.status != "note" else ()
-    return ExchangeSummary(
-        own=row.first.own,
-        run=view.run_name,
-        seq=0,
-        exchange=row.exchange,
-        time=view.time_of(row.first),
-        at=row.first.at,
-        kind="exchange" if row.exchange else row.first.kind,
-        method=shown.method,
-        client=shown.client,
-        revision=shown.revision,
-        id=row.first.id,
-        target=(shown.target,) if shown.target is not None else (),
-        upstream=row.upstreams,
-        leg=tuple({observed.leg.side: None for observed in messages}),
-        direction=tuple({observed.direction: None for observed in messages}),
-        peer=tuple({observed.leg.peer: None for observed in messages}),
-        transport=tuple({observed.leg.transport: None for observed in messages}),
-        session=fingerprint(session) if session is not None else None,
-        status=row.http,
-        statuses=(
-            *(word for word in words if word != "ok" or not http_words(row.http)),
-            *http_words(row.http),
-        ),
-        code=row.code,
-        failed=row.status == "tool-error",
-        ms=row.ms,
-        redacted=1 if row.redacted else None,
-        size=row.messages[0].size if row.messages else 0,
-        messages=row.count,
-    )
+    return parse_filter(text, datetime.fromtimestamp(now / 1000, UTC)) or None

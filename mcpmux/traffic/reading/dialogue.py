@@ -4,7 +4,7 @@ A dialogue is one conversation as the side saw it that asks: a client with mcpmu
 with a server (leg `upstream`).
 
 A second `initialize` that was answered with a result begins another dialogue. Modern requests over HTTP may
-take any connection: those of clients with one name are one dialogue.
+take any connection, so those of clients with one name are one dialogue.
 
 | from the other side | belongs to |
 | --- | --- |
@@ -17,8 +17,8 @@ take any connection: those of clients with one name are one dialogue.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Iterator
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -33,6 +33,7 @@ from mcpmux.protocol.envelope import (
     decode_fields,
     decode_message,
     id_of,
+    value_of,
 )
 from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, VERSION
 from mcpmux.protocol.raw_json import Fields, Raw
@@ -45,6 +46,7 @@ REDACTED = "redacted"
 TRUNCATED = "truncated"
 METADATA = "without its message (level metadata)"
 UNREADABLE = "no JSON-RPC message"
+NO_REQUEST = "an answer to nothing"
 
 
 class ServerMessage(msgspec.Struct, frozen=True, gc=False):
@@ -104,10 +106,9 @@ class ClientNotification(msgspec.Struct, frozen=True):
 
 
 class CapturedQuestion(msgspec.Struct, frozen=True):
-    """What the other side asked, and what it was answered. `during`: the position of the request that caused
-    it.
+    """What the other side asked, and what it was answered.
 
-    `during` is None when no request is known to have caused it.
+    `during`: the position of the request that caused it; None when none is known to.
     """
 
     position: int
@@ -122,10 +123,10 @@ Step: TypeAlias = CapturedRequest | ClientNotification
 class Dialogue:
     """One conversation. `questions`: what the other side asked in requests of its own, in order."""
 
-    def __init__(self, name: str, client: str | None) -> None:
+    def __init__(self, name: str, client: str | None, transport: str | None = None) -> None:
         self.name = name
         self.client = client
-        self.transport: str | None = None
+        self.transport = transport
         self.steps: list[Step] = []
         self.questions: list[CapturedQuestion] = []
 
@@ -177,10 +178,8 @@ class Reading:
         key = (record.run, record.peer or "")
         conversation = self._conversations.get(key)
         if conversation is None:
-            conversation = self._conversations[key] = _Conversation(
-                Dialogue(record.peer or "?", record.client), self.side
-            )
-            conversation.dialogue.transport = record.transport
+            dialogue = Dialogue(record.peer or "?", record.client, record.transport)
+            conversation = self._conversations[key] = _Conversation(dialogue, self.side)
         conversation.dialogue.client = conversation.dialogue.client or record.client
         reason = conversation.take(record, self._position)
         if reason is not None:
@@ -203,22 +202,6 @@ class Reading:
         return sorted((part for part in found if any(part.requests())), key=lambda part: part.at)
 
 
-def read_dialogues(records: Iterable[Record], side: SideName, upstream: str | None = None) -> Reading:
-    """Everything on a leg."""
-    reading = Reading(side, upstream)
-    for record in records:
-        reading.add(record)
-    return reading
-
-
-class _OpenQuestion(NamedTuple):
-    """A question that is not answered yet."""
-
-    position: int
-    method: str
-    during: int | None
-
-
 class _Conversation:
     """One conversation while it is being read."""
 
@@ -226,22 +209,24 @@ class _Conversation:
         self.dialogue = dialogue
         self._request_direction = "in" if side == "client" else "out"
         self._open: dict[Id, CapturedRequest] = {}
-        self._questions: dict[Id, _OpenQuestion] = {}
+        self._questions: dict[Id, tuple[int, str, int | None]] = {}  # not answered yet: as CapturedQuestion
         self._last: CapturedRequest | None = None
 
     def take(self, record: Record, position: int) -> str | None:
-        """Put a message where it belongs; why it belongs nowhere."""
+        """Put a message where it belongs. Returns why it belongs nowhere."""
         problem, message = _message_of(record)
         is_from_client = record.direction == self._request_direction
         if record.kind == "request" and is_from_client:
-            return self._take_request(record, position, problem, message)
-        if record.kind in ANSWERS:
-            if is_from_client:
-                return self._take_client_answer(record, problem, message)
-            return self._take_answer(record, position, problem, message)
-        if message is None:
+            self._take_request(record, position, problem, message)
+        elif record.kind in ANSWERS:
+            answer = message if isinstance(message, Reply | ErrorReply) else None
+            if answer is None:
+                problem = problem or UNREADABLE
+            take_answer = self._take_client_answer if is_from_client else self._take_answer
+            return take_answer(record, position, problem, answer)
+        elif message is None:
             return problem or UNREADABLE
-        if is_from_client and isinstance(message, Notification):
+        elif is_from_client and isinstance(message, Notification):
             self._take_notification(record, position, message)
         elif isinstance(message, Notification | Request):
             self._take_server_message(record, position, message)
@@ -249,75 +234,70 @@ class _Conversation:
 
     def _take_request(
         self, record: Record, position: int, problem: str | None, message: Message | None
-    ) -> str | None:
-        params, meta = _split_meta(message.params if isinstance(message, Request) else None)
-        method = message.method if isinstance(message, Request) else record.method or "?"
+    ) -> None:
+        asked = message if isinstance(message, Request) else None
+        params = fields_of(asked.params if asked is not None else None)
         request = CapturedRequest(
-            position,
-            _seconds_of(record),
-            method,
-            record.target,
-            record.id,
-            params,
-            meta,
-            record.exchange,
-            record.revision,
-            problem if isinstance(message, Request) else problem or UNREADABLE,
+            position=position,
+            at=_seconds_of(record),
+            method=asked.method if asked is not None else record.method or "?",
+            target=record.target,
+            id=record.id,
+            meta=fields_of(params.pop(META, None)),
+            params=params,
+            exchange=record.exchange,
+            revision=record.revision,
+            problem=problem if asked is not None else problem or UNREADABLE,
         )
         self.dialogue.steps.append(request)
         if record.id is not None:
             self._open[record.id] = request
-        return None
 
     def _take_answer(
-        self, record: Record, position: int, problem: str | None, message: Message | None
+        self, record: Record, position: int, problem: str | None, answer: Answer | None
     ) -> str | None:
         request = self._open.pop(record.id, None) if record.id is not None else None
         if request is None:
-            return "an answer to nothing"
+            return NO_REQUEST
         request.answered_position, request.answered_at, request.ms = position, _seconds_of(record), record.ms
         request.revision = request.revision or record.revision
-        request.answer_problem = problem
-        if isinstance(message, Reply | ErrorReply):
-            request.answer = message
-        elif problem is None:
-            request.answer_problem = UNREADABLE
+        request.answer, request.answer_problem = answer, problem
         self._last = request
         return None
 
-    def _take_client_answer(self, record: Record, problem: str | None, message: Message | None) -> str | None:
+    def _take_client_answer(
+        self, record: Record, _position: int, problem: str | None, answer: Answer | None
+    ) -> str | None:
         asked = self._questions.pop(record.id, None) if record.id is not None else None
         if asked is None:
-            return "an answer to nothing"
-        if problem is not None or not isinstance(message, Reply | ErrorReply):
-            return f"an answer to {asked.method} that is {problem or UNREADABLE}"
-        self.dialogue.questions.append(CapturedQuestion(*asked, message))
+            return NO_REQUEST
+        if problem is not None or answer is None:
+            return f"an answer to {asked[1]} that is {problem}"
+        self.dialogue.questions.append(CapturedQuestion(*asked, answer))
         return None
 
     def _take_notification(self, record: Record, position: int, message: Notification) -> None:
         note = ClientNotification(position, _seconds_of(record), message.method, fields_of(message.params))
         if note.method == m.CANCELLED:
             request_id = id_of(note.params.get("requestId"))
-            request = self._open.get(request_id) if request_id is not None else None
-            if request is not None:
-                request.cancelled = True
+            if request_id is not None and request_id in self._open:
+                self._open[request_id].cancelled = True
         self.dialogue.steps.append(note)
 
     def _take_server_message(self, record: Record, position: int, message: Notification | Request) -> None:
-        params = fields_of(message.params)
-        question = isinstance(message, Request)
+        at, params = _seconds_of(record), fields_of(message.params)
         request = self._request_of(record.exchange, message.method, params)
         if isinstance(message, Request):
             during = request.position if request is not None else None
-            self._questions[message.id] = _OpenQuestion(position, message.method, during)
+            self._questions[message.id] = (position, message.method, during)
         if request is not None:
-            after = max(0.0, _seconds_of(record) - request.at)
-            request.before_answer.append(ServerMessage(after, message.method, params, question))
-        elif self._last is not None and not question:
-            since = self._last.answered_at or self._last.at
-            self._last.after_answer.append(
-                ServerMessage(max(0.0, _seconds_of(record) - since), message.method, params)
+            sent = ServerMessage(
+                max(0.0, at - request.at), message.method, params, isinstance(message, Request)
             )
+            request.before_answer.append(sent)
+        elif self._last is not None and isinstance(message, Notification):
+            since = self._last.answered_at or self._last.at
+            self._last.after_answer.append(ServerMessage(max(0.0, at - since), message.method, params))
 
     def _request_of(self, exchange: int | None, method: str, params: Fields) -> CapturedRequest | None:
         token = id_of(params.get(PROGRESS_TOKEN)) if method == m.PROGRESS else None
@@ -358,17 +338,17 @@ def _message_of(record: Record) -> tuple[str | None, Message | None]:
     return (REDACTED if record.redacted else None), message
 
 
-def _split_meta(params: Raw | None) -> tuple[Fields, Fields]:
-    fields = fields_of(params)
-    return fields, fields_of(fields.pop(META, None))
-
-
 def fields_of(raw: Raw | None) -> Fields:
     """Its members; none for what is no object."""
     try:
         return decode_fields(raw)
     except ValueError:
         return {}
+
+
+def values_of(fields: Fields) -> dict[str, Any]:
+    """The Python values of raw members."""
+    return {key: value_of(value) for key, value in fields.items()}
 
 
 def _seconds_of(record: Record) -> float:

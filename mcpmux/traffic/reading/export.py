@@ -11,7 +11,6 @@ CSV: RFC 4180, a row for each message, without bodies. Text that a spreadsheet w
 from __future__ import annotations
 
 import csv
-import io
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -22,30 +21,15 @@ from urllib.parse import quote
 from mcpmux.traffic.reading.summary import Pair, pair_up, statuses_of
 from mcpmux.traffic.record import Record
 
-COLUMNS = (
-    *("time", "run", "seq", "exchange", "kind", "leg", "direction", "peer", "upstream", "client", "method"),
-    *(
-        "target",
-        "id",
-        "outcome",
-        "status",
-        "code",
-        "ms",
-        "size",
-        "redacted",
-        "transport",
-        "revision",
-        "session",
-    ),
-)
-OUTCOME = "outcome"
-
-JSON_TYPE = "application/json"
-TEXT_TYPE = "text/plain"
-
+COLUMNS: tuple[str, ...] = ("time", "run", "seq", "exchange", "kind", "leg", "direction", "peer", "upstream")
+COLUMNS += ("client", "method", "target", "id", "outcome", "status", "code", "ms", "size", "redacted")
+COLUMNS += ("transport", "revision", "session")
+_OWN: tuple[str, ...] = ("leg", "direction", "kind", "method", "target", "exchange", "run", "seq", "id")
+_OWN += ("upstream", "client", "transport", "revision")
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+_TIMINGS = {"blocked": -1, "dns": -1, "connect": -1, "send": 0, "receive": 0, "ssl": -1}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _NO_HOST = re.compile(r"[^a-z0-9.-]+")
-_FLUSH = 200  # rows in a piece
 
 
 def to_har(records: Iterable[Record], version: str) -> Iterator[str]:
@@ -62,54 +46,25 @@ def to_har(records: Iterable[Record], version: str) -> Iterator[str]:
 def har_entry(pair: Pair) -> dict[str, Any]:
     """A request with its answer, or another message, as an entry."""
     first, answer = pair
-    outcome = statuses_of(answer) if answer is not None else statuses_of(first)
-    own = {
-        "_leg": first.leg,
-        "_direction": first.direction,
-        "_kind": first.kind,
-        "_method": first.method,
-        "_target": first.target,
-        "_exchange": first.exchange,
-        "_run": first.run,
-        "_seq": first.seq,
-        "_answerSeq": answer.seq if answer is not None else None,
-        "_id": first.id,
-        "_upstream": first.upstream,
-        "_client": first.client,
-        "_transport": first.transport,
-        "_revision": first.revision,
-        "_outcome": outcome[0] if outcome else None,
-        "_code": answer.code if answer is not None else None,
-        "_redacted": ((first.redacted or 0) + (answer.redacted or 0 if answer is not None else 0)) or None,
-    }
-    took = duration_of(pair)
+    outcome = statuses_of(answer or first)
+    own = {f"_{name}": getattr(first, name) for name in _OWN}
+    own["_outcome"] = outcome[0] if outcome else None
+    own["_redacted"] = sum(record.redacted or 0 for record in pair if record is not None) or None
+    if answer is not None:
+        own |= {"_answerSeq": answer.seq, "_code": answer.code}
+    took: float = 0  # where nothing was waited for
+    if answer is not None:
+        took = answer.ms if answer.ms is not None else round(max(0.0, answer.at - first.at) * 1000, 3)
     entry = {
         "startedDateTime": first.time,
         "time": took,
         "request": _har_request(first),
         "response": _har_response(answer, first),
         "cache": {},
-        "timings": {
-            "blocked": -1,
-            "dns": -1,
-            "connect": -1,
-            "send": 0,
-            "wait": took,
-            "receive": 0,
-            "ssl": -1,
-        },
+        "timings": {**_TIMINGS, "wait": took},
         "connection": f"{first.run} {first.peer or ''}".strip(),
     }
     return entry | {name: value for name, value in own.items() if value is not None}
-
-
-def duration_of(pair: Pair) -> float:
-    """Milliseconds; 0 where nothing was waited for."""
-    if pair.answer is None:
-        return 0
-    if pair.answer.ms is not None:
-        return pair.answer.ms
-    return round(max(0.0, pair.answer.at - pair.first.at) * 1000, 3)
 
 
 def _har_request(first: Record) -> dict[str, Any]:
@@ -117,46 +72,41 @@ def _har_request(first: Record) -> dict[str, Any]:
     return {
         "method": "POST",
         "url": _url_of(first),
-        "httpVersion": _version_of(first),
-        "cookies": [],
-        "headers": [],
         "queryString": query,
-        "postData": {"mimeType": _type_of(first), "params": [], "text": _text_of(first)},
-        "headersSize": -1,
+        "postData": {"params": [], **_body_of(first)},
         "bodySize": first.size,
+        **_head_of(first),
     }
 
 
 def _har_response(answer: Record | None, first: Record) -> dict[str, Any]:
     """Status 0 says that there was none; other transports than HTTP have 200 for an answer."""
-    if answer is None:
-        status = first.status or 0
-        content = {"size": 0, "mimeType": "x-unknown", "text": ""}
-    else:
+    status = first.status or 0
+    content = {"size": 0, "mimeType": "x-unknown", "text": ""}
+    if answer is not None:
         status = answer.status or 200
-        content = {"size": answer.size, "mimeType": _type_of(answer), "text": _text_of(answer)}
+        content = {"size": answer.size, **_body_of(answer)}
     return {
         "status": status,
-        "statusText": _phrase_of(status),
-        "httpVersion": _version_of(answer or first),
-        "cookies": [],
-        "headers": [],
+        "statusText": _PHRASES.get(status, ""),
         "content": content,
         "redirectURL": "",
-        "headersSize": -1,
-        "bodySize": content["size"] if answer is not None else -1,
+        "bodySize": answer.size if answer is not None else -1,
+        **_head_of(answer or first),
     }
 
 
-def _phrase_of(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""
+def _head_of(record: Record) -> dict[str, Any]:
+    version = "HTTP/1.1" if record.transport in ("http", "sse") else record.transport or "unknown"
+    return {"httpVersion": version, "cookies": [], "headers": [], "headersSize": -1}
 
 
-def _version_of(record: Record) -> str:
-    return "HTTP/1.1" if record.transport in ("http", "sse") else record.transport or "unknown"
+def _body_of(record: Record) -> dict[str, Any]:
+    if record.message is not None:
+        text = bytes(record.message).decode("utf-8", "replace")
+    else:
+        text = record.text or ""
+    return {"mimeType": "text/plain" if record.text is not None else "application/json", "text": text}
 
 
 def _url_of(record: Record) -> str:
@@ -167,34 +117,24 @@ def _url_of(record: Record) -> str:
     return f"http://{host}.{record.leg or 'unknown'}.invalid/{path}{query}"
 
 
-def _type_of(record: Record) -> str:
-    return TEXT_TYPE if record.text is not None else JSON_TYPE
-
-
-def _text_of(record: Record) -> str:
-    if record.message is not None:
-        return bytes(record.message).decode("utf-8", "replace")
-    return record.text or ""
-
-
 def to_csv(records: Iterable[Record]) -> Iterator[str]:
     """A table in pieces: a row of headings, then a row for each message."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer)
-    writer.writerow(COLUMNS)
-    for number, record in enumerate(records, 1):
-        if record.kind == "start":
-            continue
-        writer.writerow([_cell(record, column) for column in COLUMNS])
-        if number % _FLUSH == 0:
-            yield buffer.getvalue()
-            buffer.seek(0)
-            buffer.truncate()
-    yield buffer.getvalue()
+    writer = csv.writer(_Echo())
+    yield writer.writerow(COLUMNS)
+    for record in records:
+        if record.kind != "start":
+            yield writer.writerow([_cell(record, column) for column in COLUMNS])
+
+
+class _Echo:
+    """A file whose `write` returns the text, so that `writerow` does."""
+
+    def write(self, text: str) -> str:
+        return text
 
 
 def _cell(record: Record, column: str) -> Any:
-    value = " ".join(statuses_of(record)) if column == OUTCOME else getattr(record, column)
+    value = " ".join(statuses_of(record)) if column == "outcome" else getattr(record, column)
     if isinstance(value, str) and value.startswith(_FORMULA):
         return "'" + value
     return value

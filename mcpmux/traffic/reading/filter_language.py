@@ -13,6 +13,7 @@ without an upstream, `upstream!=` of one that has one.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from mcpmux.errors import McpmuxError
 from mcpmux.mux.glob import Glob
-from mcpmux.traffic.reading.summary import BAD_HTTP, WORDS, ExchangeSummary, statuses_of
+from mcpmux.traffic.reading.summary import BAD_HTTP, WORDS, ExchangeSummary, http_words, statuses_of
 from mcpmux.traffic.record import Record
 
 OPERATORS = ("!=", "!~", ">=", "<=", "=", "~", ">", "<")
@@ -29,8 +30,8 @@ OPERATORS = ("!=", "!~", ">=", "<=", "=", "~", ">", "<")
 TEXT_LIMIT = 10_000  # characters
 
 _HEAD = re.compile(r"(?P<not>!?)(?P<key>[^\s=~<>!|\"*]*)(?P<op>==|!=|!~|>=|<=|=|~|>|<)?")
-_BARE = re.compile(r"[^\s\"|*]+")
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_PIECE = re.compile(r'[^\s"|*]+|\*|"(?P<quoted>(?:[^"\\]|\\.)*)"', re.DOTALL)
+_BLANKS, _WORD = re.compile(r"\s*"), re.compile(r"\S*")
 _SAFE = re.compile(r"(?!=)[^\s\"|*\\]+")  # "=" first would be read as part of the operator
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
@@ -75,9 +76,7 @@ def print_terms(terms: tuple[Term, ...]) -> str:
 
 def print_glob(glob: Glob) -> str:
     """The value in the filter language."""
-    if glob == ("",):
-        return '""'
-    return "*".join(map(_print_piece, glob))
+    return '""' if glob == ("",) else "*".join(map(_print_piece, glob))
 
 
 def _print_piece(piece: str) -> str:
@@ -92,79 +91,65 @@ def split_terms(text: str) -> list[Placed]:
     if len(text) > TEXT_LIMIT:
         raise FilterError(f"the filter is longer than {TEXT_LIMIT} characters", text[:80], 0, 1)
     terms: list[Placed] = []
-    at = 0
-    while True:
-        while at < len(text) and text[at].isspace():
-            at += 1
-        if at == len(text):
-            return terms
-        placed = _read_term(text, at)
-        terms.append(placed)
-        at = placed.end
+    at = _after(_BLANKS, text, 0)
+    while at < len(text):
+        terms.append(_read_term(text, at))
+        at = _after(_BLANKS, text, terms[-1].end)
+    return terms
+
+
+def _after(pattern: re.Pattern[str], text: str, start: int) -> int:
+    """Where a pattern that matches anywhere ends its match at `start`."""
+    found = pattern.match(text, start)
+    return found.end() if found is not None else start
 
 
 def _read_term(text: str, start: int) -> Placed:
     head = _HEAD.match(text, start)
     assert head is not None  # all of it may be absent
-    key, operator, opposite = head["key"], head["op"], bool(head["not"])
-    end = head.end()
-    if operator is None:
-        if not key or (end < len(text) and not text[end].isspace()):
-            raise FilterError("expected key=value here", text, start, _word_end(text, start))
-        return Placed(Term(key, None, (), opposite), start, end, end)
-    if not key:
-        raise FilterError(f"expected a key before {operator}", text, start, _word_end(text, start))
-    values, after = _read_values(text, end)
-    operator = "=" if operator == "==" else operator
-    return Placed(Term(key, operator, values, opposite), start, end, after)
-
-
-def _word_end(text: str, start: int) -> int:
-    end = start
-    while end < len(text) and not text[end].isspace():
-        end += 1
-    return end
-
-
-def _read_values(text: str, at: int) -> tuple[tuple[Glob, ...], int]:
-    values = []
-    while True:
-        value, at = _read_value(text, at)
+    key, sign, opposite = head["key"], head["op"], bool(head["not"])
+    at = head.end()
+    is_whole = sign is not None or at == len(text) or text[at].isspace()
+    if not key or not is_whole:
+        problem = "expected key=value here" if sign is None else f"expected a key before {sign}"
+        raise FilterError(problem, text, start, _after(_WORD, text, start))
+    if sign is None:
+        return Placed(Term(key, None, (), opposite), start, at, at)
+    value, end = _read_value(text, at)
+    values = [value]
+    while text[end : end + 1] == "|":
+        value, end = _read_value(text, end + 1)
         values.append(value)
-        if text[at : at + 1] != "|":
-            return tuple(values), at
-        at += 1
+    sign = "=" if sign == "==" else sign
+    return Placed(Term(key, sign, tuple(values), opposite), start, at, end)
 
 
 def _read_value(text: str, at: int) -> tuple[Glob, int]:
     pieces = [""]
-    while at < len(text) and text[at] != "|" and not text[at].isspace():
-        if text[at] == "*":
+    while found := _PIECE.match(text, at):
+        if found.group() == "*":
             if len(pieces) == 1 or pieces[-1]:  # two stars are one
                 pieces.append("")
-            at += 1
-        elif text[at] == '"':
-            found = _QUOTED.match(text, at)
-            if found is None:
-                raise FilterError("this quotation mark has no second one", text, at, at + 1)
-            pieces[-1] += _ESCAPE.sub(r"\1", found[1])
-            at = found.end()
         else:
-            found = _BARE.match(text, at)
-            assert found is not None
-            pieces[-1] += found.group()
-            at = found.end()
+            quoted = found["quoted"]
+            pieces[-1] += found.group() if quoted is None else _ESCAPE.sub(r"\1", quoted)
+        at = found.end()
+    if text[at : at + 1] == '"':
+        raise FilterError("this quotation mark has no second one", text, at, at + 1)
     return tuple(pieces), at
 
 
-# What a filter can ask about: keys, the sorts of their values, and how they are compared. Pure.
-#
-# `KEYS` is the table that `--help` shows. Values are read once; times are relative to a `now` that is
-# handed in.
+# What a filter can ask about: keys, the sorts of their values, and how they are compared. Values are read
+# once; times are relative to a `now` that is handed in.
 
 Subject: TypeAlias = Record | ExchangeSummary
 
-ORDERED = frozenset({">", ">=", "<", "<="})
+ORDERED: Mapping[str, Callable[[Any, Any], Any]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
 TIME_LENGTH = len("2026-11-21T12:00:00.000000")
 
 _MILLISECONDS = {"us": 0.001, "µs": 0.001, "ms": 1.0, "": 1.0, "s": 1e3, "m": 6e4, "min": 6e4, "h": 3.6e6}
@@ -173,8 +158,8 @@ _BYTES = {"": 1, "b": 1, "k": 1024, "kb": 1000, "kib": 1024, "m": 1024**2, "mb":
 _BYTES |= {"g": 1024**3, "gb": 1000**3, "gib": 1024**3}
 _MEASURE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) ?([a-zA-Zµ]{0,3})", re.ASCII)
 _CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
-_HTTP_CLASS = re.compile(r"(http-)?[1-9]xx", re.ASCII)
-_HTTP_STATUS = re.compile(r"(http-)?[1-9]\d\d", re.ASCII)
+_HTTP_STATUS = re.compile(r"(http-)?[1-9](\d\d|xx)", re.ASCII)
+_DURATION, _SIZE = "a duration such as 200ms or 1.5s", "a size such as 500, 10KiB or 1MiB"
 _DAYS = {"now": None, "today": 0, "yesterday": 1}
 
 
@@ -206,22 +191,15 @@ def _read_number(text: str, _now: datetime) -> int:
     return int(text)
 
 
-def _read_duration(text: str, _now: datetime) -> float:
+def _measure(text: str, units: Mapping[str, float], expected: str) -> float:
     found = _MEASURE.fullmatch(text)
-    if found is None or found[2] not in _MILLISECONDS:
-        raise Unreadable("expected a duration such as 200ms or 1.5s")
-    return float(found[1]) * _MILLISECONDS[found[2]]
-
-
-def _read_size(text: str, _now: datetime) -> float:
-    found = _MEASURE.fullmatch(text)
-    if found is None or found[2].lower() not in _BYTES:
-        raise Unreadable("expected a size such as 500, 10KiB or 1MiB")
-    return float(found[1]) * _BYTES[found[2].lower()]
+    if found is None or found[2] not in units:
+        raise Unreadable(f"expected {expected}")
+    return float(found[1]) * units[found[2]]
 
 
 def _read_time(text: str, now: datetime) -> str:
-    """As the beginning of `time` in a record."""
+    """A time as the beginning of `time` in a record."""
     found = _MEASURE.fullmatch(text)
     try:
         if text.lower() in _DAYS:
@@ -253,7 +231,7 @@ def _read_status(text: str, _now: datetime) -> str:
     lowered = text.lower()
     if lowered in WORDS:
         return lowered
-    if _HTTP_STATUS.fullmatch(lowered) or _HTTP_CLASS.fullmatch(lowered):
+    if _HTTP_STATUS.fullmatch(lowered):
         return "http-" + lowered.removeprefix("http-")
     hint = _STATUS_HINTS.get(lowered.replace("-", "").replace("_", ""), "")
     raise Unreadable(f"expected one of {', '.join(WORDS)}, or an HTTP status such as 404 or 4xx{hint}")
@@ -261,7 +239,7 @@ def _read_status(text: str, _now: datetime) -> str:
 
 _EQUAL = ("=", "!=")
 _ALIKE = (*_EQUAL, "~", "!~")
-_IN_ORDER = (*_EQUAL, ">", ">=", "<", "<=")
+_IN_ORDER = (*_EQUAL, *ORDERED)
 
 SORTS: Mapping[str, Sort] = {
     "text": Sort(_ALIKE, None),
@@ -270,8 +248,8 @@ SORTS: Mapping[str, Sort] = {
     "flag": Sort((), None),
     "status": Sort(_EQUAL, _read_status),
     "number": Sort(_IN_ORDER, _read_number),
-    "duration": Sort(_IN_ORDER, _read_duration),
-    "size": Sort(_IN_ORDER, _read_size),
+    "duration": Sort(_IN_ORDER, lambda text, _: _measure(text, _MILLISECONDS, _DURATION)),
+    "size": Sort(_IN_ORDER, lambda text, _: _measure(text.lower(), _BYTES, _SIZE)),
     "time": Sort(_IN_ORDER, _read_time),
     "since": Sort(("=",), _read_time),
 }
@@ -280,7 +258,7 @@ SORTS: Mapping[str, Sort] = {
 def _statuses(subject: Subject) -> tuple[str, ...]:
     words = statuses_of(subject) if isinstance(subject, Record) else subject.statuses
     if words and subject.status is not None and subject.status < BAD_HTTP:
-        return (*words, f"http-{subject.status}", f"http-{subject.status // 100}xx")
+        return (*words, *http_words(subject.status, least=0))
     return words
 
 
@@ -289,12 +267,8 @@ def _has_failed(subject: Subject) -> bool:
     return bool(statuses) and statuses[0] not in ("ok", "open", "cancelled")
 
 
-def _id_text(subject: Subject) -> str | None:
-    return str(subject.id) if subject.id is not None else None
-
-
-def _body(_subject: Subject) -> None:
-    """Filters look at bodies themselves."""
+def _time(subject: Subject) -> str:
+    return subject.time[:TIME_LENGTH]
 
 
 _TABLE = (
@@ -309,10 +283,10 @@ _TABLE = (
     Key("code", (), "number", "JSON-RPC error code", lambda s: s.code),
     Key("exchange", (), "number", "number of the exchange", lambda s: s.exchange),
     Key("own", (), "flag", "a flag: mcpmux has asked by itself", lambda s: s.own),
-    Key("since", (), "since", "that passed in the last 10m, or since 12:30", lambda s: s.time[:TIME_LENGTH]),
-    Key("until", (), "since", "that passed before", lambda s: s.time[:TIME_LENGTH]),
-    Key("time", (), "time", "when it passed, in UTC", lambda s: s.time[:TIME_LENGTH]),
-    Key("text", ("body", "message"), "body", "what is in the message", _body),
+    Key("since", (), "since", "that passed in the last 10m, or since 12:30", _time),
+    Key("until", (), "since", "that passed before", _time),
+    Key("time", (), "time", "when it passed, in UTC", _time),
+    Key("text", ("body", "message"), "body", "what is in the message", lambda _: None),
     Key("leg", ("side",), "word", "client, upstream", lambda s: s.leg, ("client", "upstream")),
     Key("direction", ("dir",), "word", "in (to mcpmux), out", lambda s: s.direction, ("in", "out")),
     Key(
@@ -328,7 +302,7 @@ _TABLE = (
     Key("revision", (), "text", "protocol revision", lambda s: s.revision),
     Key("session", (), "text", "fingerprint of the HTTP session", lambda s: s.session),
     Key("peer", (), "text", "upstream session (docs#3) or client (c1)", lambda s: s.peer),
-    Key("id", (), "text", "JSON-RPC id", _id_text),
+    Key("id", (), "text", "JSON-RPC id", lambda s: None if s.id is None else str(s.id)),
     Key("seq", (), "number", "number of the message in its run", lambda s: s.seq),
     Key("run", (), "text", "name of the run", lambda s: s.run),
 )
@@ -338,7 +312,7 @@ NAMES: Mapping[str, Key] = {**KEYS} | {alias: key for key in _TABLE for alias in
 """Keys by their names and their other names."""
 
 
-# Hints for words that are no terms of a filter. Pure.
+# Hints for words that are no terms of a filter.
 
 OTHER_NAMES: Mapping[str, str] = {
     "tool": "name",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -38,6 +39,7 @@ from mcpmux.traffic.record import Record
 Test: TypeAlias = Callable[[Subject], bool]
 
 _NOTHING: Glob = ("",)
+_LIMITS = {"since": ">=", "until": "<"}
 _decoder = msgspec.json.Decoder()
 
 
@@ -75,16 +77,24 @@ def parse_filter(text: str, now: datetime) -> Filter:
     for placed in split_terms(text):
         key = _key_of(placed, text)
         placed = _plain_flag(key, placed)
-        term = placed.term._replace(key=key.name)
         _check(key, placed, text)
         if key.sort == "body":
-            test = _body_test_of(_body_test(term), len(body_tests))
-            body_tests.append(_body_test(term))
+            body_tests.append(_body_test(placed.term))
+            test: Test = partial(_passes_body_test, body_tests[-1], len(body_tests) - 1)
         else:
             test = _test_of(key, placed, text, now)
-        terms.append(term)
-        tests.append(_opposite(test) if term.opposite else test)
+        terms.append(placed.term._replace(key=key.name))
+        tests.append(partial(_fails, test) if placed.term.opposite else test)
     return Filter(tuple(terms), tests, body_tests)
+
+
+def _fails(test: Test, subject: Subject) -> bool:
+    return not test(subject)
+
+
+def _passes_body_test(test: Test, number: int, subject: Subject) -> bool:
+    """A Summarizer has run the test `number` on the messages of an exchange."""
+    return number in subject.passed_tests if isinstance(subject, ExchangeSummary) else test(subject)
 
 
 def _key_of(placed: Placed, text: str) -> Key:
@@ -139,44 +149,42 @@ def _check(key: Key, placed: Placed, text: str) -> None:
 
 
 def _test_of(key: Key, placed: Placed, text: str, now: datetime) -> Test:
-    term, read, get = placed.term, SORTS[key.sort].read, key.get
+    term, get = placed.term, key.get
     if key.sort == "flag":
         return lambda subject: get(subject) is True
     try:
-        if read is None:
-            fits = _text_fits(key, term)
-        elif key.sort == "since":
-            fits = _order_fits(">=" if key.name == "since" else "<", _only(term, read, now))
-        elif term.operator in ORDERED:
-            fits = _order_fits(term.operator, _only(term, read, now))
-        else:
-            fits = {_value_of(glob, read, now) for glob in term.values if glob != _NOTHING}.__contains__
+        fits = _text_fits(key, term) if SORTS[key.sort].read is None else _value_fits(key, term, now)
     except Unreadable as error:
         raise FilterError(str(error), text, placed.values, placed.end) from None
-    nothing = _NOTHING in term.values
     if term.operator in ("!=", "!~"):
-        return lambda subject: _none_fits(get(subject), fits, nothing)
+        return lambda subject: not _one_fits(get(subject), fits, True)
+    nothing = _NOTHING in term.values
     return lambda subject: _one_fits(get(subject), fits, nothing)
 
 
 def _one_fits(value: Any, fits: Callable[[Any], bool], nothing: bool) -> bool:
+    """Whether one of the values fits; `nothing` says the same of no value."""
     if value is None or value == () or value == "":
         return nothing
     return any(map(fits, value)) if type(value) is tuple else fits(value)
 
 
-def _none_fits(value: Any, fits: Callable[[Any], bool], nothing: bool) -> bool:
-    if value is None or value == () or value == "":
-        return False
-    return not _one_fits(value, fits, nothing)
+def _value_fits(key: Key, term: Term, now: datetime) -> Callable[[Any], bool]:
+    read = SORTS[key.sort].read
+    assert read is not None
+    sign = _LIMITS.get(key.name, str(term.operator))
+    if sign not in ORDERED:
+        return {read("*".join(glob), now) for glob in term.values if glob != _NOTHING}.__contains__
+    if len(term.values) != 1:
+        raise Unreadable("expected one value here")
+    compare, limit = ORDERED[sign], read("*".join(term.values[0]), now)
+    return lambda value: bool(compare(value, limit))
 
 
 def _text_fits(key: Key, term: Term) -> Callable[[str], bool]:
-    if key.words:
-        unknown = [value for value in term.values if value != _NOTHING and "*".join(value) not in key.words]
-        if unknown:
-            raise Unreadable(f"expected one of {', '.join(key.words)}")
     globs = [glob for glob in term.values if glob != _NOTHING]
+    if key.words and not all("*".join(glob) in key.words for glob in globs):
+        raise Unreadable(f"expected one of {', '.join(key.words)}")
     if term.operator in ("~", "!~"):
         return _alike(globs)
     if all(len(glob) == 1 for glob in globs):
@@ -192,36 +200,6 @@ def _alike(globs: Sequence[Glob]) -> Callable[[str], bool]:
         return any(is_inside(glob, text) if len(glob) == 1 else matches(glob, text) for glob in folded)
 
     return fits
-
-
-def _order_fits(operator: str | None, limit: Any) -> Callable[[Any], bool]:
-    if operator == ">":
-        return lambda value: bool(value > limit)
-    if operator == ">=":
-        return lambda value: bool(value >= limit)
-    if operator == "<":
-        return lambda value: bool(value < limit)
-    return lambda value: bool(value <= limit)
-
-
-def _only(term: Term, read: Callable[[str, datetime], Any], now: datetime) -> Any:
-    if len(term.values) != 1:
-        raise Unreadable("expected one value here")
-    return _value_of(term.values[0], read, now)
-
-
-def _value_of(glob: Glob, read: Callable[[str, datetime], Any], now: datetime) -> Any:
-    return read("*".join(glob), now)
-
-
-def _opposite(test: Test) -> Test:
-    return lambda subject: not test(subject)
-
-
-def _body_test_of(test: Test, number: int) -> Test:
-    return lambda subject: (
-        number in subject.passed_tests if isinstance(subject, ExchangeSummary) else test(subject)
-    )
 
 
 def _body_test(term: Term) -> Test:

@@ -56,19 +56,15 @@ class _GrowingFile:
                 continue
             lines[0] = b"".join(self._partial_line) + lines[0]
             self._partial_line = [lines.pop()]
-            records = [record for line in lines if (record := self._decode(line)) is not None]
+            records = []
+            for line in filter(bytes.strip, lines):
+                try:
+                    records.append(decode_record(line))
+                except BadRecord as error:
+                    self._on_bad(BadLine(self.path, 0, str(error)))
             if records:
                 return records
         return []
-
-    def _decode(self, line: bytes) -> Record | None:
-        if not line.strip():
-            return None
-        try:
-            return decode_record(line)
-        except BadRecord as error:
-            self._on_bad(BadLine(self.path, 0, str(error)))
-            return None
 
     def close(self) -> None:
         """Done with it."""
@@ -79,21 +75,17 @@ class Follower:
     """Follows files, and what comes into folders. `close` it, or use it as a context."""
 
     def __init__(self, paths: Sequence[Path], on_bad: OnBad) -> None:
-        """Raises OSError when a path cannot be read."""
+        """`found_nothing`: there is no file yet. Raises OSError when a path cannot be read."""
         self._folders = [path for path in paths if path.is_dir()]
         self._on_bad = on_bad
         self._growing: dict[Path, _GrowingFile] = {}
         self._known: set[Path] = set()
         self._start = expand_paths(paths)
+        self.found_nothing = not self._start
         for path in self._start:
             self._known.add(_plain(path))
             if not _is_compressed(path):
                 self._growing[path] = self._open(path)
-
-    @property
-    def found_nothing(self) -> bool:
-        """Whether there was no file at the beginning."""
-        return not self._start
 
     def __repr__(self) -> str:
         return f"<Follower of {len(self._growing)} files>"
@@ -129,10 +121,10 @@ class Follower:
         growing = self._growing.get(path)
         if growing is None:
             yield from read_files([path], self._on_bad)
-            return
-        growing.skip_to(path.stat().st_size - LOOK_BACK_BYTES)
-        while records := growing.read():
-            yield from records
+        else:
+            growing.skip_to(path.stat().st_size - LOOK_BACK_BYTES)
+            while records := growing.read():
+                yield from records
 
     def read(self) -> list[Record]:
         """What has come since the last look; nothing when there is nothing."""

@@ -6,102 +6,15 @@ and on that of each upstream. A request is `open` when its answer was not among 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from attrs import define, field
 
-from mcpmux.traffic.reading.summary import OK, is_answer, statuses_of
-from mcpmux.traffic.record import Record, seconds_of
+from mcpmux.traffic.reading.histogram import Histogram
+from mcpmux.traffic.reading.summary import OK, statuses_of
+from mcpmux.traffic.record import ANSWERS, Record, seconds_of
 
-# Percentiles of any number of values in bounded memory. Pure.
-#
-# Values go into buckets whose bounds grow by GROWTH, so a percentile is at most ERROR away from the exact
-# answer; the least and the most are exact. Two histograms added are the histogram of all their values.
-
-GROWTH = 1.02
-ERROR = 0.01  # of the value
-LEAST = 1e-3  # what is smaller counts as this; of milliseconds, a microsecond
-
-_LOG = math.log(GROWTH)
-_MOST = 1e12  # keeps the number of buckets bounded: 1750
-
-
-class Histogram:
-    """Values of 0 and more. `total` is their sum."""
-
-    __slots__ = ("_buckets", "count", "least", "most", "total")
-
-    def __init__(self, values: Sequence[float] = ()) -> None:
-        self._buckets: dict[int, int] = {}
-        self.count = 0
-        self.total = 0.0
-        self.least = math.inf
-        self.most = -math.inf
-        for value in values:
-            self.add(value)
-
-    def __repr__(self) -> str:
-        return f"<Histogram of {self.count} from {self.least} to {self.most}>"
-
-    def add(self, value: float) -> None:
-        """One more value; what is no number of 0 or more is taken for the nearest that is."""
-        value = min(max(value, 0.0), _MOST) if value == value else 0.0
-        bucket = math.ceil(math.log(max(value, LEAST)) / _LOG)
-        self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
-        self.count += 1
-        self.total += value
-        self.least = min(self.least, value)
-        self.most = max(self.most, value)
-
-    def merge(self, other: Histogram) -> None:
-        """All values of another one."""
-        for bucket, count in other._buckets.items():
-            self._buckets[bucket] = self._buckets.get(bucket, 0) + count
-        self.count += other.count
-        self.total += other.total
-        self.least = min(self.least, other.least)
-        self.most = max(self.most, other.most)
-
-    def percentile(self, share: float) -> float | None:
-        """The value that `share` (0 to 1) of the values do not exceed, by nearest rank; None without any."""
-        if not self.count:
-            return None
-        rank = max(1, math.ceil(share * self.count))
-        if rank == self.count:
-            return self.most
-        passed = 0
-        for bucket in sorted(self._buckets):
-            passed += self._buckets[bucket]
-            if passed >= rank:
-                return min(max(_middle(bucket), self.least), self.most)
-        return self.most
-
-    def bars(self, count: int) -> list[tuple[float, int]]:
-        """The values in at most `count` ranges that grow alike: (where a range ends, how many are in it)."""
-        if not self._buckets:
-            return []
-        first, last = min(self._buckets), max(self._buckets)
-        width = max(1, math.ceil((last - first + 1) / count))
-        sums = [0] * math.ceil((last - first + 1) / width)
-        for bucket, number in self._buckets.items():
-            sums[(bucket - first) // width] += number
-        return [(GROWTH ** (first + (place + 1) * width - 1), number) for place, number in enumerate(sums)]
-
-
-def _middle(bucket: int) -> float:
-    """The value that is as far from both bounds of a bucket, in relation to them."""
-    low, high = GROWTH ** (bucket - 1), GROWTH**bucket
-    return 2 * low * high / (low + high)
-
-
-# How many things happened when, in bounded memory. Pure.
-#
-# Slots begin a second wide. When there would be more than SLOTS of them, pairs become one, so that the
-# picture always has between half of SLOTS and SLOTS of them, whatever the span, once it is long enough.
-
-SLOTS = 120
+SLOTS = 120  # of a timeline
 
 
 class Slot(NamedTuple):
@@ -113,7 +26,11 @@ class Slot(NamedTuple):
 
 
 class Timeline:
-    """`width`: seconds of a slot."""
+    """How many things happened when, in bounded memory. `width`: seconds of a slot.
+
+    Slots begin a second wide. When there would be more than SLOTS of them, pairs become one, so a long span
+    has between half of SLOTS and SLOTS of them.
+    """
 
     __slots__ = ("_slots", "width")
 
@@ -127,23 +44,13 @@ class Timeline:
     def add(self, at: float, failed: bool) -> None:
         """Something happened at `at`, seconds since 1970."""
         place = int(at // self.width)
-        slot = self._slots.get(place)
-        if slot is None:
-            self._slots[place] = [1, int(failed)]
-            self._shrink()
-        else:
-            slot[0] += 1
-            slot[1] += failed
-
-    def _shrink(self) -> None:
-        while max(self._slots) - min(self._slots) >= SLOTS:
+        is_new = place not in self._slots
+        _count(self._slots, place, 1, failed)
+        while is_new and max(self._slots) - min(self._slots) >= SLOTS:
             self.width *= 2
-            slots: dict[int, list[int]] = {}
-            for place, (count, failed) in self._slots.items():
-                known = slots.setdefault(place // 2, [0, 0])
-                known[0] += count
-                known[1] += failed
-            self._slots = slots
+            narrow, self._slots = self._slots, {}
+            for place, (answers, failures) in narrow.items():
+                _count(self._slots, place // 2, answers, failures)
 
     def slots(self) -> list[Slot]:
         """Without gaps, oldest first."""
@@ -153,10 +60,16 @@ class Timeline:
         return [Slot(place * self.width, *self._slots.get(place, (0, 0))) for place in places]
 
 
+def _count(slots: dict[int, list[int]], place: int, answers: int, failed: int) -> None:
+    slot = slots.setdefault(place, [0, 0])
+    slot[0] += answers
+    slot[1] += failed
+
+
 GROUPS_LIMIT = 1000  # pairs of upstream and method; methods are strangers' words
 OTHERS = "(others)"
 CLIENTS = "(clients)"
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+PERCENTILES = (50, 90, 99)
 
 
 @define(eq=False, repr=False)
@@ -211,7 +124,7 @@ class Group:
         self.answers += 1
         self.bytes += record.size
         if record.ms is not None:
-            self.latency.add(record.ms)
+            self.latency.record(record.ms / 1000)
         if record.failed:
             self.tool_errors += 1
         elif record.kind == "error":
@@ -241,18 +154,18 @@ class Group:
         }
 
 
-def latency_json(latency: Histogram) -> dict[str, float | int | None] | None:
-    """Percentiles in milliseconds, or None for none."""
+def latency_json(latency: Histogram) -> dict[str, float | None] | None:
+    """Percentiles, the longest and the mean in milliseconds, or None for none."""
     if not latency.count:
         return None
-    mean = round(latency.total / latency.count, 3)
-    return {**percentiles_of(latency), "max": latency.most, "mean": mean}
+    more = {"max": latency.most, "mean": latency.total / latency.count}
+    return {**percentiles_of(latency), **{name: round(value * 1000, 3) for name, value in more.items()}}
 
 
-def percentiles_of(latency: Histogram) -> dict[str, float | int | None]:
-    """Each of PERCENTILES, to the microsecond; None without any values."""
-    found = {name: latency.percentile(share) for name, share in PERCENTILES.items()}
-    return {name: None if value is None else round(value, 3) for name, value in found.items()}
+def percentiles_of(latency: Histogram) -> dict[str, float | None]:
+    """Each of PERCENTILES in milliseconds, to the microsecond; None without any values."""
+    found = zip(PERCENTILES, latency.percentiles(PERCENTILES), strict=True)
+    return {f"p{share}": None if value is None else round(value * 1000, 3) for share, value in found}
 
 
 class Stats:
@@ -284,8 +197,9 @@ class Stats:
             failed = self._group(record).add(record)
         else:
             self.invalid += 1
-        if is_answer(record):
-            self._note(record, failed)
+        if record.kind in ANSWERS and (at := seconds_of(record)) is not None:
+            timeline = self._asked if record.leg == "client" else self._forwarded
+            timeline.add(at, failed)
 
     def groups(self) -> list[Group]:
         """The clients' first, then those of each upstream; the busiest first."""
@@ -331,10 +245,3 @@ class Stats:
                 key = (OTHERS, OTHERS)
             group = self._groups.setdefault(key, Group(*key))
         return group
-
-    def _note(self, record: Record, failed: bool) -> None:
-        at = seconds_of(record)
-        if at is None:
-            return
-        timeline = self._asked if record.leg == "client" else self._forwarded
-        timeline.add(at, failed)

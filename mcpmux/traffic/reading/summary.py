@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 from attrs import define, field
@@ -24,66 +24,47 @@ from attrs import define, field
 from mcpmux.protocol import method as m
 from mcpmux.traffic.record import ANSWERS, Record
 
-# The status of a message. Pure.
+# The status of a message:
 #
 # | status | of |
 # | --- | --- |
-# | `ok` | a result |
+# | `ok` | a result without an HTTP status of 400 or more |
 # | `tool-error` | the result of a tool call with `isError` |
 # | `error` | a JSON-RPC error |
 # | `invalid` | what is no JSON-RPC message |
 # | `http-404`, `http-4xx` | what came or went with that HTTP status, of 400 or more; besides another |
 # | `cancelled`, `open` | an exchange that its client has taken back, or that has no answer in what was read |
 #
-# Requests and notifications have none, unless they came with such an HTTP status. A result with an HTTP
-# status of 400 or more is not `ok`.
+# Requests and notifications have none, unless they came with such an HTTP status.
 
 OK, TOOL_ERROR, ERROR, INVALID = "ok", "tool-error", "error", "invalid"
 CANCELLED, OPEN = "cancelled", "open"
 BAD_HTTP = 400
 
 WORDS = (OK, ERROR, TOOL_ERROR, INVALID, CANCELLED, OPEN)
-
-
-_KNOWN: dict[tuple[str, int | None], tuple[str, ...]] = {
-    ("result", None): (OK,),
-    ("error", None): (ERROR,),
-    ("invalid", None): (INVALID,),
-    ("request", None): (),
-    ("notification", None): (),
-    ("start", None): (),
-}
+_WORD_OF_KIND = {"result": OK, "error": ERROR, "invalid": INVALID}
 
 
 def statuses_of(record: Record) -> tuple[str, ...]:
     """The words of the table for a message, the most important first."""
-    if record.failed:
-        return (TOOL_ERROR, *http_words(record.status))
-    status = record.status if record.status is not None and record.status >= BAD_HTTP else None
-    known = _KNOWN.get((record.kind, status))
-    if known is not None:
-        return known
-    words = _KNOWN.get((record.kind, None), ())
-    return (*(word for word in words if word != OK), *http_words(status))
+    http = http_words(record.status)
+    word = TOOL_ERROR if record.failed else _WORD_OF_KIND.get(record.kind)
+    return http if word is None or (word == OK and http) else (word, *http)
 
 
-def http_words(status: int | None) -> tuple[str, ...]:
-    """The words for an HTTP status of 400 or more."""
-    if status is None or status < BAD_HTTP:
+def http_words(status: int | None, least: int = BAD_HTTP) -> tuple[str, ...]:
+    """The words for an HTTP status of `least` or more."""
+    if status is None or status < least:
         return ()
     return (f"http-{status}", f"http-{status // 100}xx")
-
-
-def is_answer(record: Record) -> bool:
-    """Whether the message answers a request."""
-    return record.kind in ANSWERS
 
 
 OPEN_LIMIT = 20_000  # exchanges; some 20 MB
 GRACE = 1.0  # seconds; an upstream that took too long is given up, too, and then the client is answered
 VALUES_LIMIT = 16  # different upstreams or targets of one exchange that are kept
 
-T = TypeVar("T")
+_OF_REQUEST = ("run", "seq", "exchange", "time", "at", "method", "id", "size", "session")
+
 Test: TypeAlias = Callable[[Record], bool]
 
 
@@ -130,17 +111,7 @@ class ExchangeSummary:
     @classmethod
     def begin(cls, asked: Record) -> ExchangeSummary:
         """One that begins with a client's request."""
-        summary = cls(
-            run=asked.run,
-            seq=asked.seq,
-            exchange=asked.exchange,
-            time=asked.time,
-            at=asked.at,
-            method=asked.method,
-            id=asked.id,
-            size=asked.size,
-            session=asked.session,
-        )
+        summary = cls(**{name: getattr(asked, name) for name in _OF_REQUEST})
         summary.add(asked)
         return summary
 
@@ -159,22 +130,16 @@ class ExchangeSummary:
             self.target = _with(self.target, record.target)
         if record.redacted:
             self.redacted = (self.redacted or 0) + record.redacted
-        if record.leg == "client" and self.client is None:
-            self.client = record.client
-        if record.leg == "client" and self.revision is None:
-            self.revision = record.revision
-        if record.leg == "upstream":
-            self._follow(record)
-
-    def _follow(self, record: Record) -> None:
-        if record.method == m.CANCELLED:
-            if record.direction == "out":
+        if record.leg == "client":
+            self.client = record.client if self.client is None else self.client
+            self.revision = record.revision if self.revision is None else self.revision
+        elif record.leg == "upstream" and record.direction == "out":
+            if record.method == m.CANCELLED:
                 self._withdrawn += 1
                 self.withdrawn_at = record.at
-        elif record.kind == "request":
-            if record.direction == "out":
+            elif record.kind == "request":
                 self._unanswered.add((record.peer, record.id))
-        elif is_answer(record) and record.direction == "in":
+        elif record.leg == "upstream" and record.kind in ANSWERS:
             self._unanswered.discard((record.peer, record.id))
 
     @property
@@ -184,10 +149,9 @@ class ExchangeSummary:
 
     def run_tests(self, body_tests: Sequence[Test], record: Record) -> None:
         """Look which of the tests that have not passed yet one of its messages passes."""
-        passed = self.passed_tests
-        self.passed_tests |= {
-            number for number, test in enumerate(body_tests) if number not in passed and test(record)
-        }
+        for number, test in enumerate(body_tests):
+            if number not in self.passed_tests and test(record):
+                self.passed_tests |= {number}
 
     def end(self, answer: Record) -> None:
         """What the client got."""
@@ -197,7 +161,7 @@ class ExchangeSummary:
         self.statuses = statuses_of(answer)
 
 
-def _with(values: tuple[T, ...], value: T | None) -> tuple[T, ...]:
+def _with(values: tuple[str, ...], value: str | None) -> tuple[str, ...]:
     if value is None or value in values or len(values) >= VALUES_LIMIT:
         return values
     return (*values, value)
@@ -223,19 +187,19 @@ class Summarizer:
         key = (record.run, record.exchange)
         known = self._open.get(key)
         if known is None:
-            if not _begins(record):
+            if record.kind != "request" or record.leg != "client" or record.direction != "in":
                 return
             known = self._open[key] = ExchangeSummary.begin(record)
-        elif _ends(record):
-            known.end(record)
+        elif record.kind in ANSWERS and record.leg == "client" and record.direction == "out":
+            known.end(record)  # what mcpmux asks, the client answers: that answer comes in
             del self._open[key]
         else:
             known.add(record)
-            if record.method == m.CANCELLED and record.leg == "client" and record.direction == "in":
+            if record.method == m.CANCELLED and record.direction == "out":
+                self._fading[key] = known
+            elif record.method == m.CANCELLED and record.leg == "client" and record.direction == "in":
                 known.statuses = (CANCELLED,)
                 del self._open[key]
-            elif record.method == m.CANCELLED and record.direction == "out":
-                self._fading[key] = known
         if self._body_tests:
             known.run_tests(self._body_tests, record)
         if key not in self._open:
@@ -265,19 +229,7 @@ class Summarizer:
                 yield known
 
 
-def _begins(record: Record) -> bool:
-    return record.kind == "request" and record.leg == "client" and record.direction == "in"
-
-
-def _ends(record: Record) -> bool:
-    """Whether this is the answer to the client's request: what mcpmux asks, the client answers itself."""
-    return is_answer(record) and record.leg == "client" and record.direction == "out"
-
-
-# Requests and their answers on one leg, put together from single messages. Pure; memory is bounded.
-#
-# Answers have no target of their own: they get that of their request.
-
+# Requests and their answers on one leg, put together from single messages; memory is bounded.
 
 _Key: TypeAlias = tuple[str, str | None, str | None, str | None, int | str | None]
 
@@ -292,7 +244,6 @@ class Pair(NamedTuple):
 
 
 def _request_key(record: Record) -> _Key:
-    """Of a request, and of what answers it."""
     direction = record.direction if record.kind == "request" else _OTHER_WAY.get(record.direction or "")
     return record.run, record.leg, record.peer, direction, record.id
 
@@ -308,7 +259,7 @@ def pair_up(records: Iterable[Record]) -> Iterator[Pair]:
             waiting[key] = record
             if len(waiting) > OPEN_LIMIT:
                 yield Pair(waiting.popitem(last=False)[1], None)
-        elif is_answer(record) and key in waiting:
+        elif record.kind in ANSWERS and key in waiting:
             yield Pair(waiting.pop(key), record)
         elif record.kind != "start":
             yield Pair(record, None)
@@ -325,20 +276,20 @@ class Targets:
         return f"<Targets {len(self._known)} waiting>"
 
     def fill(self, record: Record) -> Record:
-        """The same message; an answer with its request's target."""
+        """The same message. An answer gets its request's target, as it has none of its own."""
         if record.kind == "request":
             if record.target is not None:
                 self._known[_request_key(record)] = record.target
                 if len(self._known) > OPEN_LIMIT:
                     self._known.popitem(last=False)
-        elif is_answer(record) and record.target is None:
+        elif record.kind in ANSWERS and record.target is None:
             target = self._known.pop(_request_key(record), None)
             if target is not None:
                 return msgspec.structs.replace(record, target=target)
         return record
 
 
-# Which message of an exchange went out for which that came in. Pure.
+# Which message of an exchange went out for which that came in:
 #
 # | came in | went out |
 # | --- | --- |
@@ -379,4 +330,4 @@ def passages(records: Sequence[Record]) -> list[Passage]:
 def _fits(before: Record, after: Record) -> bool:
     if before.leg == after.leg or before.method != after.method or before.method is None:
         return False
-    return before.kind == after.kind or (is_answer(before) and is_answer(after))
+    return before.kind == after.kind or ANSWERS.issuperset((before.kind, after.kind))

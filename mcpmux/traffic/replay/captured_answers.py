@@ -12,6 +12,7 @@ come in their order in the capture; after the last comes the last again, or the 
 from __future__ import annotations
 
 import difflib
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -34,6 +35,7 @@ from mcpmux.traffic.reading.dialogue import (
     Dialogue,
     ServerMessage,
     fields_of,
+    values_of,
 )
 from mcpmux.traffic.record import listened_uris, target_in
 
@@ -46,11 +48,6 @@ _encoder = msgspec.json.Encoder(order="sorted")
 def canonical(value: Any) -> bytes:
     """JSON that is equal for equal values."""
     return _encoder.encode(value)
-
-
-def members(fields: Fields) -> dict[str, Any]:
-    """The Python values of raw members."""
-    return {key: value_of(value) for key, value in fields.items()}
 
 
 class CapturedAnswers:
@@ -84,36 +81,34 @@ class CapturedAnswers:
         self.size += 1
         self.redacted += captured.answer_problem == REDACTED
         self._requests.setdefault(captured.method, []).append(captured)
-        if captured.problem is None:
-            self._groups.setdefault((captured.method, canonical(members(captured.params))), []).append(
-                captured
-            )
-        if captured.method != m.LISTEN:
-            self._groups.setdefault((captured.method, _about(captured.params)), []).append(captured)
+        keys = [_whole(captured.params)] if captured.problem is None else []
+        keys += [_about(captured.params)] if captured.method != m.LISTEN else []
+        for key in keys:
+            self._groups.setdefault((captured.method, key), []).append(captured)
 
     def find(self, method: str, params: Fields, revision: str) -> CapturedRequest | None:
         """The captured request whose answer this one gets; None when there is none."""
         exact = self.find_exact(method, params, revision)
-        key = (method, _about(params))
-        if exact is not None or key not in self._groups:
-            return exact
-        return self._next(key, self._groups[key], revision)
+        return exact if exact is not None else self._next((method, _about(params)), revision)
 
     def find_exact(self, method: str, params: Fields, revision: str) -> CapturedRequest | None:
         """The same, but only by equal parameters."""
-        key = (method, canonical(members(params)))
-        return self._next(key, self._groups[key], revision) if key in self._groups else None
+        return self._next((method, _whole(params)), revision)
 
-    def _next(
-        self, key: tuple[object, ...], requests: list[CapturedRequest], revision: str
-    ) -> CapturedRequest:
+    def _next(self, key: tuple[str, bytes], revision: str) -> CapturedRequest | None:
         """The next of those that fit the revision best."""
+        requests = self._groups.get(key)
+        if requests is None:
+            return None
         same = [captured for captured in requests if captured.revision == revision]
         era = [captured for captured in requests if captured.modern is is_modern(revision)]
         pool = same or era or requests
-        number = self._asked[*key, pool[0].position]
-        self._asked[*key, pool[0].position] += 1
-        return pool[number % len(pool) if self._cycle else min(number, len(pool) - 1)]
+        return pool[self._turn((*key, pool[0].position), len(pool))]
+
+    def _turn(self, key: tuple[object, ...], count: int) -> int:
+        number = self._asked[key]
+        self._asked[key] += 1
+        return number % count if self._cycle else min(number, count - 1)
 
     def all_of(self, method: str) -> list[CapturedRequest]:
         """Every answered request of a method, in the order of the capture."""
@@ -127,29 +122,32 @@ class CapturedAnswers:
     def unknown(self, method: str, params: Fields) -> RpcError:
         """The error for a request without a captured answer; it names the nearest one."""
         if method not in self._requests:
-            near = _nearest(method, self.methods)
-            hint = f"; the nearest is {near}" if near else ""
-            return RpcError(METHOD_NOT_FOUND, f"Method not found: {method} is not in the capture{hint}")
+            near = _hint(method, self.methods)
+            return RpcError(METHOD_NOT_FOUND, f"Method not found: {method} is not in the capture{near}")
         asked = target_in(params)
         if asked is None or "cursor" in params or STATE in params:
             which = next((key for key in ("cursor", STATE) if key in params), "request like this")
             return RpcError(INVALID_PARAMS, f"Invalid params: no {which} of {method} is in the capture")
-        near = _nearest(
-            asked, {captured.target for captured in self._requests[method] if captured.target is not None}
-        )
-        hint = f"; the nearest is {near}" if near else ""
-        data = {"uri": asked} if "uri" in params else None
-        return RpcError(
-            INVALID_PARAMS, f"Invalid params: {method} {asked[:SHOWN]} is not in the capture{hint}", data
-        )
-
-    # Changes
+        near = _hint(asked, {each.target for each in self._requests[method] if each.target is not None})
+        problem = f"Invalid params: {method} {asked[:SHOWN]} is not in the capture{near}"
+        return RpcError(INVALID_PARAMS, problem, {"uri": asked} if "uri" in params else None)
 
     def _put_feeds(self, dialogue: Dialogue) -> None:
+        told = [
+            ((captured.answered_at or captured.at) + sent.after, sent)
+            for captured in dialogue.requests()
+            for sent in captured.after_answer
+        ]
         for captured in dialogue.requests():
             if captured.method == m.RESOURCES_SUBSCRIBE and isinstance(captured.answer, Reply):
                 uri = text_of(captured.params.get("uri")) or ""
-                self._feeds.setdefault(uri, []).append(_updates_after(dialogue, captured, uri))
+                began, end = captured.answered_at or captured.at, _end_of(captured, dialogue, uri)
+                updates = [
+                    ServerMessage(max(0.0, at - began), sent.method, sent.params)
+                    for at, sent in told
+                    if captured.at <= at <= end and _is_update_of(sent, uri)
+                ]
+                self._feeds.setdefault(uri, []).append(updates)
             elif captured.method == m.LISTEN:
                 for uri in listened_uris(captured.params):
                     updates = [sent for sent in captured.before_answer if _is_update_of(sent, uri)]
@@ -163,9 +161,7 @@ class CapturedAnswers:
         feeds = self._feeds.get(uri)
         if not feeds:
             return []
-        number = self._asked["updates", uri]
-        self._asked["updates", uri] += 1
-        return feeds[number % len(feeds) if self._cycle else min(number, len(feeds) - 1)]
+        return feeds[self._turn(("updates", uri), len(feeds))]
 
 
 def _problem_of(captured: CapturedRequest) -> str | None:
@@ -179,6 +175,10 @@ def _problem_of(captured: CapturedRequest) -> str | None:
     return f"a request that is {captured.problem}" if captured.problem == METADATA else None
 
 
+def _whole(params: Fields) -> bytes:
+    return canonical(values_of(params))
+
+
 def _about(params: Fields) -> bytes:
     """What two requests must have in common."""
     values: dict[str, Any] = {key: value_of(params[key]) for key in _ABOUT if key in params}
@@ -187,9 +187,10 @@ def _about(params: Fields) -> bytes:
     return b"about " + canonical(values)
 
 
-def _nearest(wanted: str, known: Iterable[str]) -> str | None:
+def _hint(wanted: str, known: Iterable[str]) -> str:
+    """The nearest of the known names, for the end of a sentence."""
     found = difflib.get_close_matches(wanted[:SHOWN], [name[:SHOWN] for name in known], n=1, cutoff=0.0)
-    return found[0] if found else None
+    return f"; the nearest is {found[0]}" if found else ""
 
 
 def _is_update_of(sent: ServerMessage, uri: str) -> bool:
@@ -201,22 +202,13 @@ def _is_update_of(sent: ServerMessage, uri: str) -> bool:
     return bool(subscriptions.audience("any", text_of(sent.params.get("uri")) or ""))
 
 
-def _updates_after(dialogue: Dialogue, subscribed: CapturedRequest, uri: str) -> list[ServerMessage]:
-    """The updates of a legacy session from a subscription to its end."""
-    began, end = subscribed.answered_at or subscribed.at, None
+def _end_of(subscribed: CapturedRequest, dialogue: Dialogue, uri: str) -> float:
+    """When a legacy client was not subscribed any more."""
     for captured in dialogue.requests():
-        ends = captured.position > subscribed.position and captured.method == m.RESOURCES_UNSUBSCRIBE
-        if ends and text_of(captured.params.get("uri")) == uri:
-            end = captured.answered_at
-            break
-    found = []
-    for captured in dialogue.requests():
-        since = captured.answered_at or captured.at
-        for sent in captured.after_answer:
-            at = since + sent.after
-            if subscribed.at <= at and (end is None or at <= end) and _is_update_of(sent, uri):
-                found.append(ServerMessage(max(0.0, at - began), sent.method, sent.params))
-    return found
+        is_later = captured.position > subscribed.position and captured.method == m.RESOURCES_UNSUBSCRIBE
+        if is_later and captured.answered_at is not None and text_of(captured.params.get("uri")) == uri:
+            return captured.answered_at
+    return math.inf
 
 
 def answer_of(captured: CapturedRequest) -> Fields:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from mcpmux.config.traffic import DEEP, ONE, Step, parse_path
@@ -27,27 +28,23 @@ DIFFERENCE_LIMIT = 200  # of one answer; more would not help
 
 Path: TypeAlias = tuple[str | int, ...]
 Pattern: TypeAlias = tuple[Step, ...]
+Parts: TypeAlias = dict[Any, tuple[str | int, Any]]
+"""Members of an object or things in a list: what they are compared by → (their step in a path, value)."""
 
 _NAMES = ("uri", "uriTemplate", "name")
 _PLAIN = re.compile(r"[^\s.\[\]\"'*$]+")
 
-_TASK = ("taskId", "createdAt", "lastUpdatedAt")
-VOLATILE: tuple[Pattern, ...] = tuple(
-    map(
-        parse_path,
-        (
-            "result.nextCursor",
-            "result.requestState",
-            *(f"result.{key}" for key in _TASK),
-            *(f"result.task.{key}" for key in _TASK),
-            *(f"result.tasks[*].{key}" for key in _TASK),
-            'result._meta["io.modelcontextprotocol/related-task"].taskId',
-            'result._meta["io.modelcontextprotocol/subscriptionId"]',
-            "result.inputRequests[*].params.elicitationId",
-            "error.data.elicitations[*].elicitationId",
-        ),
-    )
+_TASKS = ("result", "result.task", "result.tasks[*]")
+_VOLATILE = (
+    "result.nextCursor",
+    "result.requestState",
+    *(f"{task}.{key}" for task in _TASKS for key in ("taskId", "createdAt", "lastUpdatedAt")),
+    'result._meta["io.modelcontextprotocol/related-task"].taskId',
+    'result._meta["io.modelcontextprotocol/subscriptionId"]',
+    "result.inputRequests[*].params.elicitationId",
+    "error.data.elicitations[*].elicitationId",
 )
+VOLATILE: tuple[Pattern, ...] = tuple(map(parse_path, _VOLATILE))
 
 
 class Difference(NamedTuple):
@@ -61,14 +58,12 @@ class Difference(NamedTuple):
 
 def compare(captured: Any, now: Any, ignore: Sequence[Pattern] = ()) -> list[Difference]:
     """At most DIFFERENCE_LIMIT places in which two JSON values differ, in the order of the captured one."""
-    found = []
-    for difference in _differences(_with_numbered_wishes(captured), _with_numbered_wishes(now), ()):
-        if _is_volatile(difference) or any(covers(pattern, difference.path) for pattern in ignore):
-            continue
-        found.append(difference)
-        if len(found) == DIFFERENCE_LIMIT:
-            break
-    return found
+    found = (
+        difference
+        for difference in _differences(_with_numbered_wishes(captured), _with_numbered_wishes(now), ())
+        if not _is_volatile(difference) and not any(covers(pattern, difference.path) for pattern in ignore)
+    )
+    return list(islice(found, DIFFERENCE_LIMIT))
 
 
 def covers(pattern: Pattern, path: Path) -> bool:
@@ -86,9 +81,7 @@ def show_path(path: Path) -> str:
     """As `--ignore` and `[redaction]` take it: `result.tools[2].description`."""
     text = ""
     for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        elif _PLAIN.fullmatch(step):
+        if isinstance(step, str) and _PLAIN.fullmatch(step):
             text += f".{step}" if text else step
         else:
             text += f"[{json.dumps(step)}]"
@@ -102,11 +95,9 @@ def _is_volatile(difference: Difference) -> bool:
 
 def _with_numbered_wishes(answer: Any) -> Any:
     """What a server asks for goes under names that it makes up: they are numbered instead."""
-    if not isinstance(answer, dict) or not isinstance(answer.get("result"), dict):
-        return answer
-    result = answer["result"]
-    wishes = result.get("inputRequests")
-    if not isinstance(wishes, dict):
+    result = answer.get("result") if isinstance(answer, dict) else None
+    wishes = result.get("inputRequests") if isinstance(result, dict) else None
+    if not isinstance(result, dict) or not isinstance(wishes, dict):
         return answer
     return {**answer, "result": {**result, "inputRequests": list(wishes.values())}}
 
@@ -116,7 +107,7 @@ def _differences(captured: Any, now: Any, path: Path) -> Iterator[Difference]:
         if captured != now:
             yield Difference(path, "changed", captured, now)
     elif isinstance(captured, dict) and isinstance(now, dict):
-        yield from _in_objects(captured, now, path)
+        yield from _in_parts(_parts(captured.items()), _parts(now.items()), path)
     elif isinstance(captured, list) and isinstance(now, list):
         yield from _in_lists(captured, now, path)
     elif not _is_same(captured, now):
@@ -132,60 +123,47 @@ def _is_same(captured: Any, now: Any) -> bool:
     return bool(captured == now)
 
 
-def _in_objects(captured: dict[str, Any], now: dict[str, Any], path: Path) -> Iterator[Difference]:
-    for key, value in captured.items():
-        if key in now:
-            yield from _differences(value, now[key], (*path, key))
+def _parts(items: Iterable[tuple[str | int, Any]]) -> Parts:
+    return {step: (step, value) for step, value in items}
+
+
+def _in_parts(captured: Parts, now: Parts, path: Path) -> Iterator[Difference]:
+    for name, (step, value) in captured.items():
+        if name in now:
+            yield from _differences(value, now[name][1], (*path, step))
         else:
-            yield Difference((*path, key), "removed", value, None)
-    for key, value in now.items():
-        if key not in captured:
-            yield Difference((*path, key), "added", None, value)
+            yield Difference((*path, step), "removed", value, None)
+    for name, (step, value) in now.items():
+        if name not in captured:
+            yield Difference((*path, step), "added", None, value)
 
 
 def _in_lists(captured: list[Any], now: list[Any], path: Path) -> Iterator[Difference]:
-    names, other_names = _names_of(captured), _names_of(now)
-    if names is None or other_names is None:
-        yield from _by_position(captured, now, path)
+    named, other_named = _by_name(captured), _by_name(now)
+    if named is None or other_named is None:
+        yield from _in_parts(_parts(enumerate(captured)), _parts(enumerate(now)), path)
         return
-    for place, (name, value) in enumerate(zip(names, captured, strict=True)):
-        if name in other_names:
-            yield from _differences(value, now[other_names[name]], (*path, place))
-        else:
-            yield Difference((*path, place), "removed", value, None)
-    for place, (name, value) in enumerate(zip(other_names, now, strict=True)):
-        if name not in names:
-            yield Difference((*path, place), "added", None, value)
-    order = [name[1] for name in names if name in other_names]
-    other_order = [name[1] for name in other_names if name in names]
+    yield from _in_parts(named, other_named, path)
+    order = [name[1] for name in named if name in other_named]
+    other_order = [name[1] for name in other_named if name in named]
     if order != other_order:
         yield Difference(path, "moved", order, other_order)
 
 
-def _by_position(captured: list[Any], now: list[Any], path: Path) -> Iterator[Difference]:
-    both = min(len(captured), len(now))
-    for place in range(both):
-        yield from _differences(captured[place], now[place], (*path, place))
-    for place in range(both, len(captured)):
-        yield Difference((*path, place), "removed", captured[place], None)
-    for place in range(both, len(now)):
-        yield Difference((*path, place), "added", None, now[place])
-
-
-def _names_of(items: list[Any]) -> dict[tuple[str, str], int] | None:
-    """What each thing in a list is called, with its place; None when one has no name of its own."""
-    names: dict[tuple[str, str], int] = {}
+def _by_name(items: list[Any]) -> Parts | None:
+    """The things in a list by what each is called; None when one has no name of its own."""
+    parts: Parts = {}
     for place, item in enumerate(items):
         if not isinstance(item, dict):
             return None
         name = next(((key, item[key]) for key in _NAMES if isinstance(item.get(key), str)), None)
-        if name is None or name in names:
+        if name is None or name in parts:
             return None
-        names[name] = place
-    return names
+        parts[name] = (place, item)
+    return parts
 
 
-# Answers in a form to compare: `{"result": …}` or `{"error": …}`; of a listen its acknowledgement. Pure.
+# Answers in a form to compare: `{"result": …}` or `{"error": …}`; of a listen its acknowledgement.
 
 
 def captured_answer(request: CapturedRequest) -> dict[str, Any] | None:
@@ -211,8 +189,3 @@ def error_value(error: RpcError) -> dict[str, Any]:
     if error.data is not None:
         value["data"] = value_of(error.data) if isinstance(error.data, Raw) else error.data
     return value
-
-
-def result_value(result: Fields) -> dict[str, Any]:
-    """A result in that form."""
-    return {key: value_of(value) for key, value in result.items()}

@@ -15,14 +15,14 @@ Ids of messages, progress tokens, subscriptions and sessions belong to the conne
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import Reply, decode_fields, raw, text_of, value_of
+from mcpmux.protocol.envelope import Reply, raw, text_of, value_of
 from mcpmux.protocol.input_requests import RELATED_TASK, RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID
-from mcpmux.traffic.reading.dialogue import Answer, CapturedRequest, Dialogue, fields_of
+from mcpmux.traffic.reading.dialogue import Answer, CapturedQuestion, CapturedRequest, Dialogue, fields_of
 
 CURSOR = "cursor"
 
@@ -49,27 +49,25 @@ class ValueMapping:
         if not isinstance(captured, dict):
             return
         now = now if isinstance(now, dict) else {}
-        self._put(f"{CURSOR} of {method}", captured.get("nextCursor"), now.get("nextCursor"))
-        self._put(STATE, captured.get(STATE), now.get(STATE))
-        self._put_task(captured, now)
-        self._put_task(captured.get("task"), now.get("task"))
+        self._put(f"{CURSOR} of {method}", "nextCursor", captured, now)
+        self._put(STATE, STATE, captured, now)
+        self._put(TASK_ID, TASK_ID, captured, now)
+        self._put(TASK_ID, TASK_ID, captured.get("task"), now.get("task"))
         tasks, others = captured.get("tasks"), now.get("tasks")
         if isinstance(tasks, list) and isinstance(others, list):
             for task, other in zip(tasks, others, strict=False):
-                self._put_task(task, other)
+                self._put(TASK_ID, TASK_ID, task, other)
         wishes, others = captured.get("inputRequests"), now.get("inputRequests")
         if isinstance(wishes, dict):
             names = dict(zip(wishes, others if isinstance(others, dict) else (), strict=False))
             self._wishes[_round(method, params, captured.get(STATE))] = names
 
-    def _put_task(self, captured: Any, now: Any) -> None:
-        if isinstance(captured, dict):
-            self._put(TASK_ID, captured.get(TASK_ID), now.get(TASK_ID) if isinstance(now, dict) else None)
-
-    def _put(self, kind: str, captured: Any, now: Any) -> None:
-        if isinstance(captured, str):
-            key = (kind, captured)
-            self._known[key] = now if isinstance(now, str) else self._known.get(key)
+    def _put(self, kind: str, name: str, captured: Any, now: Any) -> None:
+        """Learn the member `name` of two objects."""
+        value = captured.get(name) if isinstance(captured, dict) else None
+        if isinstance(value, str):
+            new = now.get(name) if isinstance(now, dict) else None
+            self._known[kind, value] = new if isinstance(new, str) else self._known.get((kind, value))
 
     def apply(self, method: str, params: Fields, meta: Fields, *, succeeded: bool) -> tuple[Fields, Fields]:
         """A captured request's parameters and `_meta` as this run needs them.
@@ -93,11 +91,9 @@ class ValueMapping:
         return changed, meta
 
     def _find(self, kind: str, value: str, succeeded: bool) -> str:
-        if (kind, value) not in self._known:
-            if succeeded:
-                raise Unmapped(f"its {kind} is from before the capture")
-            return value
-        now = self._known[kind, value]
+        if (kind, value) not in self._known and succeeded:
+            raise Unmapped(f"its {kind} is from before the capture")
+        now = self._known.get((kind, value), value)
         if now is None:
             raise Unmapped(f"the server gave no {kind} this time")
         return now
@@ -110,9 +106,8 @@ def _round(method: str, params: Fields, state: Any) -> str:
     return f"{method} {value_of(params.get('name'))} {value_of(params.get('uri'))}"
 
 
-# Servers ask when they like: for roots some time after the start, for example. A modern client then gets the
-# question as the answer to its next request. So a question gets the captured answer to one of the same
-# method:
+# Servers ask when they like, and a modern client gets the question as the answer to its next request. So a
+# question gets the captured answer to one of the same method:
 #
 # | which | reported as |
 # | --- | --- |
@@ -122,8 +117,8 @@ def _round(method: str, params: Fields, state: Any) -> str:
 # | there is none | `new` |
 #
 # A question that has no answer is refused; in the modern era, where nobody can refuse, it gets one that gives
-# nothing away (`nothing_to_give`), so that the request ends and the server is not left waiting. A captured
-# question that does not come is reported as `missing`. None of this is a difference of results.
+# nothing away (`nothing_to_give`). A captured question that does not come is reported as `missing`. None of
+# this is a difference of results.
 
 INPUT_REQUIRED = "input_required"
 
@@ -140,21 +135,13 @@ KINDS: dict[Kind, str] = {
 _NOTHING_TO_GIVE = {m.ROOTS_LIST: {"roots": []}, m.ELICIT: {"action": "cancel"}}
 
 
-class _UnusedAnswer(NamedTuple):
-    """A captured answer. `position`: of the request that caused the question."""
-
-    method: str
-    position: int | None
-    answer: Answer
-
-
 class Questions:
     """The questions of one dialogue. `deviations` counts what was not as captured, by kind and method."""
 
     def __init__(self, dialogue: Dialogue) -> None:
         self.deviations: Counter[tuple[Kind, str]] = Counter()
-        self._unused = [_UnusedAnswer(each.method, each.during, each.answer) for each in dialogue.questions]
-        self._rounds: dict[int, int] = {}
+        self._unused = dialogue.questions.copy()
+        self._rounds: dict[int, int] = {}  # by the request that brings answers: the one that was asked
         self._take_rounds(dialogue)
         self._last = {kept.method: kept.answer for kept in self._unused}
 
@@ -170,22 +157,22 @@ class Questions:
                 position, methods = asked
                 self._rounds[captured.position] = position
                 self._unused += [
-                    _UnusedAnswer(methods[key], position, Reply(0, raw(response)))
-                    for key, response in _members(captured.params, RESPONSES).items()
+                    CapturedQuestion(position, methods[key], position, Reply(0, response))
+                    for key, response in fields_of(captured.params[RESPONSES]).items()
                     if key in methods and captured.problem is None
                 ]
-            if is_asking(captured):
-                result = _result_of(captured)
+            result = _asking_result(captured)
+            if result is not None:
                 asking[_round_of(captured, result)] = captured.position, _asked_in(result)
 
     def asked_by(self, captured: CapturedRequest) -> int | None:
-        """The place of the request whose result asked for what this one brings, None for any other."""
+        """The position of the request whose result asked for what this one brings, if any."""
         return self._rounds.get(captured.position)
 
     def take(self, method: str, position: int | None) -> Answer | None:
         """The answer to a question that comes now, during the request at `position` of the capture."""
         mine = [kept for kept in self._unused if kept.method == method]
-        found = next((kept for kept in mine if kept.position == position), None)
+        found = next((kept for kept in mine if kept.during == position), None)
         if found is None and mine:
             found = mine[0]
             self.deviations["elsewhere", method] += 1
@@ -209,37 +196,26 @@ def nothing_to_give(method: str) -> Reply | None:
 
 def is_asking(captured: CapturedRequest) -> bool:
     """Whether the captured answer of a modern request is a question."""
-    if not captured.modern or not isinstance(captured.answer, Reply):
-        return False
-    result = value_of(captured.answer.result)
-    return isinstance(result, dict) and result.get("resultType") == INPUT_REQUIRED
+    return _asking_result(captured) is not None
 
 
 def asked_then(captured: CapturedRequest) -> frozenset[str]:
     """The methods that the captured answer of a modern request asks for."""
-    return frozenset(_asked_in(_result_of(captured)).values()) if is_asking(captured) else frozenset()
+    return frozenset(_asked_in(_asking_result(captured) or {}).values())
 
 
-def _result_of(captured: CapturedRequest) -> Fields:
-    assert isinstance(captured.answer, Reply)
-    return decode_fields(captured.answer.result)
+def _asking_result(captured: CapturedRequest) -> Fields | None:
+    if not captured.modern or not isinstance(captured.answer, Reply):
+        return None
+    result = fields_of(captured.answer.result)
+    return result if text_of(result.get("resultType")) == INPUT_REQUIRED else None
 
 
 def _asked_in(result: Fields) -> dict[str, str]:
-    """The methods that a result asks for, by key."""
-    return {key: _method_of(wish) for key, wish in _members(result, "inputRequests").items()}
+    wishes = fields_of(result.get("inputRequests"))
+    return {key: text_of(fields_of(wish).get("method")) or "" for key, wish in wishes.items()}
 
 
 def _round_of(captured: CapturedRequest, carrier: Fields) -> str:
-    """The same of a request. `carrier` has the state: its parameters, or its result that asks."""
+    """`_round` of a request. `carrier` has the state: its parameters, or its result that asks."""
     return _round(captured.method, captured.params, text_of(carrier.get(STATE)))
-
-
-def _members(fields: Fields, key: str) -> dict[str, object]:
-    value = value_of(fields.get(key))
-    return value if isinstance(value, dict) else {}
-
-
-def _method_of(wish: object) -> str:
-    method = wish.get("method") if isinstance(wish, dict) else None
-    return method if isinstance(method, str) else ""

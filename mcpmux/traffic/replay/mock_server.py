@@ -40,7 +40,8 @@ from mcpmux.runtime.downstreams.service import read_call
 from mcpmux.runtime.downstreams.session import Ask
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.tap import Tap
-from mcpmux.traffic.reading.dialogue import CapturedRequest, Dialogue, ServerMessage, fields_of
+from mcpmux.runtime.upstreams.connection import unheard
+from mcpmux.traffic.reading.dialogue import CapturedRequest, Dialogue, ServerMessage
 from mcpmux.traffic.replay.captured_answers import CapturedAnswers, answer_of
 from mcpmux.transports.inline import in_task
 
@@ -48,7 +49,7 @@ log = structlog.get_logger()
 
 
 class Mock:
-    """See runtime.service.Service. Made by `open_mock`. `close` ends the listens."""
+    """See runtime.downstreams.service.Service. Made by `open_mock`. `close` ends the listens."""
 
     tap: Tap | None = None
 
@@ -82,7 +83,11 @@ class Mock:
             return make_discover(self.answers)
         if captured is None:
             raise self.refuse(call)
-        return await self.answer_modern(captured, call, notify)
+        try:
+            result = await self.play(captured, call, notify, None)
+        except RpcError as error:
+            raise (error if captured.modern else upgrade_error(call.method, call.params, error)) from None
+        return result if captured.modern else upgrade_result(call.method, result)
 
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[MockSession, Fields]:
         """See Service."""
@@ -90,10 +95,9 @@ class Mock:
         call = read_call(request)
         captured = find_initialize(self.answers, call.params)
         if captured is None:
-            requested = value_of(call.params.get("protocolVersion"))
-            result = make_initialize(self.answers, requested if isinstance(requested, str) else "")
+            result = make_initialize(self.answers, call.text(_REQUESTED) or "")
         else:
-            result = await self.play(captured, call, _unheard, None)
+            result = await self.play(captured, call, unheard, None)
         session = MockSession(self, result, self._nursery)
         session.principal = principal
         session.follow(captured)
@@ -108,15 +112,6 @@ class Mock:
         error = self.answers.unknown(call.method, call.params)
         log.warning("not in the capture", method=call.method, error=error.message)
         return error
-
-    async def answer_modern(self, captured: CapturedRequest, call: Call, notify: Notify) -> Fields:
-        """A captured answer in the shape of 2026-07-28. Raises RpcError."""
-        if captured.modern:
-            return await self.play(captured, call, notify, None)
-        try:
-            return upgrade_result(call.method, await self.play(captured, call, notify, None))
-        except RpcError as error:
-            raise upgrade_error(call.method, call.params, error) from None
 
     async def play(self, captured: CapturedRequest, call: Call, notify: Notify, ask: Ask | None) -> Fields:
         """Send what came before a captured answer, then return the answer. `ask` asks the client back.
@@ -140,7 +135,7 @@ class Mock:
             await trio.sleep_until(began + after)
 
     async def _listen(self, request_id: Id, call: Call, notify: Notify) -> Fields:
-        tag = raw({SUBSCRIPTION_ID: request_id})
+        tag = {SUBSCRIPTION_ID: raw(request_id)}
         wish = read_filter(call)
         captured = self.answers.find(m.LISTEN, call.params, NEWEST)
         if captured is not None and captured.answer is not None and not captured.before_answer:
@@ -148,12 +143,13 @@ class Mock:
         began = trio.current_time()
         for sent in captured.before_answer if captured is not None else self._events_for(wish, call):
             await self.wait(began, sent.after)
-            await notify(Event(sent.method, {**sent.params, META: _tagged(sent.params.get(META), tag)}))
+            meta = raw(decode_fields(sent.params.get(META)) | tag)
+            await notify(Event(sent.method, {**sent.params, META: meta}))
         await self._closing.wait()
-        return {"resultType": raw("complete"), META: tag}
+        return {"resultType": raw("complete"), META: raw(tag)}
 
     def _events_for(self, wish: Filter, call: Call) -> list[ServerMessage]:
-        """For a listen that is not in the capture: what subscribers to its resources got."""
+        """What subscribers to the resources of a listen got, for one that is not in the capture."""
         agreed = ServerMessage(0.0, m.ACKNOWLEDGED, {"notifications": call.params["notifications"]})
         updates = [sent for uri in wish.uris for sent in self.answers.updates(uri)]
         return [agreed, *sorted(updates, key=lambda sent: sent.after)]
@@ -169,15 +165,6 @@ async def _tell(sent: ServerMessage, call: Call, notify: Notify) -> None:
     await notify(Event(sent.method, params))
 
 
-def _tagged(meta: Raw | None, tag: Raw) -> Raw:
-    """`_meta` with the id of the new listen."""
-    return raw({**(decode_fields(meta) if meta is not None else {}), **decode_fields(tag)})
-
-
-async def _unheard(_event: Event) -> None:
-    """A handshake has no notifications."""
-
-
 @asynccontextmanager
 async def open_mock(
     dialogues: Sequence[Dialogue], *, latency: bool = False, cycle: bool = False
@@ -191,12 +178,6 @@ async def open_mock(
         nursery.cancel_scope.cancel(reason="the mock is closed")
 
 
-# A legacy session with a mocked server.
-#
-# Promises: it gets captured answers of its own revision unchanged, others translated to its revision.
-# Notifications come after the answer they followed in the capture; updates of a resource come once it has
-# subscribed to it.
-
 GAP_SECONDS = 0.01  # between changes: without one, several of the same resource would become one
 ROUNDS = 100  # of questions in one call; more are a circle
 
@@ -205,7 +186,11 @@ _CHANGES_NOTHING = frozenset({m.SET_LEVEL, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UN
 
 
 class MockSession:
-    """See runtime.service.Session."""
+    """A legacy session with a mocked server; see runtime.downstreams.service.Session.
+
+    It gets captured answers of its own revision unchanged, others translated to its revision. Notifications
+    come after the answer they followed in the capture; updates of a resource come once it has subscribed.
+    """
 
     def __init__(self, mock: Mock, result: Fields, nursery: trio.Nursery) -> None:
         """`result` answered its `initialize`; `nursery` is the mock's."""
@@ -215,29 +200,30 @@ class MockSession:
         self.principal = ANYONE
         self._mock = mock
         self._nursery = nursery
-        self._feeds: dict[str, trio.CancelScope] = {}  # by the URI that is subscribed to
-        self._others: list[trio.CancelScope] = []
+        self._feeds: dict[object, trio.CancelScope] = {}  # of a subscription by its URI
 
     def __repr__(self) -> str:
-        return f"<MockSession {self.revision} {len(self._feeds)} subscriptions>"
+        return f"<MockSession {self.revision} {len(self._feeds)} feeds>"
 
     def take_notification(self, notification: Notification) -> None:
         """See Session."""
 
     def close(self) -> None:
         """See Session."""
-        for scope in (*self._feeds.values(), *self._others):
+        for scope in self._feeds.values():
             scope.cancel(reason="the client has gone")
         self.mailbox.close()
 
     def follow(self, captured: CapturedRequest | None) -> None:
         """Tell what followed a captured answer, but for updates: these depend on subscriptions."""
-        messages = (
-            [sent for sent in captured.after_answer if sent.method != m.RESOURCE_UPDATED] if captured else []
-        )
+        sent_after = captured.after_answer if captured is not None else []
+        messages = [sent for sent in sent_after if sent.method != m.RESOURCE_UPDATED]
         if messages:
-            self._others.append(trio.CancelScope())
-            self._nursery.start_soon(self._feed, messages, self._others[-1])
+            self._start_feed(object(), messages)
+
+    def _start_feed(self, key: object, messages: Sequence[ServerMessage]) -> None:
+        self._feeds[key] = trio.CancelScope()
+        self._nursery.start_soon(self._feed, messages, self._feeds[key])
 
     async def _feed(self, messages: Sequence[ServerMessage], until: trio.CancelScope) -> None:
         began = trio.current_time()
@@ -266,51 +252,47 @@ class MockSession:
         return result
 
     async def _answer(self, captured: CapturedRequest, call: Call, notify: Notify, ask: Ask) -> Fields:
-        if not captured.modern:
-            result = await self._mock.play(captured, call, notify, ask)
-            return result if captured.revision == self.revision else self._in_own_words(call, result)
+        """The result in the session's revision. Its client is asked what a server wants to know."""
         try:
-            result = await self._mock.play(captured, call, notify, None)
+            result = await self._mock.play(captured, call, notify, None if captured.modern else ask)
             for _ in range(ROUNDS):
-                wishes = wishes_in(result)
+                wishes = wishes_in(result) if captured.modern else None
                 if wishes is None:
                     break
-                responses = {key: raw(await self._ask(wish, ask)) for key, wish in wishes.items()}
+                responses = {key: await self._ask(wish, ask) for key, wish in wishes.items()}
                 call = repeated(call, result, responses)
                 again = self._mock.find(call, self.revision)
                 if again is None:
                     raise self._mock.refuse(call)
                 result = await self._mock.play(again, call, notify, None)
         except RpcError as error:
-            raise downgrade_error(call.method, error) from None
-        return self._in_own_words(call, downgrade_result(result))
-
-    def _in_own_words(self, call: Call, result: Fields) -> Fields:
+            raise (downgrade_error(call.method, error) if captured.modern else error) from None
+        if captured.revision == self.revision:
+            return result
+        result = downgrade_result(result) if captured.modern else result
         return downgrade_content(call.method, result, self.revision)
 
-    async def _ask(self, wish: Wish, ask: Ask) -> Fields:
-        """The client's answer to what a modern server wanted to know, as a modern client would give it."""
+    async def _ask(self, wish: Wish, ask: Ask) -> Raw:
+        """The client's answer as a modern client would give it."""
         try:
             params = downgrade_question(wish.method, wish.params, self.revision, "mock")
-            return upgrade_answer(wish.method, wish.params, await ask(wish.method, params), self.revision)
+            told = await ask(wish.method, params)
+            return raw(upgrade_answer(wish.method, wish.params, told, self.revision))
         except RpcError as error:
-            return decode_fields(error_response(error))
+            return error_response(error)
 
     def _subscribe(self, call: Call) -> None:
         uri = call.text("uri") or ""
         if call.method == m.RESOURCES_UNSUBSCRIBE and uri in self._feeds:
             self._feeds.pop(uri).cancel(reason="unsubscribed")
         elif call.method == m.RESOURCES_SUBSCRIBE and uri not in self._feeds:
-            self._feeds[uri] = trio.CancelScope()
-            self._nursery.start_soon(self._feed, self._mock.answers.updates(uri), self._feeds[uri])
+            self._start_feed(uri, self._mock.answers.updates(uri))
 
 
-# The handshake of a mocked server. Pure.
-#
-# It is the captured one; in an era that was not captured, the same facts in the form of that era. Without a
-# captured handshake it offers what was asked for.
+# The handshake of a mocked server: the captured one, or in an era that was not captured the same facts in the
+# form of that era. Without a captured handshake the mock offers what was asked for.
 
-NAME = "mcpmux mock"
+_INFO = {"name": "mcpmux mock", "version": "1"}
 _REQUESTED = "protocolVersion"
 _OFFERED_BY = {
     m.TOOLS_CALL: "tools",
@@ -334,47 +316,40 @@ def find_initialize(answers: CapturedAnswers, params: Fields) -> CapturedRequest
 
 def make_discover(answers: CapturedAnswers) -> Fields:
     """A DiscoverResult out of what else is known."""
-    facts = _known(answers)
-    result: dict[str, Any] = {
-        "resultType": "complete",
-        "supportedVersions": SUPPORTED,
-        "capabilities": facts["capabilities"],
-        "ttlMs": 0,
-        "cacheScope": "private",
-        META: {SERVER_INFO: facts["serverInfo"]},
-    }
-    if facts["instructions"] is not None:
-        result["instructions"] = facts["instructions"]
-    return {key: raw(value) for key, value in result.items()}
+    capabilities, info, instructions = _known(answers)
+    return _result(
+        resultType="complete",
+        supportedVersions=SUPPORTED,
+        capabilities=capabilities,
+        ttlMs=0,
+        cacheScope="private",
+        instructions=instructions,
+        **{META: {SERVER_INFO: info}},
+    )
 
 
 def make_initialize(answers: CapturedAnswers, requested: str) -> Fields:
     """An InitializeResult out of what else is known."""
-    facts = _known(answers)
-    result = {**facts, "protocolVersion": negotiate_legacy(requested)}
-    return {key: raw(value) for key, value in result.items() if value is not None}
+    capabilities, info, instructions = _known(answers)
+    return _result(
+        capabilities=capabilities,
+        serverInfo=info,
+        instructions=instructions,
+        protocolVersion=negotiate_legacy(requested),
+    )
 
 
-def _known(answers: CapturedAnswers) -> dict[str, Any]:
-    """`capabilities`, `serverInfo`, `instructions` from one of the captured handshakes."""
+def _result(**members: Any) -> Fields:
+    return {key: raw(value) for key, value in members.items() if value is not None}
+
+
+def _known(answers: CapturedAnswers) -> tuple[dict[str, Any], Any, Any]:
+    """Capabilities, server info and instructions from one of the captured handshakes."""
     for captured in (*answers.all_of(m.INITIALIZE), *answers.all_of(m.DISCOVER)):
-        if not isinstance(captured.answer, Reply):
-            continue
-        result = value_of(captured.answer.result)
+        result = value_of(captured.answer.result) if isinstance(captured.answer, Reply) else None
         if isinstance(result, dict) and isinstance(result.get("capabilities"), dict):
-            info = result.get("serverInfo") or _info_in(captured.answer)
-            return {
-                "capabilities": result["capabilities"],
-                "serverInfo": info or _INFO,
-                "instructions": result.get("instructions"),
-            }
+            meta = result.get(META)
+            info = result.get("serverInfo") or (meta.get(SERVER_INFO) if isinstance(meta, dict) else None)
+            return result["capabilities"], info or _INFO, result.get("instructions")
     offered = {_OFFERED_BY[method] for method in answers.methods if method in _OFFERED_BY}
-    capabilities: dict[str, Any] = {name: {} for name in sorted(offered)}
-    return {"capabilities": capabilities, "serverInfo": _INFO, "instructions": None}
-
-
-_INFO = {"name": NAME, "version": "1"}
-
-
-def _info_in(answer: Reply) -> Any:
-    return value_of(fields_of(fields_of(answer.result).get(META)).get(SERVER_INFO))
+    return {name: {} for name in sorted(offered)}, _INFO, None

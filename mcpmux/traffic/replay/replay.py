@@ -7,10 +7,11 @@ request of the capture has one outcome; every wait is bounded. Refuses to know h
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import trio
+from attrs import define, field
 
 from mcpmux.errors import McpmuxError, RpcError, TransportError
 from mcpmux.protocol import method as m
@@ -20,14 +21,14 @@ from mcpmux.protocol.envelope import EMPTY_OBJECT, ErrorReply, Notification, Rep
 from mcpmux.protocol.handshake import read_initialize_result
 from mcpmux.protocol.input_requests import STATE, error_response, repeated, wishes_in
 from mcpmux.protocol.meta import CLIENT_CAPABILITIES
-from mcpmux.protocol.principal import ANYONE
+from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_11_25
 from mcpmux.runtime.calls import Question
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.upstreams.connection import unheard
-from mcpmux.traffic.reading.dialogue import Answer, CapturedRequest, ClientNotification, Dialogue, Step
-from mcpmux.traffic.replay.difference import acknowledged, captured_answer, compare, error_value, result_value
+from mcpmux.traffic.reading.dialogue import Answer, CapturedRequest, ClientNotification, Dialogue, values_of
+from mcpmux.traffic.replay.difference import acknowledged, captured_answer, compare, error_value
 from mcpmux.traffic.replay.mapping import (
     INPUT_REQUIRED,
     Questions,
@@ -47,57 +48,48 @@ from mcpmux.traffic.replay.settings import (
     is_legacy,
     opening,
     opening_call,
-    replayable,
-    settle,
-    waits_for,
     why_not,
 )
-
-# One captured client's requests sent again, in a session of its own. See `replay` for the whole.
-#
-# Promises: every request of the dialogue has one outcome; every wait is bounded. What a server asks is
-# answered as in the capture, whenever it asks.
+from mcpmux.transports.wall import walled
 
 ROUNDS = 100  # of questions in one call; more are a circle
 
 
+@define(eq=False, repr=False, slots=False)
 class SessionReplay:
-    """One captured client. `capabilities`, `principal`, `knows_tasks` and `ask`: what a server can ask it."""
+    """One captured client's requests sent again, in a session of its own.
 
-    def __init__(
-        self,
-        dialogue: Dialogue,
-        open_channel: OpenChannel,
-        settings: Settings,
-        report: Report,
-        in_flight: trio.CapacityLimiter,
-        clock: Clock,
-        reachability: Reachability,
-    ) -> None:
-        self._dialogue = dialogue
-        self._open = open_channel
-        self._settings = settings
-        self._report = report
-        self._in_flight = in_flight
-        self._clock = clock
-        self._reachability = reachability
-        self._channel: Channel
-        self._mapping = ValueMapping()
-        self._questions = Questions(dialogue)
-        self._early: dict[int, tuple[Any, float]] = {}  # by request: came without the question before it
-        self._pending: dict[int, tuple[CapturedRequest, trio.Event]] = {}  # sent, without an outcome
-        self._listens: dict[int, trio.CancelScope] = {}
-        self._reported: set[int] = set()
-        self.capabilities: Raw = EMPTY_OBJECT
-        self.knows_tasks = False
-        self.principal = ANYONE
+    What a server asks is answered as in the capture, whenever it asks. `capabilities`, `principal`,
+    `knows_tasks` and `ask`: see `runtime.calls.Client`.
+    """
+
+    _dialogue: Dialogue
+    _open_channel: OpenChannel
+    _settings: Settings
+    _report: Report
+    _in_flight: trio.CapacityLimiter
+    _clock: Clock
+    _reachability: Reachability
+    _channel: Channel = field(init=False)
+    _mapping: ValueMapping = field(init=False, factory=ValueMapping)
+    _questions: Questions = field(init=False)
+    _early: dict[int, tuple[Any, float]] = field(init=False, factory=dict)  # see `_compare_early`
+    _pending: dict[int, tuple[CapturedRequest, trio.Event]] = field(init=False, factory=dict)
+    _listens: dict[int, trio.CancelScope] = field(init=False, factory=dict)
+    _reported: set[int] = field(init=False, factory=set)
+    capabilities: Raw = EMPTY_OBJECT
+    knows_tasks: bool = False
+    principal: Principal = ANYONE
+
+    def __attrs_post_init__(self) -> None:
+        self._questions = Questions(self._dialogue)
 
     def __repr__(self) -> str:
         return f"<SessionReplay {self._dialogue!r} {len(self._reported)} reported>"
 
     async def run_within(self, sessions: trio.CapacityLimiter) -> None:
         """Replay it all. Raises nothing but bugs and Cancelled."""
-        if not replayable(self._dialogue, with_tools=self._settings.with_tools):
+        if all(self._why_not(captured) for captured in self._dialogue.requests()):
             self._give_up("nothing of its client is sent again", "skipped")
             return
         await self._reachability.wait_until(self._clock.due(self._dialogue.at))
@@ -107,22 +99,22 @@ class SessionReplay:
         self._report.add_questions(self._questions.deviations)
 
     async def _attempt(self) -> list[str]:
-        """Do it; what went wrong with the session as a whole."""
+        """Run the session. Returns what went wrong with it as a whole."""
         trouble: list[BaseException] = []
-        try:
-            await self._run()
-        except* McpmuxError as group:
-            trouble += _leaves(group)
-        lost = [str(error) for error in trouble if isinstance(error, TransportError)]
-        if lost:
-            self._reachability.failed(lost[0])
+        await walled(self._run(), McpmuxError, trouble.extend)
+        for error in trouble:
+            if isinstance(error, TransportError):
+                self._reachability.failed(str(error))
         return [str(error) for error in trouble]
 
+    def _why_not(self, captured: CapturedRequest) -> str | None:
+        return why_not(captured, with_tools=self._settings.with_tools)
+
     def _give_up(self, reason: str, status: Any) -> None:
-        """Every request that has no outcome yet gets one."""
+        """Give every request without an outcome one."""
         for captured in self._dialogue.requests():
             if captured.position not in self._reported:
-                own = why_not(captured, with_tools=self._settings.with_tools)
+                own = self._why_not(captured)
                 self._report_outcome(captured, "skipped" if own else status, own or reason)
 
     def _report_outcome(
@@ -139,7 +131,7 @@ class SessionReplay:
         return self
 
     async def _run(self) -> None:
-        async with self._open(_unheard) as self._channel:
+        async with self._open_channel(_unheard) as self._channel:
             self._channel.ask_clients_by(self._who_is_asked)
             if is_legacy(self._dialogue):
                 await self._begin()
@@ -147,29 +139,27 @@ class SessionReplay:
                 for step in self._dialogue.steps:
                     if step.position in self._reported:  # it has opened the session
                         continue
-                    await self._wait_for(step)
+                    await self._reachability.wait_until(self._clock.due(step.at))
+                    await self._wait_for_answers(before=step.position)
                     if self._reachability.trouble is not None:
                         break
                     if isinstance(step, CapturedRequest):
                         await self._replay_request(step, nursery)
                     else:
                         await self._repeat_notification(step)
-                await self._wait_for_all()
+                await self._wait_for_answers()
                 nursery.cancel_scope.cancel(reason="everything is replayed")
             self._questions.finish()
 
-    async def _wait_for(self, step: Step) -> None:
-        """Until its time has come, and everything is answered that was when it came."""
-        await self._reachability.wait_until(self._clock.due(step.at))
+    async def _wait_for_answers(self, before: float = math.inf) -> None:
+        """Until everything is answered that was answered before a position in the capture.
+
+        So a request goes out after the answers that its client had, and beside those that it had not.
+        """
         for captured, done in list(self._pending.values()):
-            if waits_for(step.position, captured):
+            answered = captured.answered_position
+            if before == math.inf or (answered is not None and answered < before):
                 await done.wait()
-
-    async def _wait_for_all(self) -> None:
-        for _, done in list(self._pending.values()):
-            await done.wait()
-
-    # The session
 
     async def _begin(self) -> None:
         """Open a legacy session, as the capture has it or as well as can be. Raises McpmuxError."""
@@ -180,28 +170,25 @@ class SessionReplay:
         self._reachability.succeeded()
         facts = read_initialize_result(result)
         self.knows_tasks = facts.revision >= V_2025_11_25
-        await settle(self._channel, facts)
+        self._channel.settle(facts)
+        await self._channel.notify(m.INITIALIZED)
+        await self._channel.listen()
         if first is not None:
-            self._check(first, {"result": result_value(result)}, _ms_since(began))
+            self._check(first, {"result": values_of(result)}, _ms_since(began))
 
     async def _repeat_notification(self, note: ClientNotification) -> None:
         """Repeat a notification of the client; cancelling is done by leaving the request."""
         if note.method == m.CANCELLED:
             request_id = value_of(note.params.get("requestId"))
             for captured in self._dialogue.requests():
-                if (
-                    captured.id == request_id
-                    and captured.position < note.position
-                    and captured.position in self._listens
-                ):
-                    self._listens[captured.position].cancel(reason="the client cancelled it")
+                listen = self._listens.get(captured.position)
+                if listen is not None and captured.id == request_id and captured.position < note.position:
+                    listen.cancel(reason="the client cancelled it")
         elif note.method == m.ROOTS_CHANGED:
             await self._channel.notify(note.method, note.params)
 
-    # Requests
-
     async def _replay_request(self, captured: CapturedRequest, nursery: trio.Nursery) -> None:
-        reason = why_not(captured, with_tools=self._settings.with_tools)
+        reason = self._why_not(captured)
         if reason is None and captured.method == m.INITIALIZE:
             reason = "a session was open already"
         origin = self._questions.asked_by(captured)
@@ -229,25 +216,21 @@ class SessionReplay:
             reason = f"no answer within {self._settings.timeout:g} s"
             with trio.move_on_after(self._settings.timeout):
                 try:
-                    now = {"result": result_value(await self._ask_server(captured, call))}
+                    now = {"result": values_of(await self._ask_server(captured, call))}
                 except RpcError as error:
                     now = {"error": error_value(error)}
                 except McpmuxError as error:
                     reason = str(error)
                     if isinstance(error, TransportError):
                         self._reachability.failed(reason)
-            ms = _ms_since(began)
-            if now is not None:
-                self._reachability.succeeded()
             if now is None:
                 self._report_outcome(captured, "failed", reason)
-            elif is_asking(captured):
-                self._compare_early(captured, now, ms)
-            else:
-                self._check(captured, now, ms)
+                return
+            self._reachability.succeeded()
+            self._compare_early(captured, now, _ms_since(began))
 
     def _compare_early(self, captured: CapturedRequest, now: Any, ms: float) -> None:
-        """Compare an answer that may have come without the question that came before it in the capture."""
+        """Compare an answer. It may have come without the question that came before it in the capture."""
         result = now.get("result")
         if is_asking(captured) and result is not None and result.get("resultType") != INPUT_REQUIRED:
             self._early[captured.position] = (now, ms)
@@ -258,9 +241,8 @@ class SessionReplay:
     def _call_of(self, captured: CapturedRequest) -> Call:
         """Raises Unmapped."""
         succeeded = isinstance(captured.answer, Reply)
-        params, meta = self._mapping.apply(
-            captured.method, captured.params, captured.meta, succeeded=succeeded
-        )
+        method, params, meta = captured.method, captured.params, captured.meta
+        params, meta = self._mapping.apply(method, params, meta, succeeded=succeeded)
         capabilities = meta.get(CLIENT_CAPABILITIES, self.capabilities)
         return Call(captured.method, params, meta, self, capabilities, not captured.modern)
 
@@ -284,7 +266,7 @@ class SessionReplay:
         return result
 
     def _answer_to(self, method: str, captured: CapturedRequest) -> Answer | None:
-        """What a question is answered that comes in the result of a request."""
+        """The answer to a question that came in the result of a request."""
         answer = self._questions.take(method, captured.position)
         return answer if isinstance(answer, Reply) or not captured.modern else nothing_to_give(method)
 
@@ -298,7 +280,7 @@ class SessionReplay:
     async def _listen(
         self, captured: CapturedRequest, call: Call, task_status: trio.TaskStatus[None]
     ) -> None:
-        """Listen until the client cancelled it. Compared is what the server has acknowledged."""
+        """Listen until the client cancelled it, and compare what the server acknowledged."""
         began = trio.current_time()
 
         async def take_event(event: Event) -> None:
@@ -322,21 +304,18 @@ class SessionReplay:
             self._report_outcome(captured, "failed", reason)
 
     def _check(self, captured: CapturedRequest, now: Any, ms: float) -> None:
-        """Compare an answer with the captured one."""
         then = captured_answer(captured)
         if then is None:
-            self._report_outcome(
-                captured, "unchecked", f"the captured answer is {captured.answer_problem or 'missing'}", ms=ms
-            )
+            reason = f"the captured answer is {captured.answer_problem or 'missing'}"
+            self._report_outcome(captured, "unchecked", reason, ms=ms)
             return
         self._mapping.learn(captured.method, captured.params, then.get("result"), now.get("result"))
         differences = compare(then, now, self._settings.ignore)
         status = "different" if differences else "same"
-        self._report_outcome(captured, status, None, differences=differences, ms=ms)
+        self._report_outcome(captured, status, differences=differences, ms=ms)
 
 
 def _response(method: str, answer: Answer | None) -> Raw:
-    """The response in a parked call."""
     answer = answer or _no_answer(method)
     return answer.result if isinstance(answer, Reply) else error_response(answer.as_error())
 
@@ -350,15 +329,7 @@ def _ms_since(began: float) -> float:
 
 
 def _unheard(_notification: Notification) -> None:
-    """Unsolicited notifications are not compared: they depend on what happens at the server."""
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
+    """Notifications nobody asked for depend on what happens at the server, so they are not compared."""
 
 
 IN_FLIGHT = 256  # requests of all sessions at a time, whatever the capture says

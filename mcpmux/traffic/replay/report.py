@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -19,7 +20,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from mcpmux.traffic.reading.dialogue import CapturedRequest
-from mcpmux.traffic.reading.stats import Histogram, percentiles_of
+from mcpmux.traffic.reading.histogram import Histogram
+from mcpmux.traffic.reading.stats import percentiles_of
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.replay.difference import Difference, Path, show_path
 from mcpmux.traffic.replay.mapping import Kind
@@ -41,22 +43,22 @@ class Outcome(NamedTuple):
 
 
 class Latency(NamedTuple):
-    """Milliseconds of the same requests, then and now."""
+    """Durations of the same requests, then and now."""
 
     captured: Histogram
     now: Histogram
 
 
 class Report:
-    """Takes outcomes; what would be shown of them is redacted first.
+    """Collects outcomes; what would be shown of them is redacted first.
 
-    `left_out`: messages of the capture that belong to no request, by the reason. `questions`: what servers
-    asked otherwise than then, see `questions`.
+    `left_out`: messages of the capture that belong to no request, by the reason. `questions`: how many
+    questions of servers were not as in the capture, by kind and method.
     """
 
     def __init__(self, left_out: Counter[str], redactor: Redactor | None = None) -> None:
         self.left_out = left_out
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[Outcome] = []  # in the order of the capture
         self.questions: Counter[tuple[Kind, str]] = Counter()
         self._redactor = redactor or Redactor()
 
@@ -70,18 +72,18 @@ class Report:
             redacted = [self._redacted(method, found) for found in outcome.differences]
             outcome = outcome._replace(differences=redacted)
         if outcome.reason is not None:
-            outcome = outcome._replace(reason=self._redactor.redact_text(outcome.reason)[0])
-        self.outcomes.append(outcome)
+            outcome = outcome._replace(reason=self._redactor.clean(outcome.reason))
+        bisect.insort(self.outcomes, outcome, key=lambda each: each.captured.position)
 
     def add_questions(self, deviations: Counter[tuple[Kind, str]]) -> None:
-        """Questions of one session's server that came at another time, or only then, or only now."""
+        """Count the questions of one server that were not asked as in the capture."""
         for (kind, method), count in deviations.items():
-            self.questions[kind, self._redactor.redact_text(method)[0]] += count
+            self.questions[kind, self._redactor.clean(method)] += count
 
     def _redacted(self, method: str, found: Difference) -> Difference:
         """Values of this run were never captured, so they have not been redacted."""
-        values = (self._redact(method, found.path, value) for value in (found.captured, found.now))
-        return Difference(found.path, found.kind, *values)
+        captured, now = (self._redact(method, found.path, value) for value in (found.captured, found.now))
+        return found._replace(captured=captured, now=now)
 
     def _redact(self, method: str, path: Path, value: Any) -> Any:
         """A value without secrets: looked at where it stands in its message, as rules may go by that."""
@@ -101,7 +103,7 @@ class Report:
     def by_method(self) -> dict[str, Counter[str]]:
         """The same for each method, in the order of the capture."""
         found: dict[str, Counter[str]] = {}
-        for outcome in self._in_order():
+        for outcome in self.outcomes:
             found.setdefault(outcome.captured.method, Counter())[outcome.status] += 1
         return found
 
@@ -112,27 +114,23 @@ class Report:
     def latency(self) -> dict[str, Latency]:
         """By method, of requests that were answered both times."""
         found: dict[str, Latency] = {}
-        for outcome in self._in_order():
+        for outcome in self.outcomes:
             if outcome.ms is not None and outcome.captured.ms is not None:
                 latency = found.setdefault(outcome.captured.method, Latency(Histogram(), Histogram()))
-                latency.captured.add(outcome.captured.ms)
-                latency.now.add(outcome.ms)
+                latency.captured.record(outcome.captured.ms / 1000)
+                latency.now.record(outcome.ms / 1000)
         return found
 
     def different(self) -> list[Outcome]:
         """The requests that were answered otherwise."""
-        return [outcome for outcome in self._in_order() if outcome.status == "different"]
-
-    def _in_order(self) -> list[Outcome]:
-        return sorted(self.outcomes, key=lambda outcome: outcome.captured.position)
+        return [outcome for outcome in self.outcomes if outcome.status == "different"]
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for programs."""
-        counts, methods = self.counts(), self.by_method()
         return {
             "clean": self.clean,
-            "counts": {status: counts[status] for status in STATUSES},
-            "methods": {name: {s: found[s] for s in STATUSES} for name, found in methods.items()},
+            "counts": _by_status(self.counts()),
+            "methods": {name: _by_status(found) for name, found in self.by_method().items()},
             "questions": [
                 {"method": method, "kind": kind, "count": count}
                 for (kind, method), count in self.questions.items()
@@ -147,21 +145,23 @@ class Report:
                 }
                 for method, both in self.latency().items()
             },
-            "exchanges": [
-                _outcome_as_json(o) for o in self._in_order() if o.status in ("different", "failed")
-            ],
+            "exchanges": [_outcome_as_json(o) for o in self.outcomes if o.status in ("different", "failed")],
         }
 
 
+def _by_status(counts: Counter[str]) -> dict[str, int]:
+    return {status: counts[status] for status in STATUSES}
+
+
 def _placed(path: Path, value: Any) -> Any:
-    """A message that has nothing but the value, at its place."""
+    """A message with nothing but the value, at its place."""
     for step in reversed(path):
         value = {step: value} if isinstance(step, str) else [*[None] * min(step, PLACES_LIMIT), value]
     return value
 
 
 def _at(path: Path, message: Any) -> Any:
-    """The value again; what stands for all of it when something above it was taken out."""
+    """The value at its place, or what replaced something above it."""
     for step in path:
         if isinstance(message, dict) and isinstance(step, str):
             message = message.get(step)
@@ -185,12 +185,9 @@ def _outcome_as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def _difference_as_json(found: Difference) -> dict[str, Any]:
-    members: dict[str, Any] = {"path": show_path(found.path), "kind": found.kind}
-    if found.kind != "added":
-        members["captured"] = found.captured
-    if found.kind != "removed":
-        members["now"] = found.now
-    return members
+    sides = {"captured": found.captured, "now": found.now}
+    sides.pop({"added": "captured", "removed": "now"}.get(found.kind, ""), None)
+    return {"path": show_path(found.path), "kind": found.kind, **sides}
 
 
 def count_text(counts: Iterable[tuple[str, int]]) -> str:

@@ -14,7 +14,7 @@ from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.protocol.handshake import ServerFacts, initialize_call
+from mcpmux.protocol.handshake import initialize_call
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import LEGACY, NEWEST_LEGACY
 from mcpmux.runtime.calls import Hear
@@ -29,10 +29,10 @@ OpenChannel = Callable[[Hear], AbstractAsyncContextManager[Channel]]
 
 
 class Settings(NamedTuple):
-    """How to replay. `speed`: 2 is twice as fast as it was, inf as fast as possible.
+    """How to replay. `speed`: 2 is twice as fast as captured, inf as fast as possible.
 
-    `timeout`: seconds for one answer, and for a session to be opened. `sessions`: that are open at a time
-    at infinite speed; at others there are as many as there were.
+    `timeout`: seconds for one answer, and for opening a session. `sessions`: how many are open at a time at
+    infinite speed; at others there are as many as in the capture.
     """
 
     speed: float = math.inf
@@ -54,26 +54,10 @@ class Clock(NamedTuple):
         return self.began + max(0.0, at - self.first) / self.speed
 
 
-# Which of a capture's requests are sent again, and when. Pure.
-#
-# A request waits for the answers that the client had when it sent it: what was sent while another was still
-# being worked on is sent so again, at any speed, and what was made of an answer comes after it.
+# Which of a capture's requests are sent again.
 
-READING = frozenset(
-    {
-        m.INITIALIZE,
-        m.DISCOVER,
-        m.PING,
-        *m.LISTS,
-        m.RESOURCES_READ,
-        m.PROMPTS_GET,
-        m.COMPLETE,
-        m.RESOURCES_SUBSCRIBE,
-        m.RESOURCES_UNSUBSCRIBE,
-        m.LISTEN,
-        m.SET_LEVEL,
-    }
-)
+READING = {m.INITIALIZE, m.DISCOVER, m.PING, *m.LISTS, m.RESOURCES_READ, m.PROMPTS_GET, m.COMPLETE}
+READING |= {m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE, m.LISTEN, m.SET_LEVEL}
 """What changes nothing at a server but a session of its own."""
 
 CANCELLED = "the client took it back"
@@ -94,29 +78,17 @@ def why_not(captured: CapturedRequest, *, with_tools: bool) -> str | None:
     return UNANSWERED if captured.answered_position is None else None
 
 
-def waits_for(position: int, earlier: CapturedRequest) -> bool:
-    """Whether what came at `position` of the capture came after the answer to `earlier`."""
-    return earlier.answered_position is not None and earlier.answered_position < position
-
-
-def replayable(dialogue: Dialogue, *, with_tools: bool) -> bool:
-    """Whether any request of it is sent again."""
-    return any(why_not(captured, with_tools=with_tools) is None for captured in dialogue.requests())
-
-
 def is_legacy(dialogue: Dialogue) -> bool:
     """Whether it needs a session that is opened with `initialize`."""
     return any(not captured.modern and captured.method != m.PING for captured in dialogue.requests())
 
 
-# Whether the server of a replay can be reached at all.
-#
-# When the first session fails as there is no connection, later ones are not waited for. A server that has
-# answered once is reachable: a connection that is lost afterwards costs one session.
-
-
 class Reachability:
-    """What the sessions of a replay know of it together."""
+    """Whether the server can be reached at all, as the sessions of a replay know it together.
+
+    When the first session fails as there is no connection, later ones are not waited for. A server that has
+    answered once is reachable: a connection that is lost afterwards costs one session.
+    """
 
     def __init__(self) -> None:
         self.trouble: str | None = None
@@ -153,7 +125,7 @@ def opening(dialogue: Dialogue) -> CapturedRequest | None:
 
 
 def opening_call(dialogue: Dialogue) -> Call:
-    """The same as a call; one that is made up of what its client did when it is not in the capture."""
+    """That request as a call. When it is not in the capture, one is made of what its client did."""
     first = opening(dialogue)
     if first is not None:
         return Call(m.INITIALIZE, first.params, first.meta)
@@ -167,7 +139,7 @@ def opening_call(dialogue: Dialogue) -> Call:
 
 
 async def initialize(channel: Channel, call: Call, timeout: float) -> tuple[Channel, Fields]:
-    """The answer to `initialize`, and what carries the session: maybe the transport of 2024-11-05.
+    """What carries the session, maybe the transport of 2024-11-05, and the answer to `initialize`.
 
     Raises McpmuxError, also when there is no answer within `timeout` seconds.
     """
@@ -180,10 +152,3 @@ async def initialize(channel: Channel, call: Call, timeout: float) -> tuple[Chan
                 raise
             return older, await older.exchange(call, unheard)
     raise TransportError(f"no answer to `initialize` within {timeout:g} s")
-
-
-async def settle(channel: Channel, facts: ServerFacts) -> None:
-    """The session is open. Raises TransportError."""
-    channel.settle(facts)
-    await channel.notify(m.INITIALIZED)
-    await channel.listen()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpmux.bench.histogram import (
+from mcpmux.traffic.reading.histogram import (
     ERROR,
     LEAST,
     MOST,
@@ -91,7 +91,7 @@ def test_the_curve_rises_to_the_most(values: list[float]):
         assert share <= below + 1e-9
 
 
-@pytest.mark.parametrize(("value", "counted"), [(-1.0, LEAST), (0.0, LEAST), (1e9, MOST), (math.inf, MOST)])
+@pytest.mark.parametrize(("value", "counted"), [(-1.0, LEAST), (0.0, LEAST), (1e12, MOST), (math.inf, MOST)])
 def test_a_duration_out_of_range_counts_as_the_nearest_bound(value: float, counted: float):
     kept = Histogram([value]).freeze()
     assert (kept.percentile(50), kept.most) == (counted, counted)
@@ -137,3 +137,21 @@ def test_parts_that_do_not_fit_are_refused(change: dict, problem: str):
     fields = {**msgspec.structs.asdict(GOOD), **change}
     with pytest.raises(ValueError, match=problem):
         Distribution(**fields)
+
+
+@settings(deadline=None)
+@given(st.lists(durations, max_size=40), st.integers(1, 30))
+def test_bars_hold_every_value_once(values: list[float], count: int):
+    bars = Histogram(values).bars(count)
+    assert sum(number for _, number in bars) == len(values)
+    assert len(bars) <= count
+    ends = [end for end, _ in bars]
+    assert ends == sorted(ends)
+    assert not values or ends[-1] == pytest.approx(max(values))
+
+
+def test_bars_grow_alike_and_are_few_when_values_are_near():
+    bars = Histogram([0.001, 0.002, 0.009, 0.05, 1.0]).bars(3)
+    assert [number for _, number in bars] == [3, 1, 1]
+    assert [end for end, _ in bars] == pytest.approx([0.01, 0.1, 1.0])
+    assert Histogram([1.0, 1.001]).bars(12) == [(1.001, 2)]

@@ -21,11 +21,12 @@ from math import frexp
 import msgspec
 
 LEAST = 1e-6  # seconds; no clock of ours tells shorter ones apart
-MOST = 3600.0  # seconds; longer than any wait that a benchmark allows
+MOST = 1e9  # seconds; a listen may last as long as mcpmux
 ERROR = 1 / 2048  # of the value: half a bucket, at its narrowest place
 
 _OFFSET = (19 << 10) - 1024  # so that the bucket of LEAST has a small number, not a negative one
-MOST_BUCKETS = 32 << 10
+MOST_BUCKETS = 50 << 10
+NARROWEST_BAR = 1.02  # from the beginning of a bar to its end
 _FUZZ = 1e-9  # of a rank: 99.9 % of 1000 is 999, whatever floating point makes of it
 
 
@@ -120,6 +121,18 @@ class Histogram:
     def percentiles(self, percents: Sequence[float]) -> list[float | None]:
         """Those of `freeze`, sooner."""
         return _percentiles(self, percents)
+
+    def bars(self, most: int) -> list[tuple[float, int]]:
+        """All values in at most `most` ranges that grow alike: (where a range ends in seconds, how many)."""
+        if not self.count:
+            return []
+        growth = max((self.most / self.least) ** (1 / most), NARROWEST_BAR)
+        bars = [0] * max(1, math.ceil(math.log(self.most / self.least, growth) - _FUZZ))
+        for number, count in self.counts.items():
+            place = int(math.log(max(bound(number) / self.least, 1.0), growth))
+            bars[min(place, len(bars) - 1)] += count
+        ends = (min(self.least * growth**place, self.most) for place in range(1, len(bars) + 1))
+        return list(zip(ends, bars, strict=True))
 
     def merge(self, other: Histogram | Distribution) -> None:
         """Count all that another one has counted."""
