@@ -38,7 +38,7 @@ from mcpmux.runtime.merger import Merger, Reasons, incomplete, mention
 from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.remembering import REMEMBERED, ask_or_remember
 from mcpmux.runtime.signature import Signature
-from mcpmux.runtime.tasks.tasks import Tasks
+from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.inline import in_task
