@@ -9,17 +9,14 @@ Source: "HTTP with SSE" in "Transports", 2024-11-05.
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from urllib.parse import urljoin, urlsplit
 
 import trio
 
-from mcpmux.errors import RemoteProtocolError, TransportClosed
+from mcpmux.errors import TransportClosed
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.sse import encode_event
 
 QUEUE_BYTES = 256 * 1024  # waiting to be written, after which `send` waits, as on stdio
@@ -127,37 +124,3 @@ async def open_sse_server_pipe(reply: HttpReply, endpoint: str) -> AsyncIterator
         finally:
             await pipe.aclose()
             nursery.cancel_scope.cancel()
-
-
-# Where the POSTs of HTTP+SSE go: the URI in the stream's first event, and what of it is trusted. Pure.
-#
-# Source: "HTTP with SSE" in "Transports", 2024-11-05.
-
-SHOWN_BYTES = 100  # of a bad address in an error
-
-_URI = re.compile(r"[\x21-\x7e]+")
-
-
-def target_of(url: str) -> str:
-    """Path and query of a URL, as a request line has them."""
-    parts = urlsplit(url)
-    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-
-
-def resolve_endpoint(url: str, reference: bytes) -> str:
-    """The URL that an `endpoint` event means; `reference` may be relative to `url`, the stream's own.
-
-    Raises RemoteProtocolError when it means none, or one of another origin: that would be sent our headers.
-    """
-    try:
-        text = reference.decode("ascii")
-        resolved = urljoin(url, text) if _URI.fullmatch(text) else ""
-        origin = HttpOrigin.from_url(resolved)
-    except ValueError:
-        shown = reference[:SHOWN_BYTES].decode(errors="replace")
-        raise RemoteProtocolError(f"its `endpoint` event holds no usable URI: {shown!r}") from None
-    if origin != HttpOrigin.from_url(url):
-        raise RemoteProtocolError(
-            f"its `endpoint` event names another origin, {origin.authority}, which is not to see our headers"
-        )
-    return resolved
