@@ -155,16 +155,15 @@ class _Transport(httpx.AsyncBaseTransport):
         self._proxy = settings.proxy
         host = url.raw_host.decode("ascii")
         self._server_name = (settings.tls.server_name or host).partition("%")[0].rstrip(".")
-        context: ssl.SSLContext | bool = False
-        if url.scheme == "https":
-            context = client_context(settings.tls)
-            if self._proxy is not None:
+        context: ssl.SSLContext | bool = client_context(settings.tls) if url.scheme == "https" else False
+        proxy = None
+        if self._proxy is not None:
+            own = client_context(ClientTls()) if self._proxy.origin.secure else None
+            proxy = httpx.Proxy(self._proxy.origin.url, headers=list(self._proxy.fields), ssl_context=own)
+            if isinstance(context, ssl.SSLContext):
                 _verify_as(context, self._server_name)
         self._inner = httpx.AsyncHTTPTransport(
-            verify=context,
-            trust_env=False,
-            proxy=None if self._proxy is None else _proxy_of(self._proxy),
-            socket_options=_KEEP_ALIVE,
+            verify=context, trust_env=False, proxy=proxy, socket_options=_KEEP_ALIVE
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -172,46 +171,40 @@ class _Transport(httpx.AsyncBaseTransport):
         host = request.url.raw_host.decode("ascii")
         port = request.url.port or (443 if request.url.scheme == "https" else 80)
         if self._proxy is not None:
-            return await self._handle_by_proxy(self._proxy, host, port, request)
+            if self._find is not None and _is_address(host):
+                await self._find(host, port)
+            return await self._handle_by_proxy(self._proxy, request)
         addresses = [host] if self._find is None else await self._find(host, port)
         failure = ConnectFailed(f"cannot connect to {self.authority}")
+        # A server that is reached by its address has to prove that it is the one meant.
+        url, request.extensions = request.url, {**request.extensions, "sni_hostname": self._server_name}
         for address in addresses[:MOST_ADDRESSES]:
+            request.url = url.copy_with(host=address)
             try:
-                return await self._inner.handle_async_request(self._pinned(request, address))
-            except (httpx.ConnectError, httpx.ConnectTimeout, ValueError) as error:
-                failure = ConnectFailed(f"cannot connect to {self.authority}: {_reason(error)}")
+                return await self._send(request, self.authority)
+            except ConnectFailed as error:
+                failure = error
         raise failure
 
-    def _pinned(self, request: httpx.Request, address: str) -> httpx.Request:
-        """The same request, made of the server at `address`, which has to prove that it is the one meant."""
-        return httpx.Request(
-            request.method,
-            request.url.copy_with(host=address),
-            headers=request.headers,
-            stream=request.stream,
-            extensions={**request.extensions, "sni_hostname": self._server_name},
-        )
-
-    async def _handle_by_proxy(
-        self, proxy: Proxy, host: str, port: int, request: httpx.Request
-    ) -> httpx.Response:
-        if self._find is not None and _is_address(host):
-            await self._find(host, port)
+    async def _handle_by_proxy(self, proxy: Proxy, request: httpx.Request) -> httpx.Response:
         try:
-            response = await self._inner.handle_async_request(request)
+            response = await self._send(request, f"{self.authority} through the proxy {proxy}")
         except httpx.ProxyError as error:
             status, _, phrase = str(error).partition(" ")
             if status == str(AUTHENTICATION_REQUIRED):
                 raise proxy.wants_credentials() from None
             words = f"status {status} ({printable(phrase[:SHOWN_CHARACTERS])})"
             raise ConnectFailed(f"the proxy {proxy} does not connect to {self.authority}: {words}") from None
-        except (httpx.ConnectError, httpx.ConnectTimeout, ValueError) as error:
-            where = f"{self.authority} through the proxy {proxy}"
-            raise ConnectFailed(f"cannot connect to {where}: {_reason(error)}") from None
         if response.status_code == AUTHENTICATION_REQUIRED and request.url.scheme == "http":
             await response.aclose()
             raise proxy.wants_credentials()
         return response
+
+    async def _send(self, request: httpx.Request, where: str) -> httpx.Response:
+        try:
+            return await self._inner.handle_async_request(request)
+        except (httpx.ConnectError, httpx.ConnectTimeout, ValueError) as error:
+            raise ConnectFailed(f"cannot connect to {where}: {_reason(error)}") from None
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -234,11 +227,6 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return host.replace(".", "").isdigit()
     return True
-
-
-def _proxy_of(proxy: Proxy) -> httpx.Proxy:
-    context = client_context(ClientTls()) if proxy.origin.secure else None
-    return httpx.Proxy(proxy.origin.url, headers=list(proxy.fields), ssl_context=context)
 
 
 def _verify_as(context: ssl.SSLContext, server_name: str) -> None:
