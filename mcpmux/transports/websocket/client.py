@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import trio
 from wsproto import ConnectionType, WSConnection
@@ -18,13 +16,13 @@ from wsproto.utilities import ProtocolError
 
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConnectFailed
+from mcpmux.transports.http.route import HttpOrigin, target_of
 from mcpmux.transports.pipe import RECEIVE_BYTES
 from mcpmux.transports.send_queue import BROKEN
 from mcpmux.transports.stream import PatientStream, open_tcp
 from mcpmux.transports.websocket.pipe import SUBPROTOCOL, WebSocketPipe, open_websocket_pipe
 
 BODY_BYTES = 200  # of a refusal that are worth telling
-DEFAULT_PORTS = {"ws": 80, "wss": 443}
 
 Headers = Sequence[tuple[str, str]]
 
@@ -46,51 +44,33 @@ async def open_websocket(
 
     Raises ConnectFailed, and ConfigError for a file of the TLS settings.
     """
-    place = _Place.of(url)
+    origin = HttpOrigin.from_url("http" + url.removeprefix("ws"))
+    target = target_of(url)
+    where = origin.authority + target.partition("?")[0]  # a query may hold secrets
     until = trio.current_time() + patience
     stream: PatientStream | None = None
     with trio.move_on_at(until):
-        stream = PatientStream(await open_tcp(place.host, place.port, tls if place.secure else None))
+        stream = PatientStream(await open_tcp(origin.host, origin.port, tls if origin.secure else None))
     if stream is None:
-        raise ConnectFailed(f"cannot connect to {place.host}:{place.port}: not within {patience:g} s")
+        raise ConnectFailed(f"cannot connect to {origin.host}:{origin.port}: not within {patience:g} s")
     try:
         protocol = None
         with trio.move_on_at(until):
-            protocol = await _shake_hands(stream, place, headers)
+            protocol = await _shake_hands(stream, origin.authority, target, headers)
         if protocol is None:
-            raise ConnectFailed(f"no WebSocket at {place}: no answer within {patience:g} s")
+            raise ConnectFailed(f"no WebSocket at {where}: no answer within {patience:g} s")
         async with open_websocket_pipe(protocol, stream, max_message_bytes) as pipe:
             yield pipe
     finally:
         await trio.aclose_forcefully(stream)
 
 
-class _Place(NamedTuple):
-    """Where a URL points to. `name` is the Host header, `target` the path with its query."""
-
-    secure: bool
-    host: str
-    port: int
-    name: str
-    target: str
-
-    @classmethod
-    def of(cls, url: str) -> _Place:
-        parts = urlsplit(url)
-        port = parts.port or DEFAULT_PORTS[parts.scheme]
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        name = parts.netloc.rpartition("@")[2]
-        return cls(parts.scheme == "wss", parts.hostname or "", port, name, target)
-
-    def __str__(self) -> str:
-        return self.name + self.target.partition("?")[0]  # a query may hold secrets
-
-
-async def _shake_hands(stream: PatientStream, place: _Place, headers: Headers) -> WSConnection:
+async def _shake_hands(stream: PatientStream, host: str, target: str, headers: Headers) -> WSConnection:
     """What goes on with the frames. Raises ConnectFailed."""
+    nothing_there = f"no WebSocket at {host}{target.partition('?')[0]}"  # a query may hold secrets
     protocol = WSConnection(ConnectionType.CLIENT)
     extra = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in headers]
-    request = Request(place.name, place.target, extra_headers=extra, subprotocols=[SUBPROTOCOL])
+    request = Request(host, target, extra_headers=extra, subprotocols=[SUBPROTOCOL])
     rejected: RejectConnection | None = None
     body = b""
     is_whole = False  # or so much of a refusal as is worth telling
@@ -109,13 +89,11 @@ async def _shake_hands(stream: PatientStream, place: _Place, headers: Headers) -
     except BROKEN:
         pass
     except (ProtocolError, UnicodeError) as error:  # the latter of a header that should be ASCII
-        raise ConnectFailed(
-            f"no WebSocket at {place}: the server's handshake makes no sense: {error}"
-        ) from None
+        raise ConnectFailed(f"{nothing_there}: the server's handshake makes no sense: {error}") from None
     if rejected is None:
-        raise ConnectFailed(f"no WebSocket at {place}: the server closed the connection within the handshake")
+        raise ConnectFailed(f"{nothing_there}: the server closed the connection within the handshake")
     text = body[:BODY_BYTES].decode(errors="replace").strip()
     words = f"the server answered {rejected.status_code}" + (f": {text}" if text else "")
     said = [bytes(value) for name, value in rejected.headers if bytes(name) == b"www-authenticate"]
     challenge = b", ".join(said).decode("latin-1")
-    raise HandshakeRefused(f"no WebSocket at {place}: {words}", rejected.status_code, challenge)
+    raise HandshakeRefused(f"{nothing_there}: {words}", rejected.status_code, challenge)
