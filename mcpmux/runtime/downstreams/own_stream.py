@@ -11,6 +11,7 @@ Source: "Listening for Messages from the Server" and "Resumability and Redeliver
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import trio
@@ -103,20 +104,18 @@ class _Outlet:
         await self.reply.flush()
 
 
-_lately: dict[bytes, Said] = {}
 _last: tuple[Event, Said] = (_QUESTION, (OWN_STREAM, b""))
+
+
+@lru_cache(LATELY)
+def _said(data: bytes) -> Said:
+    return OWN_STREAM, data
 
 
 def _say(event: Event) -> Said:
     """`event` as one of the own stream, without an id: the same object for all events that say the same."""
     global _last
     data = encode_event(encode_notice(event))
-    said = _lately.get(data)
-    if said is None:
-        said = OWN_STREAM, data
-        if len(data) <= LATELY_BYTES:
-            if len(_lately) >= LATELY:
-                _lately.clear()
-            _lately[data] = said
+    said = _said(data) if len(data) <= LATELY_BYTES else (OWN_STREAM, data)
     _last = event, said
     return said
