@@ -32,8 +32,8 @@ CONNECT_SECONDS = 15.0  # for TCP, and again for TLS
 MOST_ADDRESSES = 4  # of one name that are tried
 SHOWN_CHARACTERS = 100  # of what a library or a proxy says
 
-# What httpx would send by itself is not what we want to be known by.
-_OWN_FIELDS = {"User-Agent": "mcpmux", "Accept-Encoding": "identity"}
+_OWN_FIELDS = (("User-Agent", "mcpmux"), ("Accept-Encoding", "identity"), ("Connection", "keep-alive"))
+_EXTENSIONS = {"timeout": {"connect": CONNECT_SECONDS}}
 _KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     (socket.IPPROTO_TCP, getattr(socket, name), value)
     for name, value in KEEP_ALIVE.items()
@@ -116,26 +116,21 @@ class WebClient(NamedTuple):
         Raises ConnectFailed, other TransportErrors, RemoteProtocolError, ConfigError for files of `tls`, and
         what `find` raises.
         """
-        transport = await trio.to_thread.run_sync(_Transport, self, _read_url(url))
+        connection = await trio.to_thread.run_sync(_Connection, self, _read_url(url))
+        request = httpx.Request(
+            method, url, headers=[*_OWN_FIELDS, *fields], content=body, extensions=_EXTENSIONS
+        )
         try:
-            async with (
-                httpx.AsyncClient(
-                    transport=transport,
-                    headers=_OWN_FIELDS,
-                    timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
-                    follow_redirects=False,
-                    trust_env=False,
-                ) as client,
-                client.stream(method, url, headers=list(fields), content=body) as answered,
-            ):
-                self._check_head(answered)
+            async with connection.transport:  # no client of httpx: we want nothing of what that adds
+                answered = await connection.send(request)
                 response = WebResponse(answered, self.body_bytes)
                 try:
+                    self._check_head(answered)
                     yield response
                 finally:
                     await response.close()
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise _trouble(error, transport.authority) from None
+            raise _trouble(error, connection.authority) from None
 
     def _check_head(self, response: httpx.Response) -> None:
         fields = response.headers.raw
@@ -145,7 +140,7 @@ class WebClient(NamedTuple):
             raise RemoteProtocolError(f"the response's head is larger than {self.head_bytes} bytes")
 
 
-class _Transport(httpx.AsyncBaseTransport):
+class _Connection:
     """The connection for one request: to addresses that were found, or to a proxy. Making it reads files."""
 
     def __init__(self, settings: WebClient, url: httpx.URL) -> None:
@@ -162,18 +157,18 @@ class _Transport(httpx.AsyncBaseTransport):
             proxy = httpx.Proxy(self._proxy.origin.url, headers=list(self._proxy.fields), ssl_context=own)
             if isinstance(context, ssl.SSLContext):
                 _verify_as(context, self._server_name)
-        self._inner = httpx.AsyncHTTPTransport(
+        self.transport = httpx.AsyncHTTPTransport(
             verify=context, trust_env=False, proxy=proxy, socket_options=_KEEP_ALIVE
         )
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Raises ConnectFailed, what `find` raises, and httpx.HTTPError."""
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        """Its response, as far as the head. Raises ConnectFailed, what `find` raises, and httpx.HTTPError."""
         host = request.url.raw_host.decode("ascii")
         port = request.url.port or (443 if request.url.scheme == "https" else 80)
         if self._proxy is not None:
             if self._find is not None and _is_address(host):
                 await self._find(host, port)
-            return await self._handle_by_proxy(self._proxy, request)
+            return await self._send_by_proxy(self._proxy, request)
         addresses = [host] if self._find is None else await self._find(host, port)
         failure = ConnectFailed(f"cannot connect to {self.authority}")
         # A server that is reached by its address has to prove that it is the one meant.
@@ -186,7 +181,7 @@ class _Transport(httpx.AsyncBaseTransport):
                 failure = error
         raise failure
 
-    async def _handle_by_proxy(self, proxy: Proxy, request: httpx.Request) -> httpx.Response:
+    async def _send_by_proxy(self, proxy: Proxy, request: httpx.Request) -> httpx.Response:
         try:
             response = await self._send(request, f"{self.authority} through the proxy {proxy}")
         except httpx.ProxyError as error:
@@ -202,12 +197,9 @@ class _Transport(httpx.AsyncBaseTransport):
 
     async def _send(self, request: httpx.Request, where: str) -> httpx.Response:
         try:
-            return await self._inner.handle_async_request(request)
+            return await self.transport.handle_async_request(request)
         except (httpx.ConnectError, httpx.ConnectTimeout, ValueError) as error:
             raise ConnectFailed(f"cannot connect to {where}: {_reason(error)}") from None
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
 
 def _read_url(url: str) -> httpx.URL:
