@@ -149,14 +149,14 @@ class _Connection:
         self._find = settings.find
         self._proxy = settings.proxy
         host = url.raw_host.decode("ascii")
-        self._server_name = (settings.tls.server_name or host).partition("%")[0].rstrip(".")
-        context: ssl.SSLContext | bool = client_context(settings.tls) if url.scheme == "https" else False
+        context: ssl.SSLContext | bool = False
+        if url.scheme == "https":
+            context = client_context(settings.tls)
+            _verify_as(context, (settings.tls.server_name or host).partition("%")[0].rstrip("."))
         proxy = None
         if self._proxy is not None:
             own = client_context(ClientTls()) if self._proxy.origin.secure else None
             proxy = httpx.Proxy(self._proxy.origin.url, headers=list(self._proxy.fields), ssl_context=own)
-            if isinstance(context, ssl.SSLContext):
-                _verify_as(context, self._server_name)
         self.transport = httpx.AsyncHTTPTransport(
             verify=context, trust_env=False, proxy=proxy, socket_options=_KEEP_ALIVE
         )
@@ -171,8 +171,7 @@ class _Connection:
             return await self._send_by_proxy(self._proxy, request)
         addresses = [host] if self._find is None else await self._find(host, port)
         failure = ConnectFailed(f"cannot connect to {self.authority}")
-        # A server that is reached by its address has to prove that it is the one meant.
-        url, request.extensions = request.url, {**request.extensions, "sni_hostname": self._server_name}
+        url = request.url
         for address in addresses[:MOST_ADDRESSES]:
             request.url = url.copy_with(host=address)
             try:
@@ -222,7 +221,7 @@ def _is_address(host: str) -> bool:
 
 
 def _verify_as(context: ssl.SSLContext, server_name: str) -> None:
-    """Have it verify servers by this name. httpx knows no `sni_hostname` for what is behind a proxy."""
+    """Have it verify servers by this name, whatever address or proxy they are reached by."""
     wrap = context.wrap_bio
 
     def wrap_bio(*args: Any, **options: Any) -> ssl.SSLObject:
