@@ -9,7 +9,6 @@ Source: "Authorization" of 2025-06-18 to 2026-07-28; RFC 6750, section 3.1; RFC 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,12 +23,12 @@ from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.downstreams.http_answer import JSON, refuse_with
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.http.shared import Handler
 from mcpmux.transports.inline import in_task
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
 
-Handle = Callable[[HttpRequest, HttpReply], Awaitable[None]]
 METADATA = (*JSON, ("Cache-Control", "max-age=300"))
 
 
@@ -40,7 +39,7 @@ class HttpGuard:
     gate: Gate
     policy: OriginPolicy
     path: str
-    endpoint: Handle
+    endpoint: Handler
 
     async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""
