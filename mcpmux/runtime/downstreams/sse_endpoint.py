@@ -45,6 +45,7 @@ class SseLimits(NamedTuple):
     is_full: Callable[[], bool]  # whether no more sessions may be opened
     idle: float  # seconds until the first POST
     stall: float  # seconds without reading what waits
+    in_flight: int  # requests of one client at a time
 
 
 class _Session(NamedTuple):
@@ -105,6 +106,7 @@ class SseEndpoint:
                         self.limits.stall,
                         stopping=self._stopping,
                         transport="sse",
+                        in_flight=self.limits.in_flight,
                         principal=principal,
                         gate=self.gate,
                     )
