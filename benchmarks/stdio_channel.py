@@ -73,7 +73,7 @@ async def drive_channel(core: int, in_flight: int, seconds: float, warm_up: floa
         open_process(
             sys.executable, args, {}, None, stop=STOP, on_stderr_line=say, max_message_bytes=MESSAGE_BYTES
         ) as process,
-        open_link(process.pipe, answer_server, lambda _: None, objects=False) as link,
+        open_link(process, answer_server, lambda _: None, objects=False) as link,
     ):
         await Asking(link, Clock(0, 0)).run()  # the server has started
         used = time.process_time()

@@ -34,7 +34,7 @@ from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.runtime.downstreams.http_guard import HttpGuard
-from mcpmux.runtime.downstreams.http_owner import HttpOwner
+from mcpmux.runtime.downstreams.http_owner import handle_by_owner
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
 from mcpmux.transports.handing import HandedListener, Handing
@@ -121,7 +121,7 @@ async def serve_http_listener(
     if gate is not None:
         handle = HttpGuard(gate, policy, listener.path, handle).handle
     if handed is not None:
-        handle = HttpOwner(handed.worker, handed.workers, handle).handle
+        handle = partial(handle_by_owner, handed.worker, handed.workers, handle)
     limits = HttpLimits(
         head_bytes=settings.max_head_bytes,
         head_fields=settings.max_header_fields,

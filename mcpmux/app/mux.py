@@ -36,7 +36,7 @@ from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.relay import Relay, upstream_of
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.tap import Leg, Tap, Trace, Watch
-from mcpmux.runtime.tasks.tasks import Tasks
+from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.upstreams.addressee import Addressee
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.runtime.upstreams.connection import Eras

@@ -20,7 +20,7 @@ from mcpmux.protocol.meta import CLIENT_CAPABILITIES
 from mcpmux.protocol.method import ELICIT
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.personal import Personal
-from mcpmux.runtime.tasks.tasks import Tasks
+from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.inline import in_task
 

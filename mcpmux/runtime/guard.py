@@ -1,15 +1,16 @@
-"""The access rules in force, and what they refuse: in words that do not tell whether it exists.
+"""The access rules in force, and the errors for what they refuse.
 
-Promises: what a principal may not use is answered like something that is not there, before any upstream is
+Promises: what a principal may not use is answered like something that does not exist, before any upstream is
 asked about it; the rules of one moment are one immutable value. Refuses to know how a use is carried out.
 
-A task belongs to the use of its tool, so which tool made which task is remembered, within a bound. A task
-that was forgotten is one of an unknown tool.
+A task belongs to the use of its tool, so the guard remembers which tool made which task, within a bound. A
+forgotten task is one of an unknown tool.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import compress
 
 import msgspec
 
@@ -79,23 +80,18 @@ class Guard:
 
     def sift(self, call: Call, upstream: str, key: str, items: list[Fields]) -> list[Fields]:
         """The items of an upstream's list that are shown; `key`: of the session that gave them."""
-        policy, method = self.policy, call.method
-        if policy is None:
+        if self.policy is None:
             return items
-
-        def name_of(item: Fields) -> str | None:
-            if method == m.TASKS_LIST:
-                return self.tool_of(key, text_of(item.get(TASK_ID)))
-            return text_of(item.get(_NAMED_BY[method]))
-
-        return [item for item in items if policy.shows(call.principal, upstream, method, name_of(item))]
+        member = _NAMED_BY.get(call.method, TASK_ID)
+        names = [text_of(item.get(member)) for item in items]
+        if call.method == m.TASKS_LIST:
+            names = [self.tool_of(key, task_id) for task_id in names]
+        return list(compress(items, self.shown(call, upstream, names)))
 
     def shown(self, call: Call, upstream: str, names: Sequence[str | None]) -> list[bool]:
-        """Which items of an upstream's list are shown, by their names. Not for tasks."""
+        """Which items of an upstream's list are shown, by their names; those of tasks are their tools'."""
         policy, method, principal = self.policy, call.method, call.principal
-        if policy is None:
-            return [True] * len(names)
-        return [policy.shows(principal, upstream, method, name) for name in names]
+        return [policy is None or policy.shows(principal, upstream, method, name) for name in names]
 
     def sift_result(self, call: Call, upstream: str, key: str, result: Fields) -> Fields:
         """An upstream's own answer to a list (changed in place), or to anything else."""
@@ -116,23 +112,21 @@ class Guard:
         self, principal: Principal, upstream: str, method: str, target: str | None, refusal: RpcError
     ) -> None:
         """Raises `refusal`, as Refused, unless `target`, in the upstream's own words, may be used."""
-        if self.policy is None:
-            return
-        allowed, rule = self.policy.decide(principal, upstream, method, target)
-        if not allowed:
-            raise as_refused(refusal, rule)
+        if self.policy is not None:
+            allowed, rule = self.policy.decide(principal, upstream, method, target)
+            if not allowed:
+                raise as_refused(refusal, rule)
 
     def check_uri(self, principal: Principal, upstream: str, use: str, uri: str, refusal: RpcError) -> None:
         """The same for a URI, or for a template that is to be completed."""
-        if self.policy is None:
-            return
-        allowed, rule = (
-            self.policy.may_complete(principal, upstream, uri)
-            if use == m.COMPLETE
-            else self.policy.decide(principal, upstream, use, uri)
-        )
-        if not allowed:
-            raise as_refused(refusal, rule)
+        if (policy := self.policy) is not None:
+            allowed, rule = (
+                policy.may_complete(principal, upstream, uri)
+                if use == m.COMPLETE
+                else policy.decide(principal, upstream, use, uri)
+            )
+            if not allowed:
+                raise as_refused(refusal, rule)
 
     def candidates(
         self, principal: Principal, upstreams: Collection[str], use: str, uri: str, *, is_uri: bool = True
@@ -172,11 +166,14 @@ class Guard:
 
         The answer when the upstream need not be asked, else None. Raises Refused.
         """
-        policy, method, principal = self.policy, call.method, call.principal
-        if policy is None:
+        if self.policy is None:
             return None
+        method, principal = call.method, call.principal
         if method in m.PAGED:
-            return None if self.visible(call, [upstream]) else _empty(method)
+            if self.visible(call, [upstream]):
+                return None
+            empty = {"resultType": raw("complete"), m.PAGED[method].items: raw([])}
+            return {**empty, "ttlMs": raw(0), "cacheScope": raw("private")}
         if method == m.RESOURCES_READ:
             uri = call.text("uri") or ""
             self.check(principal, upstream, method, uri, no_resource(uri))
@@ -188,24 +185,24 @@ class Guard:
             tool = self.tool_of(key, call.text(TASK_ID))
             self.check(principal, upstream, m.TOOLS_CALL, tool, no_task())
         elif method == m.COMPLETE:
-            self._check_ref(call, upstream)
+            self._check_completion(call, upstream)
         else:
             self.check(principal, upstream, method, None, no_method(method))
         return None
 
-    def _check_ref(self, call: Call, upstream: str) -> None:
+    def _check_completion(self, call: Call, upstream: str) -> None:
         try:
             ref = decode_fields(call.params["ref"])
         except (KeyError, ValueError):
             raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be an object') from None
         self.check_ref(ref)
-        kind, uri, name = (text_of(ref.get(key)) for key in _JUDGED_OF_REF)
-        if kind not in ("ref/resource", "ref/prompt"):
-            raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be a ref/prompt or a ref/resource')
+        kind, uri, name = (text_of(ref.get(key)) or "" for key in _JUDGED_OF_REF)
         if kind == "ref/resource":
-            self.check_uri(call.principal, upstream, call.method, uri or "", no_resource(uri or ""))
+            self.check_uri(call.principal, upstream, call.method, uri, no_resource(uri))
+        elif kind == "ref/prompt":
+            self.check(call.principal, upstream, call.method, name, no_item("prompt", name))
         else:
-            self.check(call.principal, upstream, call.method, name or "", no_item("prompt", name or ""))
+            raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be a ref/prompt or a ref/resource')
 
     # What an upstream is at all
 
@@ -216,11 +213,8 @@ class Guard:
         policy = self.policy
         if policy is None:
             return facts
-        return [
-            (name, _narrowed(policy, principal, name, fact))
-            for name, fact in facts
-            if policy.sees(principal, name)
-        ]
+        seen = [(name, fact) for name, fact in facts if policy.sees(principal, name)]
+        return [(name, _narrowed(policy, principal, name, fact)) for name, fact in seen]
 
     def may_hear(self, principal: Principal, change: str, upstreams: Collection[str] | None) -> bool:
         """Whether the change of a list may be told, when one of `upstreams` (None: any) has changed."""
@@ -248,15 +242,6 @@ def confined(result: Fields) -> Fields:
     if "cacheScope" in result:
         result["cacheScope"] = raw("private")
     return result
-
-
-def _empty(method: str) -> Fields:
-    return {
-        "resultType": raw("complete"),
-        m.PAGED[method].items: raw([]),
-        "ttlMs": raw(0),
-        "cacheScope": raw("private"),
-    }
 
 
 def as_refused(error: RpcError, rule: str) -> Refused:

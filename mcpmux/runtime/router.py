@@ -37,7 +37,7 @@ from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.merger import Merger, Reasons, incomplete, mention
 from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.signature import Signature
-from mcpmux.runtime.tasks.tasks import Tasks
+from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.upstreams.fleet import Fleet
 from mcpmux.runtime.upstreams.memory import REMEMBERED
 from mcpmux.runtime.upstreams.upstream import Upstream

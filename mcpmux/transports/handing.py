@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import array
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import msgspec
 import structlog
 import trio
-from trio.socket import SocketType
 
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.wire import reason_of
@@ -64,7 +64,6 @@ class Hatch:
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         self._end = end
-        self._socket: SocketType = trio.socket.from_stdlib_socket(end)
         self._sending = trio.Lock()
 
     def __repr__(self) -> str:
@@ -72,8 +71,9 @@ class Hatch:
 
     def send_nowait(self, note: Note, fd: int) -> bool:
         """False when the other side takes no more for now. Raises TransportClosed."""
+        attached = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
         try:
-            self._end.sendmsg([msgspec.msgpack.encode(note)], _attached(fd))
+            self._end.sendmsg([msgspec.msgpack.encode(note)], [attached])
         except BlockingIOError:
             return False
         except OSError as error:
@@ -91,14 +91,13 @@ class Hatch:
 
     async def receive(self) -> Handed:
         """The next connection, which is the caller's now. Raises TransportClosed."""
-        while True:
+        await trio.lowlevel.checkpoint()
+        while (handed := self.receive_nowait()) is None:
             try:
-                data, attached, _, _ = await self._socket.recvmsg(*_RECEIVE)
-            except (OSError, trio.ClosedResourceError) as error:
-                raise TransportClosed(reason_of(error)) from error
-            handed = _handed(data, attached)
-            if handed is not None:
-                return handed
+                await trio.lowlevel.wait_readable(self._end)
+            except trio.ClosedResourceError:
+                raise TransportClosed("closed") from None
+        return handed
 
     def receive_nowait(self) -> Handed | None:
         """As `receive`; None when nothing is there. Raises TransportClosed."""
@@ -109,28 +108,18 @@ class Hatch:
                 return None
             except OSError as error:
                 raise TransportClosed(reason_of(error)) from error
-            handed = _handed(data, attached)
-            if handed is not None:
-                return handed
+            if not data:
+                raise TransportClosed("the other process has gone")
+            if attached:
+                fds = array.array("i", attached[0][2][:_FD_BYTES])
+                return msgspec.msgpack.decode(data, type=Note), socket.socket(fileno=fds[0])
+            log.warning("a connection is lost: too many files are open in this process")
 
     def close(self) -> None:
         """The other side gets TransportClosed. May be called again."""
-        self._socket.close()
-
-
-def _attached(fd: int) -> list[tuple[int, int, array.array[int]]]:
-    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
-
-
-def _handed(data: bytes, attached: Sequence[tuple[int, int, bytes]]) -> Handed | None:
-    """What a datagram brings, None for one that has lost its connection. Raises TransportClosed for none."""
-    if not data:
-        raise TransportClosed("the other process has gone")
-    if not attached:
-        log.warning("a connection is lost: too many files are open in this process")
-        return None
-    fds = array.array("i", attached[0][2][:_FD_BYTES])
-    return msgspec.msgpack.decode(data, type=Note), socket.socket(fileno=fds[0])
+        if self._end.fileno() != -1:
+            trio.lowlevel.notify_closing(self._end)
+            self._end.close()
 
 
 class HandedListener(trio.abc.Listener[trio.SocketStream]):
@@ -154,38 +143,30 @@ class HandedListener(trio.abc.Listener[trio.SocketStream]):
         return True
 
     async def accept(self) -> trio.SocketStream:
-        """See Listener."""
         try:
             return await self._out.receive()
         except trio.EndOfChannel:
             raise trio.ClosedResourceError("the listener is closed") from None
 
     async def aclose(self) -> None:
-        """See Listener."""
         self._in.close()
         self._out.close()
         await trio.lowlevel.checkpoint()
 
 
-class Handing:
+class Handing(NamedTuple):
     """How one HTTP server hands its connections over, and gets those of others.
 
-    `arrivals`: connections that others have served so far. `pass_on` sends one to a worker, 0 for any other.
+    `listener`: its number. `arrivals`: connections that others have served so far. `send`: of the hatch.
     """
 
-    def __init__(
-        self,
-        listener: int,
-        arrivals: trio.MemoryReceiveChannel[tuple[trio.SocketStream, Note]],
-        send: Callable[[Note, int], Awaitable[None]],
-    ) -> None:
-        self.listener = listener
-        self.arrivals = arrivals
-        self._send = send
-
-    def __repr__(self) -> str:
-        return f"<Handing of listener {self.listener}>"
+    listener: int
+    arrivals: trio.MemoryReceiveChannel[tuple[trio.SocketStream, Note]]
+    send: Callable[[Note, int], Awaitable[None]]
 
     async def pass_on(self, worker: int, sock: socket.socket, data: bytes, peer: str, holder: str) -> None:
-        """Have a worker go on with a connection; `data` has NOTE_BYTES at most. Raises TransportClosed."""
-        await self._send(Note(self.listener, worker, data, peer, holder, open=True), sock.fileno())
+        """Have `worker`, 0 for any other, go on with a connection. Raises TransportClosed.
+
+        `data` has NOTE_BYTES at most.
+        """
+        await self.send(Note(self.listener, worker, data, peer, holder, open=True), sock.fileno())

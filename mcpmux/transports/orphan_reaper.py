@@ -1,8 +1,8 @@
 """A program of its own: ends the process groups that mcpmux leaves behind when it is killed.
 
-Started by `orphans`, with the standard library alone. Its standard input says `+GROUP` and `-GROUP`, one a
-line, for every group that has to be ended and that has been. The end of its input is the end of mcpmux,
-however that came: the groups that are left get time to end by themselves, SIGTERM, time, SIGKILL.
+Started by `process.OrphanGuard`, with the standard library alone. Its standard input says `+GROUP` and
+`-GROUP`, one a line, for every group that was started and that has ended. The end of its input is the end of
+mcpmux, however that came: the groups that are left get time to end by themselves, SIGTERM, time, SIGKILL.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ def read_groups() -> set[int]:
     """Follow what mcpmux says until it ends; the groups that are left."""
     groups: set[int] = set()
     for line in sys.stdin.buffer:
-        sign, group = line[:1], int(line[1:])
-        if sign == b"+":
-            groups.add(group)
+        if line.startswith(b"+"):
+            groups.add(int(line[1:]))
         else:
-            groups.discard(group)
+            groups.discard(int(line[1:]))
     return groups
 
 
@@ -36,7 +35,7 @@ def signal_group(group: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it runs as another user
+        pass  # it runs as another user: the end of its input is all we can give it
     return True
 
 

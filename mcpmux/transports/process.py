@@ -6,18 +6,19 @@ left the child and everything in its process group is gone, within bounded time,
 to know what is said.
 
 The stop ladder: close its input and wait; SIGTERM to the group and wait; SIGKILL to the group. When we
-ourselves are killed with SIGKILL, the child sees the end of its input, and an OrphanGuard goes on down.
+ourselves are killed with SIGKILL, the child sees the end of its input, and the reaper goes on down (see
+`OrphanGuard`).
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 import msgspec
 import structlog
@@ -26,29 +27,33 @@ from trio.abc import ReceiveStream
 
 from mcpmux.errors import ConnectFailed, TransportClosed
 from mcpmux.protocol.framing import Line, LineDecoder, Oversized
-from mcpmux.transports.pipe import LinePipe, MessagePipe, open_line_pipe
-
-# Nothing that mcpmux has started outlives it, not even when it is killed with SIGKILL.
-#
-# A small process of its own, the reaper, hears of every process group that is started and that has ended.
-# When mcpmux ends in any way, the reaper's input ends, and it ends what is left: whole groups, so that
-# servers behind `npx` and the like are reached too.
-#
-# Why not the kernel's parent-death signal (PR_SET_PDEATHSIG, `setpriv --pdeathsig`): it is sent when the
-# *thread* that started the child ends, and trio starts children from worker threads that end when they have
-# been idle; it does not reach grandchildren; and it is Linux only.
-#
-# Promises: the reaper runs exactly as long as there is a group to watch; one that was killed is replaced.
+from mcpmux.transports import orphan_reaper
+from mcpmux.transports.pipe import LinePipe, open_line_pipe
 
 log = structlog.get_logger()
 
-PROGRAM = Path(__file__).with_name("orphan_reaper.py")
 FAREWELL_SECONDS = 1.0  # for a reaper that has nothing left to do
 AGAIN_SECONDS = 1.0  # between attempts to start it
+STDERR_LINE_BYTES = 16 * 1024  # longer lines are data, not words for people
+KILL_SECONDS = 2.0  # SIGKILL works at once, unless the kernel itself hangs; then the child stays behind
+EXIT_SECONDS = 1.0  # between the end of a child and the end of its streams, whichever comes first
+
+OnStderrLine = Callable[[str], None]
+"""Takes one line of the child's standard error, without its newline. Never waits."""
 
 
 class OrphanGuard:
-    """Watches over the children of this process. Each is watched by a task, `watch`."""
+    """Ends the children of this process with it, even when it is killed with SIGKILL.
+
+    A small process of its own, the reaper, hears of every process group that is started and that has ended.
+    When mcpmux ends in any way, the reaper's input ends, and it ends what is left: whole groups, so that
+    servers behind `npx` and the like are reached too. It runs exactly as long as there is a group to watch;
+    one that was killed is replaced.
+
+    Why not the kernel's parent-death signal (PR_SET_PDEATHSIG): it is sent when the *thread* that started the
+    child ends, and trio starts children from worker threads that end when they have been idle; it does not
+    reach grandchildren; and it is Linux only.
+    """
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
@@ -71,7 +76,7 @@ class OrphanGuard:
     ) -> None:
         """Have `group` ended with us, until `scope` is cancelled: the group has ended by then.
 
-        Started as soon as the reaper knows it. That the reaper cannot be started is logged.
+        Started as soon as the reaper knows it. A reaper that cannot be started is logged.
         """
         self._groups.add(group)
         try:
@@ -94,10 +99,10 @@ class OrphanGuard:
             if self.pid is None:
                 try:
                     self._reaper = await trio.lowlevel.open_process(
-                        [sys.executable, "-I", "-S", str(PROGRAM)],
-                        stdin=subprocess.PIPE,
-                        stdout=subprocess.DEVNULL,
-                        stderr=subprocess.DEVNULL,
+                        [sys.executable, "-I", "-S", orphan_reaper.__file__],
+                        stdin=PIPE,
+                        stdout=DEVNULL,
+                        stderr=DEVNULL,
                         start_new_session=True,
                         cwd=os.sep,
                     )
@@ -131,14 +136,6 @@ def _input_of(process: trio.Process) -> trio.lowlevel.FdStream:
     return stream
 
 
-STDERR_LINE_BYTES = 16 * 1024  # longer lines are data, not words for people
-KILL_SECONDS = 2.0  # SIGKILL works at once, unless the kernel itself hangs; then the child stays behind
-EXIT_SECONDS = 1.0  # between the end of a child and the end of its streams, whichever comes first
-
-OnStderrLine = Callable[[str], None]
-"""Takes one line of the child's standard error, without its newline. Never waits."""
-
-
 class StopLadder(msgspec.Struct, frozen=True):
     """How long a child may take to stop on its own: after the end of its input, then after SIGTERM."""
 
@@ -147,52 +144,37 @@ class StopLadder(msgspec.Struct, frozen=True):
 
 
 class ChildProcess:
-    """A running child. Made by `open_process`."""
+    """A running child, and a PromptPipe to it. Made by `open_process`.
+
+    `pid` is also the id of its process group. `wait` gives its `returncode`, which is None while it runs, and
+    the negative number of the signal that ended it.
+    """
 
     def __init__(self, process: trio.Process, lines: LinePipe) -> None:
         self._process = process
-        self.pipe: MessagePipe = _ChildPipe(process, lines)
+        self.pid = process.pid
+        self.wait = process.wait
+        self._lines = lines
+        self.send = lines.send
+        self.offer = lines.offer
+        self.receive_nowait = lines.receive_nowait
+        self.aclose = lines.aclose
 
     def __repr__(self) -> str:
         return f"<ChildProcess {self.pid} {_epitaph(self.returncode)}>"
 
     @property
-    def pid(self) -> int:
-        """The process id, which is also the id of its process group."""
-        return self._process.pid
-
-    @property
     def returncode(self) -> int | None:
-        """The exit status, the negative number of the signal that ended it, or None while it runs."""
         return self._process.returncode
 
-    async def wait(self) -> int:
-        """Wait for the end of the process and give its return code."""
-        return await self._process.wait()
-
-
-class _ChildPipe:
-    """The lines of a child; their end is told in terms of the process."""
-
-    def __init__(self, process: trio.Process, lines: LinePipe) -> None:
-        self._process = process
-        self._lines = lines
-        self.offer = lines.offer
-        self.receive_nowait = lines.receive_nowait
-
-    async def send(self, message: bytes) -> None:
-        await self._lines.send(message)
-
     async def receive(self) -> bytes:
+        """See MessagePipe. The end is told in terms of the process."""
         try:
             return await self._lines.receive()
         except TransportClosed as error:
             with trio.move_on_after(EXIT_SECONDS):
                 await self._process.wait()
-            raise TransportClosed(f"{error}: the process {_epitaph(self._process.returncode)}") from error
-
-    async def aclose(self) -> None:
-        await self._lines.aclose()
+            raise TransportClosed(f"{error}: the process {_epitaph(self.returncode)}") from error
 
 
 def _epitaph(returncode: int | None) -> str:
@@ -207,9 +189,9 @@ async def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: Path | Non
     try:
         return await trio.lowlevel.open_process(
             command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
             start_new_session=True,
             env={**os.environ, **env},
             cwd=cwd,
@@ -239,39 +221,28 @@ async def _stop(process: trio.Process, lines: LinePipe, output: ReceiveStream, l
 
     The child's output is discarded meanwhile: it must not hang because it still wants to say something.
     """
+    output_ended = trio.Event()
+
+    async def discard() -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while await output.receive_some():
+                pass
+        output_ended.set()
+
     with trio.CancelScope(shield=True):
         async with trio.open_nursery() as nursery:
-            output_ended = trio.Event()
-            nursery.start_soon(_discard, output, output_ended)
+            nursery.start_soon(discard)
             with trio.move_on_after(ladder.close_seconds):
                 await lines.send_eof()
                 await process.wait()
-            if _signal_group(process.pid, signal.SIGTERM):
+            if orphan_reaper.signal_group(process.pid, signal.SIGTERM):
                 with trio.move_on_after(ladder.terminate_seconds):
                     await process.wait()
                     await output_ended.wait()  # the grandchildren have let go of it too
-                _signal_group(process.pid, signal.SIGKILL)
+                orphan_reaper.signal_group(process.pid, signal.SIGKILL)
             with trio.move_on_after(KILL_SECONDS):
                 await process.wait()
             nursery.cancel_scope.cancel()
-
-
-def _signal_group(group: int, number: signal.Signals) -> bool:
-    """Signal every process of the group. False when none of them is left."""
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # it runs as another user: the end of its input is all we can give it
-    return True
-
-
-async def _discard(stream: ReceiveStream, ended: trio.Event) -> None:
-    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-        while await stream.receive_some():
-            pass
-    ended.set()
 
 
 async def _pass_on_lines(stream: ReceiveStream, on_line: OnStderrLine, scope: trio.CancelScope) -> None:
@@ -279,20 +250,20 @@ async def _pass_on_lines(stream: ReceiveStream, on_line: OnStderrLine, scope: tr
 
     Bytes that are not UTF-8 are replaced.
     """
+
+    def hand_on(lines: list[Line]) -> None:
+        for line in lines:
+            if isinstance(line, Oversized):
+                on_line(f"[a line of {line.size} bytes was left out]")
+            else:
+                on_line(line.decode(errors="replace"))
+
     decoder = LineDecoder(STDERR_LINE_BYTES)
     with scope:
         async with stream:
             while chunk := await stream.receive_some():
-                _hand_over(decoder.feed(bytes(chunk)), on_line)
-    _hand_over(decoder.close(), on_line)
-
-
-def _hand_over(lines: list[Line], on_line: OnStderrLine) -> None:
-    for line in lines:
-        if isinstance(line, Oversized):
-            on_line(f"[a line of {line.size} bytes was left out]")
-        else:
-            on_line(line.decode(errors="replace"))
+                hand_on(decoder.feed(bytes(chunk)))
+    hand_on(decoder.close())
 
 
 @asynccontextmanager
@@ -309,10 +280,9 @@ async def open_process(
 ) -> AsyncIterator[ChildProcess]:
     """Run a child until the block is left, then stop it by the ladder, cancelled or not.
 
-    With a `guard` it is ended, too, when we are killed.
-
     `command` is a path or is looked up in PATH; `env` is added to our own environment. A child that exits
-    early only ends its pipe. Raises ConnectFailed when it cannot be started.
+    early only ends its pipe. With a `guard` it is ended, too, when we are killed. Raises ConnectFailed when
+    it cannot be started.
     """
     process = await _spawn([command, *args], env, cwd)
     assert process.stdio is not None and process.stderr is not None  # they are pipes

@@ -13,10 +13,9 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
-from typing import TypeVar
+from dataclasses import dataclass
 
 import trio
 from trio.abc import Stream
@@ -25,9 +24,8 @@ from mcpmux.transports.pipe import RECEIVE_BYTES, LinePipe, open_line_pipe
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 
-T = TypeVar("T")
 
-
+@dataclass(eq=False)
 class ThreadedStream(Stream):
     """A descriptor that cannot be awaited, read and written by threads.
 
@@ -35,32 +33,28 @@ class ThreadedStream(Stream):
     open to the end of the process: that thread may still be using it.
     """
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def __repr__(self) -> str:
-        return f"ThreadedStream({self._fd})"
+    fd: int
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        return await _in_thread(partial(os.read, self._fd, max_bytes or RECEIVE_BYTES))
+        size = max_bytes or RECEIVE_BYTES
+        try:
+            return await trio.to_thread.run_sync(os.read, self.fd, size, abandon_on_cancel=True)
+        except OSError as error:
+            raise trio.BrokenResourceError from error
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         rest = memoryview(data)
-        while rest:
-            rest = rest[await _in_thread(partial(os.write, self._fd, rest)) :]
+        try:
+            while rest:
+                rest = rest[await trio.to_thread.run_sync(os.write, self.fd, rest, abandon_on_cancel=True) :]
+        except OSError as error:
+            raise trio.BrokenResourceError from error
 
     async def wait_send_all_might_not_block(self) -> None:
         await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()
-
-
-async def _in_thread(call: Callable[[], T]) -> T:
-    try:
-        return await trio.to_thread.run_sync(call, abandon_on_cancel=True)
-    except OSError as error:
-        raise trio.BrokenResourceError from error
 
 
 def _open_stream(fd: int) -> Stream:

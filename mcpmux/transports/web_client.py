@@ -33,8 +33,8 @@ CONNECT_SECONDS = 15.0  # for TCP, and again for TLS
 MOST_ADDRESSES = 4  # of one name that are tried
 SHOWN_CHARACTERS = 100  # of what a library or a proxy says
 
-# What httpx would send by itself is not what we want to be known by.
-_OWN_FIELDS = {"User-Agent": "mcpmux", "Accept-Encoding": "identity"}
+_OWN_FIELDS = (("User-Agent", "mcpmux"), ("Accept-Encoding", "identity"), ("Connection", "keep-alive"))
+_EXTENSIONS = {"timeout": {"connect": CONNECT_SECONDS}}
 _KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     (socket.IPPROTO_TCP, getattr(socket, name), value)
     for name, value in KEEP_ALIVE.items()
@@ -117,26 +117,21 @@ class WebClient(NamedTuple):
         Raises ConnectFailed, other TransportErrors, RemoteProtocolError, ConfigError for files of `tls`, and
         what `find` raises.
         """
-        transport = await trio.to_thread.run_sync(_Transport, self, _read_url(url))
+        connection = await trio.to_thread.run_sync(_Connection, self, _read_url(url))
+        request = httpx.Request(
+            method, url, headers=[*_OWN_FIELDS, *fields], content=body, extensions=_EXTENSIONS
+        )
         try:
-            async with (
-                httpx.AsyncClient(
-                    transport=transport,
-                    headers=_OWN_FIELDS,
-                    timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
-                    follow_redirects=False,
-                    trust_env=False,
-                ) as client,
-                client.stream(method, url, headers=list(fields), content=body) as answered,
-            ):
-                self._check_head(answered)
+            async with connection.transport:  # no client of httpx: we want nothing of what that adds
+                answered = await connection.send(request)
                 response = WebResponse(answered, self.body_bytes)
                 try:
+                    self._check_head(answered)
                     yield response
                 finally:
                     await response.close()
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise _trouble(error, transport.authority) from None
+            raise _trouble(error, connection.authority) from None
 
     def _check_head(self, response: httpx.Response) -> None:
         fields = response.headers.raw
@@ -146,7 +141,7 @@ class WebClient(NamedTuple):
             raise RemoteProtocolError(f"the response's head is larger than {self.head_bytes} bytes")
 
 
-class _Transport(httpx.AsyncBaseTransport):
+class _Connection:
     """The connection for one request: to addresses that were found, or to a proxy. Making it reads files."""
 
     def __init__(self, settings: WebClient, url: httpx.URL) -> None:
@@ -155,67 +150,56 @@ class _Transport(httpx.AsyncBaseTransport):
         self._find = settings.find
         self._proxy = settings.proxy
         host = url.raw_host.decode("ascii")
-        self._server_name = (settings.tls.server_name or host).partition("%")[0].rstrip(".")
         context: ssl.SSLContext | bool = False
         if url.scheme == "https":
             context = client_context(settings.tls)
-            if self._proxy is not None:
-                _verify_as(context, self._server_name)
-        self._inner = httpx.AsyncHTTPTransport(
-            verify=context,
-            trust_env=False,
-            proxy=None if self._proxy is None else _proxy_of(self._proxy),
-            socket_options=_KEEP_ALIVE,
+            _verify_as(context, (settings.tls.server_name or host).partition("%")[0].rstrip("."))
+        proxy = None
+        if self._proxy is not None:
+            own = client_context(ClientTls()) if self._proxy.origin.secure else None
+            proxy = httpx.Proxy(self._proxy.origin.url, headers=list(self._proxy.fields), ssl_context=own)
+        self.transport = httpx.AsyncHTTPTransport(
+            verify=context, trust_env=False, proxy=proxy, socket_options=_KEEP_ALIVE
         )
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Raises ConnectFailed, what `find` raises, and httpx.HTTPError."""
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        """Its response, as far as the head. Raises ConnectFailed, what `find` raises, and httpx.HTTPError."""
         host = request.url.raw_host.decode("ascii")
         port = request.url.port or (443 if request.url.scheme == "https" else 80)
         if self._proxy is not None:
-            return await self._handle_by_proxy(self._proxy, host, port, request)
+            if self._find is not None and _is_address(host):
+                await self._find(host, port)
+            return await self._send_by_proxy(self._proxy, request)
         addresses = [host] if self._find is None else await self._find(host, port)
         failure = ConnectFailed(f"cannot connect to {self.authority}")
+        url = request.url
         for address in addresses[:MOST_ADDRESSES]:
+            request.url = url.copy_with(host=address)
             try:
-                return await self._inner.handle_async_request(self._pinned(request, address))
-            except (httpx.ConnectError, httpx.ConnectTimeout, ValueError) as error:
-                failure = ConnectFailed(f"cannot connect to {self.authority}: {_reason(error)}")
+                return await self._send(request, self.authority)
+            except ConnectFailed as error:
+                failure = error
         raise failure
 
-    def _pinned(self, request: httpx.Request, address: str) -> httpx.Request:
-        """The same request, made of the server at `address`, which has to prove that it is the one meant."""
-        return httpx.Request(
-            request.method,
-            request.url.copy_with(host=address),
-            headers=request.headers,
-            stream=request.stream,
-            extensions={**request.extensions, "sni_hostname": self._server_name},
-        )
-
-    async def _handle_by_proxy(
-        self, proxy: Proxy, host: str, port: int, request: httpx.Request
-    ) -> httpx.Response:
-        if self._find is not None and _is_address(host):
-            await self._find(host, port)
+    async def _send_by_proxy(self, proxy: Proxy, request: httpx.Request) -> httpx.Response:
         try:
-            response = await self._inner.handle_async_request(request)
+            response = await self._send(request, f"{self.authority} through the proxy {proxy}")
         except httpx.ProxyError as error:
             status, _, phrase = str(error).partition(" ")
             if status == str(AUTHENTICATION_REQUIRED):
                 raise proxy.wants_credentials() from None
             words = f"status {status} ({printable(phrase[:SHOWN_CHARACTERS])})"
             raise ConnectFailed(f"the proxy {proxy} does not connect to {self.authority}: {words}") from None
-        except (httpx.ConnectError, httpx.ConnectTimeout, ValueError) as error:
-            where = f"{self.authority} through the proxy {proxy}"
-            raise ConnectFailed(f"cannot connect to {where}: {_reason(error)}") from None
         if response.status_code == AUTHENTICATION_REQUIRED and request.url.scheme == "http":
             await response.aclose()
             raise proxy.wants_credentials()
         return response
 
-    async def aclose(self) -> None:
-        await self._inner.aclose()
+    async def _send(self, request: httpx.Request, where: str) -> httpx.Response:
+        try:
+            return await self.transport.handle_async_request(request)
+        except (httpx.ConnectError, httpx.ConnectTimeout, ValueError) as error:
+            raise ConnectFailed(f"cannot connect to {where}: {_reason(error)}") from None
 
 
 def _read_url(url: str) -> httpx.URL:
@@ -237,13 +221,8 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _proxy_of(proxy: Proxy) -> httpx.Proxy:
-    context = client_context(ClientTls()) if proxy.origin.secure else None
-    return httpx.Proxy(proxy.origin.url, headers=list(proxy.fields), ssl_context=context)
-
-
 def _verify_as(context: ssl.SSLContext, server_name: str) -> None:
-    """Have it verify servers by this name. httpx knows no `sni_hostname` for what is behind a proxy."""
+    """Have it verify servers by this name, whatever address or proxy they are reached by."""
     wrap = context.wrap_bio
 
     def wrap_bio(*args: Any, **options: Any) -> ssl.SSLObject:

@@ -41,10 +41,10 @@ def stdio_command(request: pytest.FixtureRequest) -> list[str]:
 async def test_a_server_initializes_over_stdio(stdio_command: list[str]):
     with trio.fail_after(60):
         async with open_child(stdio_command) as child:
-            await child.pipe.send(json.dumps(INITIALIZE).encode())
-            answer = json.loads(await child.pipe.receive())
+            await child.send(json.dumps(INITIALIZE).encode())
+            answer = json.loads(await child.receive())
             while "id" not in answer:
-                answer = json.loads(await child.pipe.receive())
+                answer = json.loads(await child.receive())
     assert answer["id"] == 1
     assert answer["result"]["protocolVersion"] == "2025-06-18"
 
@@ -85,7 +85,7 @@ async def test_the_older_client_walks_the_newer_server_over_stdio(sdk1_python, s
 async def test_both_clients_walk_the_newer_server_over_http(sdk1_python, sdk2_python, sdk2_command):
     async with open_child([*sdk2_command[:-1], "http", "0"], STOP_HTTP) as server:
         with trio.fail_after(60):
-            words, _, url = (await server.pipe.receive()).decode().rpartition(" ")
+            words, _, url = (await server.receive()).decode().rpartition(" ")
         assert words == "listening on"
         for python, revision in ((sdk1_python, "2025-11-25"), (sdk2_python, "2026-07-28")):
             seen = await see(python, {"url": url})

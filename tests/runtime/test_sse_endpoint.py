@@ -16,6 +16,7 @@ from mcpmux.config import Config, Http
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.call import Call
+from mcpmux.protocol.codes import BUSY
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
@@ -25,7 +26,7 @@ from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.sse_client import open_sse_client_pipe
-from tests.runtime.scripted import Json, ScriptedClient, ScriptedServer
+from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer
 from tests.runtime.test_flows import docs
@@ -114,11 +115,12 @@ async def open_site(
     max_sessions: int = 10,
     idle: float = 300,
     stall: float = 60,
+    in_flight: int = 1024,
 ) -> AsyncIterator[Site]:
     async with open_world(servers or {"docs": docs(), "more": docs()}) as world:
         sockets = await trio.open_tcp_listeners(0, host="127.0.0.1")
         url = f"http://127.0.0.1:{sockets[0].socket.getsockname()[1]}/sse"
-        sessions = SessionLimits(max_sessions, idle, ReplayBounds())
+        sessions = SessionLimits(max_sessions, idle, ReplayBounds(), in_flight)
         policy = OriginPolicy("127.0.0.1", (), ())
         endpoint = HttpEndpoint(world.mux.front, "/mcp", policy, sessions, sse_path, stall)
         site = Site(world, endpoint, url)
@@ -217,6 +219,16 @@ async def test_a_cancelled_request_is_cancelled_and_a_ping_is_answered():
         await client.send({"method": "notifications/cancelled", "params": {"requestId": request_id}})
         await cancelled.wait()
         assert await client.request("ping") == {}
+
+
+async def test_request_of_a_client_past_its_own_limit_is_refused():
+    server, started, _ = hanging()
+    async with open_site({"docs": server}, in_flight=1) as site, site.client() as client:
+        await client.start("tools/call", {"name": "t", "arguments": {}})
+        await started.wait()
+        with pytest.raises(RpcFailure, match="more than 1 requests in flight") as refused:
+            await client.request("tools/list")
+        assert refused.value.error["code"] == BUSY
 
 
 async def test_two_clients_may_use_the_same_ids():

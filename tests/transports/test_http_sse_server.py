@@ -15,10 +15,10 @@ from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.http.sse_server import (
     FLUSH_SECONDS,
     KEEP_ALIVE_SECONDS,
-    QUEUE_BYTES,
     SseServerPipe,
     open_sse_server_pipe,
 )
+from mcpmux.transports.pipe import QUEUE_BYTES
 from mcpmux.transports.sse import SseDecoder, SseEvent
 
 

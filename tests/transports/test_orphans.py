@@ -38,7 +38,7 @@ OWNER = """
         guard = OrphanGuard()
         options = dict(stop=StopLadder(1, 1), on_stderr_line=print, max_message_bytes=1000, guard=guard)
         async with open_process(sys.executable, sys.argv[1:], {}, None, **options) as child:
-            print(child.pid, guard.pid, (await child.pipe.receive()).decode(), flush=True)
+            print(child.pid, guard.pid, (await child.receive()).decode(), flush=True)
             await trio.sleep_forever()
 
     trio.run(main)
@@ -102,7 +102,7 @@ async def test_a_reaper_that_is_killed_is_replaced_and_knows_the_children(stubbo
     options = {"stop": LADDER, "on_stderr_line": print, "max_message_bytes": LIMIT, "guard": guard}
     with trio.fail_after(20):
         async with open_process(sys.executable, [str(stubborn)], {}, None, **options) as child:
-            assert await child.pipe.receive() == b"ready"
+            assert await child.receive() == b"ready"
             first = guard.pid
             os.kill(first, signal.SIGKILL)
             while guard.pid in (first, None):  # noqa: ASYNC110  # no event tells of it
@@ -118,8 +118,8 @@ async def test_a_guard_that_cannot_start_its_reaper_lets_the_child_run(stubborn,
     options = {"stop": LADDER, "on_stderr_line": print, "max_message_bytes": LIMIT, "guard": OrphanGuard()}
     with trio.fail_after(10):
         async with open_process("cat", [], {}, None, **options) as child:
-            await child.pipe.send(b"hello")
-            assert await child.pipe.receive() == b"hello"
+            await child.send(b"hello")
+            assert await child.receive() == b"hello"
 
 
 async def test_the_reaper_does_not_end_what_mcpmux_has_ended_itself(stubborn):

@@ -66,8 +66,8 @@ def run(tmp_path):
 
 async def test_messages_go_back_and_forth_and_the_child_is_gone_afterwards(run):
     async with run(ECHO) as child:
-        await child.pipe.send(b"hello")
-        assert await child.pipe.receive() == b"hello"
+        await child.send(b"hello")
+        assert await child.receive() == b"hello"
         assert child.returncode is None
     assert child.returncode == 0
     assert is_gone(child.pid)
@@ -78,25 +78,25 @@ async def test_ten_thousand_messages_return_in_order(run):
 
     async def send_all(child: ChildProcess) -> None:
         for message in messages:
-            await child.pipe.send(message)
+            await child.send(message)
 
     async with run(ECHO) as child, trio.open_nursery() as nursery:
         nursery.start_soon(send_all, child)
-        assert [await child.pipe.receive() for _ in messages] == messages
+        assert [await child.receive() for _ in messages] == messages
 
 
 async def test_an_oversized_message_does_not_end_the_conversation(run):
     async with run(ECHO) as child:
-        await child.pipe.send(b"x" * (LIMIT + 1))
-        await child.pipe.send(b"short")
+        await child.send(b"x" * (LIMIT + 1))
+        await child.send(b"short")
         with pytest.raises(MessageTooLarge):
-            await child.pipe.receive()
-        assert await child.pipe.receive() == b"short"
+            await child.receive()
+        assert await child.receive() == b"short"
 
 
 async def test_garbage_on_standard_output_is_handed_over_line_by_line(run):
     async with run(r"import sys; sys.stdout.buffer.write(b'\xff\x00\n\n  garbage\r\n{}\n')") as child:
-        assert [await child.pipe.receive() for _ in range(3)] == [b"\xff\x00", b"  garbage", b"{}"]
+        assert [await child.receive() for _ in range(3)] == [b"\xff\x00", b"  garbage", b"{}"]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ async def test_garbage_on_standard_output_is_handed_over_line_by_line(run):
 async def test_the_end_of_a_child_tells_how_it_ended(run, script: str, words: str):
     async with run(script) as child:
         with pytest.raises(TransportClosed, match=words):
-            await child.pipe.receive()
+            await child.receive()
 
 
 async def test_sending_to_a_child_that_has_gone_is_refused(run):
@@ -117,13 +117,13 @@ async def test_sending_to_a_child_that_has_gone_is_refused(run):
         assert await child.wait() == 0
         with pytest.raises(TransportClosed):
             while True:
-                await child.pipe.send(b"anybody?")
+                await child.send(b"anybody?")
                 await trio.lowlevel.checkpoint()
 
 
 async def test_a_child_that_ignores_eof_and_sigterm_is_killed(run):
     async with run(STUBBORN, stop=HASTY) as child:
-        assert await child.pipe.receive() == b"ready"
+        assert await child.receive() == b"ready"
     assert child.returncode == -signal.SIGKILL
     assert is_gone(child.pid)
 
@@ -132,14 +132,14 @@ async def test_a_child_that_ignores_eof_is_terminated(run):
     stop = StopLadder(close_seconds=0.05, terminate_seconds=5)
     script = "import signal; print('ready', flush=True); signal.pause()"
     async with run(script, stop=stop) as child:
-        assert await child.pipe.receive() == b"ready"
+        assert await child.receive() == b"ready"
     assert child.returncode == -signal.SIGTERM
 
 
 async def test_a_child_that_never_reads_is_stopped_too(run):
     async with run(STUBBORN, stop=HASTY) as child:
         for _ in range(3):
-            await child.pipe.send(b"x" * 100_000)
+            await child.send(b"x" * 100_000)
     assert is_gone(child.pid)
 
 
@@ -168,9 +168,9 @@ async def test_a_cancelled_block_stops_its_child_just_as_well(run):
     """
     with trio.CancelScope() as scope:
         async with run(script, on_stderr_line=lines.append) as child:
-            assert await child.pipe.receive() == b"ready"
+            assert await child.receive() == b"ready"
             scope.cancel()
-            await child.pipe.receive()
+            await child.receive()
     assert scope.cancelled_caught
     assert child.returncode == 0
     assert len(lines) == 100_000
@@ -186,7 +186,7 @@ async def test_an_error_in_the_block_stops_the_child(run):
 @pytest.mark.parametrize("stop", [PATIENT, HASTY])
 async def test_a_grandchild_does_not_stay_behind(run, stop: StopLadder):
     async with run(PARENT, stop=stop) as child:
-        grandchild = int(await child.pipe.receive())
+        grandchild = int(await child.receive())
         assert not is_gone(grandchild)
     assert is_gone(child.pid)
     assert await becomes_gone(grandchild)
@@ -209,7 +209,7 @@ async def test_a_grandchild_gets_the_time_to_stop_by_itself(run, tmp_path):
         sys.stdin.read()
     """
     async with run(script) as child:
-        assert await child.pipe.receive() == b"ready"
+        assert await child.receive() == b"ready"
     assert farewell.read_text() == "bye\n"
 
 
@@ -222,7 +222,7 @@ async def test_a_megabyte_on_standard_error_is_drained_and_bounded_by_line(run):
         print("done", flush=True)
     """
     async with run(script, on_stderr_line=lines.append) as child:
-        assert await child.pipe.receive() == b"done"
+        assert await child.receive() == b"done"
     assert lines == ["first", "[a line of 1000000 bytes was left out]", "bad \ufffd byte", "last"]
 
 
@@ -234,15 +234,15 @@ async def test_the_child_has_our_environment_with_overrides_and_its_own_session(
         print(os.environ["INHERITED"], os.environ["CHANGED"], os.getcwd(), os.getsid(0) == os.getpid())
     """
     async with run(script, env={"CHANGED": "after"}, cwd=tmp_path) as child:
-        assert await child.pipe.receive() == f"yes after {tmp_path} True".encode()
+        assert await child.receive() == f"yes after {tmp_path} True".encode()
 
 
 async def test_a_hundred_children_start_and_stop_at_once():
     async def converse(number: int) -> None:
         options = {"env": {}, "cwd": None, "on_stderr_line": print, "max_message_bytes": LIMIT}
         async with open_process("cat", [], stop=PATIENT, **options) as child:
-            await child.pipe.send(b"%d" % number)
-            assert await child.pipe.receive() == b"%d" % number
+            await child.send(b"%d" % number)
+            assert await child.receive() == b"%d" % number
         assert child.returncode == 0
 
     with trio.fail_after(60):
@@ -296,8 +296,8 @@ def count_descriptors() -> int:
 async def test_no_file_descriptor_is_left_open(run):
     before = count_descriptors()
     async with run(ECHO) as child:
-        await child.pipe.send(b"hello")
-        await child.pipe.receive()
+        await child.send(b"hello")
+        await child.receive()
     assert count_descriptors() == before
 
 
@@ -317,6 +317,6 @@ async def test_a_child_ends_when_we_are_killed(run, tmp_path):
         trio.run(main)
     """
     async with run(ours) as killed:
-        grandchild = int(await killed.pipe.receive())
+        grandchild = int(await killed.receive())
         os.kill(killed.pid, signal.SIGKILL)
         assert await becomes_gone(grandchild)

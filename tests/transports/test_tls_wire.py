@@ -10,7 +10,7 @@ import trio.testing
 
 from mcpmux.config import ClientTls, ServerTls
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.tls.context import client_context, explain_client, explain_server, server_context
+from mcpmux.transports.tls.context import client_context, server_context
 from mcpmux.transports.tls.wire import TlsWire
 
 TEXT = bytes(range(256)) * 400
@@ -96,10 +96,9 @@ async def tls_over(certificates, below, version=ssl.TLSVersion.TLSv1_3):
         below[0],
         client_context(ClientTls(ca=certificates.ca)),
         "server",
-        explain_server,
         server_name="localhost",
     )
-    server = TlsWire(below[1], serving, "client", explain_client, server_side=True)
+    server = TlsWire(below[1], serving, "client", server_side=True)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.handshake)

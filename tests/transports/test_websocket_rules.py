@@ -24,7 +24,7 @@ from trio.testing import memory_stream_pair
 
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.stream import PatientStream
-from mcpmux.transports.websocket.client import _Place, _shake_hands
+from mcpmux.transports.websocket.client import _shake_hands
 from mcpmux.transports.websocket.pipe import open_websocket_pipe
 from tests.transports.raw_websocket import BINARY, CLOSE, MASK, PING, PONG, TEXT, RawClient
 from tests.transports.test_frame_writer import frames_in
@@ -308,7 +308,7 @@ async def be_client(data: bytes, cuts: Sequence[int]) -> tuple[list[bytes], str,
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve, trio.TASK_STATUS_IGNORED)
         stream = PatientStream(ours)
-        protocol = await _shake_hands(stream, _Place.of("ws://server/mcp"), ())
+        protocol = await _shake_hands(stream, "server", "/mcp", ())
         async with open_websocket_pipe(protocol, stream, LIMIT) as pipe:
             with suppress(TransportClosed):
                 while True:

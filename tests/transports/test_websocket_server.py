@@ -18,10 +18,10 @@ from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.websocket.pipe import (
     ALLOWANCE_BYTES,
+    ALLOWANCE_SHARES,
     CLOSE_SECONDS,
     GOING_AWAY,
     POLICY_VIOLATION,
-    allowance,
 )
 from mcpmux.transports.websocket.server import HANDSHAKE_SECONDS, Door, open_websocket_client
 from tests.transports.raw_websocket import BINARY, CLOSE, PING, PONG, TEXT, RawClient, frame, handshake
@@ -262,7 +262,7 @@ async def test_fragments_without_end_are_cut_off(autojump_clock):
         await open_client(client)
         await client.stream.send_all(frame(TEXT, b"", fin=False))
         empty = frame(0, b"", fin=False) * 10_000
-        for _ in range(allowance(LIMIT) // len(empty) + 2):
+        for _ in range((ALLOWANCE_SHARES * LIMIT + ALLOWANCE_BYTES) // len(empty) + 2):
             await client.stream.send_all(empty)
             await wait_all_tasks_blocked()
         assert await client.close_code() == POLICY_VIOLATION

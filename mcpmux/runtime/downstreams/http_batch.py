@@ -37,19 +37,16 @@ async def answer_batch(
     async def work(request: Request, scope: trio.CancelScope) -> None:
         batch.settle(await session.work(request, scope, say))
 
-    def take(request: Request, nursery: trio.Nursery) -> None:
-        batch.expect()
-        try:
-            scope = session.admit(request)
-        except RpcError as refusal:
-            batch.settle(encode_error(request.id, refusal))
-        else:
-            nursery.start_soon(work, request, scope, name=f"exchange {request.method}")
-
     async with trio.open_nursery() as nursery:
         for member in members:
             if isinstance(member, Request):
-                take(member, nursery)
+                batch.expect()
+                try:
+                    scope = session.admit(member)
+                except RpcError as refusal:
+                    batch.settle(encode_error(member.id, refusal))
+                else:
+                    nursery.start_soon(work, member, scope, name=f"exchange {member.method}")
             elif isinstance(member, BadMessage):
                 batch.expect()
                 batch.settle(encode_error(member.id, member))
@@ -57,10 +54,7 @@ async def answer_batch(
                 session.take_notification(member)
             else:
                 session.take_answer(member)
-    await _send(batch.settle(), reply)
-
-
-async def _send(answers: bytes | None, reply: HttpReply) -> None:
+    answers = batch.settle()
     if reply.started:
         await reply.finish(encode_event(answers) if answers is not None else b"")
     elif answers is not None:

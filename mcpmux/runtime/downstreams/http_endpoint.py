@@ -128,7 +128,8 @@ class HttpEndpoint:
         self._nursery: trio.Nursery
         self._deadlines = DeadlineSweeper()
         self.sessions: dict[str, HttpSession] = {}
-        self._sse = SseEndpoint(front, sse_path, SseLimits(self._is_full, limits.idle, stall), gate, mark)
+        sse_limits = SseLimits(self._is_full, limits.idle, stall, limits.in_flight)
+        self._sse = SseEndpoint(front, sse_path, sse_limits, gate, mark)
 
     def __repr__(self) -> str:
         return f"<HttpEndpoint {self._path} {len(self.sessions)} sessions>"

@@ -1,18 +1,18 @@
-"""Before an HTTP endpoint: who asks is found out first, and those who may not come in hear what is missing.
+"""In front of an HTTP endpoint: finds out who asks, and tells those who may not come in what is missing.
 
-Promises: nothing of a request is looked into before its client has been let in, but Host and Origin, which
-come first; a stream (GET, or a listen) ends when the token expires, or is taken back, that opened it. The
-protected resource's metadata is for everybody. Listeners that ask nobody have no guard, and cost nothing.
+Promises: before its client has been let in, nothing of a request is looked into but Host and Origin; a stream
+(GET, or a listen) ends when the token that opened it expires or is taken back. The protected resource's
+metadata is for everybody. Listeners that ask nobody have no guard, and cost nothing.
 
 Source: "Authorization" of 2025-06-18 to 2026-07-28; RFC 6750, section 3.1; RFC 9728.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mcpmux.auth.admission import Admission, Turned
+from mcpmux.auth.admission import Turned
 from mcpmux.errors import Refused
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import INVALID_REQUEST
@@ -23,65 +23,51 @@ from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.downstreams.http_answer import JSON, refuse_with
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.request import HttpRequest
+from mcpmux.transports.http.shared import Handler
 from mcpmux.transports.inline import in_task
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
 
-Handle = Callable[[HttpRequest, HttpReply], Awaitable[None]]
 METADATA = (*JSON, ("Cache-Control", "max-age=300"))
 
 
+@dataclass(frozen=True)
 class HttpGuard:
-    """Handles the requests of one listener: lets in, then hands on to `handle`."""
+    """Handles the requests of one listener: lets in, then hands on to its endpoint, which is at `path`."""
 
-    def __init__(self, gate: Gate, policy: OriginPolicy, path: str, handle: Handle) -> None:
-        """`path`: of the listener's endpoint."""
-        self._gate = gate
-        self._policy = policy
-        self._path = path
-        self._handle = handle
-
-    def __repr__(self) -> str:
-        return f"<HttpGuard {self._path} {self._gate!r}>"
+    gate: Gate
+    policy: OriginPolicy
+    path: str
+    endpoint: Handler
 
     async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""
-        refusal = self._policy.refuses(request.headers)
+        refusal = self.policy.refuses(request.headers)
         if refusal is not None:
             await refuse_with(reply, 403, refusal)
             return
-        resource = self._gate.resource
-        if resource is not None and resource.is_metadata(request.path, self._path):
-            await self._tell_metadata(request, reply, resource.document)
+        resource = self.gate.resource
+        if resource is not None and resource.is_metadata(request.path, self.path):
+            if request.method in ("GET", "HEAD"):
+                await reply.send(200, METADATA, resource.document)
+            else:
+                await refuse_with(reply, 405, "Method not allowed", (("Allow", "GET, HEAD"),))
             return
+        await in_task()
         try:
-            await in_task()
-            admission = await self._gate.admit(request.headers, request.holder)
+            admission = await self.gate.admit(request.headers, request.holder)
         except Turned as turned:
             await turn_away(reply, turned)
             return
         request.principal = admission.principal
-        if _opens_stream(request):
-            await self._handle_until(admission, request, reply)
-        else:
-            await self._handle(request, reply)
-
-    async def _tell_metadata(self, request: HttpRequest, reply: HttpReply, document: bytes) -> None:
-        if request.method in ("GET", "HEAD"):
-            await reply.send(200, METADATA, document)
-        else:
-            await refuse_with(reply, 405, "Method not allowed", (("Allow", "GET, HEAD"),))
-
-    async def _handle_until(self, admission: Admission, request: HttpRequest, reply: HttpReply) -> None:
-        with self._gate.stay(admission) as scope:
-            await self._handle(request, reply)
+        if request.method != "GET" and request.headers.get(METHOD_HEADER) != m.LISTEN:
+            await self.endpoint(request, reply)
+            return
+        with self.gate.stay(admission) as scope:  # as it opens a stream
+            await self.endpoint(request, reply)
         if scope.cancelled_caught and not reply.started:
-            await turn_away(reply, self._gate.expired())
-
-
-def _opens_stream(request: HttpRequest) -> bool:
-    return request.method == "GET" or request.headers.get(METHOD_HEADER) == m.LISTEN
+            await turn_away(reply, self.gate.expired())
 
 
 async def turn_away(reply: HttpReply, turned: Turned, request_id: Id | None = None) -> None:

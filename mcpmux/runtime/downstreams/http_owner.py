@@ -17,24 +17,15 @@ from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.http.shared import Handler
 
 
-class HttpOwner:
-    """In front of a handler of worker `own` of `workers`."""
-
-    def __init__(self, own: int, workers: int, handler: Handler) -> None:
-        self._own = own
-        self._workers = workers
-        self._handler = handler
-
-    def __repr__(self) -> str:
-        return f"<HttpOwner {self._own} of {self._workers}>"
-
-    def handle(self, request: HttpRequest, reply: HttpReply) -> Coroutine[Any, Any, None]:
-        """Answer one HTTP request, or have its owner answer it."""
-        owner = owner_of_request(request.headers, request.query, request.body, SESSION_HEADER, SESSION_KEY)
-        if owner is None or owner == self._own or owner > self._workers:
-            return self._handler(request, reply)
-        reply.pass_on(owner)
-        return _done()
+def handle_by_owner(
+    own: int, workers: int, handler: Handler, request: HttpRequest, reply: HttpReply
+) -> Coroutine[Any, Any, None]:
+    """Answer an HTTP request by the handler of worker `own` of `workers`, or have its owner answer it."""
+    owner = owner_of_request(request.headers, request.query, request.body, SESSION_HEADER, SESSION_KEY)
+    if owner is None or owner == own or owner > workers:
+        return handler(request, reply)
+    reply.pass_on(owner)
+    return _done()
 
 
 async def _done() -> None:

@@ -10,6 +10,8 @@ Source: "Listening for Messages from the Server" and "Resumability and Redeliver
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import trio
@@ -88,44 +90,32 @@ class OwnStream:
         return _EVENT % (self._buffer.add(OWN_STREAM, data, self._clock.current_time()).number, data)
 
 
+@dataclass(slots=True, eq=False)
 class _Outlet:
     """An Outlet to the client of a session whose own stream is open."""
 
-    __slots__ = ("_reply", "_stream")
-
-    def __init__(self, stream: OwnStream, reply: HttpReply) -> None:
-        self._stream = stream
-        self._reply = reply
-
-    def __repr__(self) -> str:
-        return f"<_Outlet {self._stream!r}>"
+    stream: OwnStream
+    reply: HttpReply
 
     def tell_nowait(self, event: Event) -> bool:
-        """See Outlet."""
-        return self._reply.write_nowait(self._stream.keep(event))
+        return self.reply.write_nowait(self.stream.keep(event))
 
     async def flush(self) -> None:
-        """See Outlet."""
-        await self._reply.flush()
+        await self.reply.flush()
 
 
-_lately: dict[bytes, Said] = {}
 _last: tuple[Event, Said] = (_QUESTION, (OWN_STREAM, b""))
 
 
-def _say(event: Event) -> Said:
-    """`event` as an event of the own stream, without an id, to be the same object for all who hear of it.
+@lru_cache(LATELY)
+def _said(data: bytes) -> Said:
+    return OWN_STREAM, data
 
-    So it is for an event that says the same as one of the latest.
-    """
+
+def _say(event: Event) -> Said:
+    """`event` as one of the own stream, without an id: the same object for all events that say the same."""
     global _last
     data = encode_event(encode_notice(event))
-    said = _lately.get(data)
-    if said is None:
-        said = OWN_STREAM, data
-        if len(data) <= LATELY_BYTES:
-            if len(_lately) >= LATELY:
-                _lately.clear()
-            _lately[data] = said
+    said = _said(data) if len(data) <= LATELY_BYTES else (OWN_STREAM, data)
     _last = event, said
     return said

@@ -24,11 +24,11 @@ from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.calls import unknown_state
 from mcpmux.runtime.downstreams.listen import serve_listen
 from mcpmux.runtime.downstreams.session import Ask, LegacySession, open_session
+from mcpmux.runtime.guard import no_task
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.relay import Relay
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.tap import Tap, identify, watched
-from mcpmux.runtime.tasks.tasks import task_not_found
 
 
 class Session(Protocol):
@@ -142,7 +142,7 @@ class Front:
             if task_id is not None:
                 params[TASK_ID] = raw(own_part(self._mark, task_id))
         except ForeignMark:
-            raise task_not_found() from None
+            raise no_task() from None
         return call.with_params(params)
 
     def _sealed(self, result: Fields, principal: str) -> Fields:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import parse_qs
 
@@ -44,6 +45,7 @@ class SseLimits(NamedTuple):
     is_full: Callable[[], bool]  # whether no more sessions may be opened
     idle: float  # seconds until the first POST
     stall: float  # seconds without reading what waits
+    in_flight: int  # requests of one client at a time
 
 
 class _Session(NamedTuple):
@@ -54,23 +56,20 @@ class _Session(NamedTuple):
     principal: Principal
 
 
+@dataclass(eq=False)
 class SseEndpoint:
-    """All clients of one listener that use HTTP+SSE. They share `path`: GET is the stream, POST the input."""
+    """All clients of one listener that use HTTP+SSE. They share `path`: GET is the stream, POST the input.
 
-    def __init__(
-        self, front: Service, path: str, limits: SseLimits, gate: Gate | None = None, mark: str = ""
-    ) -> None:
-        """`gate` knows which scopes a method needs; `mark` stands in front of every session id."""
-        self._mark = mark
-        self._gate = gate
-        self.path = path
-        self._front = front
-        self._limits = limits
-        self._sessions: dict[str, _Session] = {}
-        self._stopping = trio.Event()
+    `gate` knows which scopes a method needs; `mark` stands in front of every session id.
+    """
 
-    def __repr__(self) -> str:
-        return f"<SseEndpoint {self.path} {len(self._sessions)} sessions>"
+    front: Service
+    path: str
+    limits: SseLimits
+    gate: Gate | None = None
+    mark: str = ""
+    _sessions: dict[str, _Session] = field(default_factory=dict, repr=False)
+    _stopping: trio.Event = field(default_factory=trio.Event)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -91,24 +90,25 @@ class SseEndpoint:
             await refuse_with(reply, 405, sentence, (("Allow", "GET, POST"),))
 
     async def _open(self, principal: Principal, reply: HttpReply) -> None:
-        if self._limits.is_full():
+        if self.limits.is_full():
             error = Busy("too many sessions are open; end one", "limits.max_sessions")
             await reply.send(error.status, headers_of(error.status), encode_error(None, error))
             return
-        session_id = self._mark + secrets.token_urlsafe(SESSION_BYTES)
-        with trio.CancelScope(deadline=trio.current_time() + self._limits.idle) as scope:
+        session_id = self.mark + secrets.token_urlsafe(SESSION_BYTES)
+        with trio.CancelScope(deadline=trio.current_time() + self.limits.idle) as scope:
             async with open_sse_server_pipe(reply, f"{self.path}?{SESSION_KEY}={session_id}") as pipe:
                 self._sessions[session_id] = _Session(pipe, scope, principal)
                 log.info("stream opened", streams=len(self))
                 try:
                     await serve_pipe(
                         pipe,
-                        self._front,
-                        self._limits.stall,
+                        self.front,
+                        self.limits.stall,
                         stopping=self._stopping,
                         transport="sse",
+                        in_flight=self.limits.in_flight,
                         principal=principal,
-                        gate=self._gate,
+                        gate=self.gate,
                     )
                 finally:
                     del self._sessions[session_id]

@@ -76,12 +76,13 @@ class DuplexClient:
             self._initialized.set()
             return result
         call = read_call(request, self, self._principal)
-        if self._session is not None and not says_modern(call):
-            return await self._session.answer(request, notify, self._ask)
-        if not says_modern(call) and request.method == m.PING:
-            return {}
-        if not says_modern(call) and request.method != m.DISCOVER:
-            raise RpcError(INVALID_REQUEST, "Invalid request: send `initialize` first, or modern `_meta`")
+        if not says_modern(call):
+            if self._session is not None:
+                return await self._session.answer(request, notify, self._ask)
+            if request.method == m.PING:
+                return {}
+            if request.method != m.DISCOVER:
+                raise RpcError(INVALID_REQUEST, "Invalid request: send `initialize` first, or modern `_meta`")
         check_call(call)
         if request.method == m.LISTEN:
             return await self._listen(request, call, notify)
@@ -156,6 +157,11 @@ async def serve_pipe(
     answered and what it asks is refused. `in_flight`: requests of it at a time. The pipe stays the caller's.
     `principal`: who the client is; `gate` knows which scopes a method needs.
     """
+
+    async def drain_after(stopping: trio.Event, link: Link) -> None:
+        await stopping.wait()
+        link.drain()
+
     client = DuplexClient(front, stall, principal, gate)
     if front.tap is not None:
         client.watch = Watch(front.tap, front.tap.client(transport))
@@ -170,13 +176,8 @@ async def serve_pipe(
             nursery.start_soon(client.deliver, link, nursery.cancel_scope, name="deliver changes")
             nursery.start_soon(client.hang_up, link, name="hang up")
             if stopping is not None:
-                nursery.start_soon(_drain_when, stopping, link, name="drain")
+                nursery.start_soon(drain_after, stopping, link, name="drain")
             await link.ended.wait()
             nursery.cancel_scope.cancel()
     finally:
         client.leave()
-
-
-async def _drain_when(stopping: trio.Event, link: Link) -> None:
-    await stopping.wait()
-    link.drain()

@@ -130,7 +130,7 @@ class ChannelOpener:
                 max_message_bytes=self._message_limit,
                 guard=self._guard,
             ) as process,
-            open_link(tapped(process.pipe, watch), answer_server, hear, objects=False) as link,
+            open_link(tapped(process, watch), answer_server, hear, objects=False) as link,
         ):
             try:
                 yield link

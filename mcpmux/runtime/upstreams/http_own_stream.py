@@ -28,7 +28,6 @@ log = structlog.get_logger()
 _FORGOTTEN = (404, 400, 405)
 """What servers answer to a session of their former life; 404 by the specification, 405 when now modern."""
 
-
 REFUSED_SECONDS = 5.0  # before a server is asked again that had too much to do, or failed by itself
 
 _NOT_IMPLEMENTED = 501
@@ -63,11 +62,12 @@ async def hear_own_stream(peer: HttpPeer, intake: Intake, hear: Hear, listening:
         pause = None
         try:
             async with stream_of(peer, decoder.last_event_id) as response:
-                again = listening.is_set()
+                status, again = response.status, listening.is_set()
                 listening.set()
-                if again and response.status in _FORGOTTEN:
+                if again and status in _FORGOTTEN:
                     raise SessionExpired("the server has forgotten the session")
-                if _will_do_later(response.status):
+                # There is no stream now, which is not to say that there never is.
+                if status == TOO_MANY or (status >= 500 and status != _NOT_IMPLEMENTED):
                     raise peer.status_error(response, b"")
                 if not is_event_stream(response):
                     return
@@ -77,7 +77,7 @@ async def hear_own_stream(peer: HttpPeer, intake: Intake, hear: Hear, listening:
                     hear(Notification(m.MISSED))
                 decoder = continued(decoder, peer.message_limit)
                 async for chunk in response:
-                    for message in peer.messages_in(decoder, chunk, response.status):
+                    for message in peer.messages_in(decoder, chunk, status):
                         await intake.take(message, None)
         except TransportError as error:
             log.debug("the server's stream broke off", reason=str(error))
@@ -89,8 +89,3 @@ async def hear_own_stream(peer: HttpPeer, intake: Intake, hear: Hear, listening:
                 hear(Notification(m.HEARING))
         missed = True
         await trio.sleep(retry_seconds(decoder) if pause is None else pause)
-
-
-def _will_do_later(status: int) -> bool:
-    """Whether a status says that there is no stream now, not that there never is."""
-    return status == TOO_MANY or (status >= 500 and status != _NOT_IMPLEMENTED)

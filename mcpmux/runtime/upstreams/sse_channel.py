@@ -9,7 +9,7 @@ Source: "Backwards Compatibility" in "Transports", 2025-11-25; "HTTP with SSE" o
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
 import structlog
@@ -23,10 +23,10 @@ from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.incoming import Answer
 from mcpmux.runtime.link import Link, open_link
 from mcpmux.runtime.tap import EXCHANGE, Watch, tapped
-from mcpmux.runtime.upstreams.http_channel import open_http_channel
+from mcpmux.runtime.upstreams.http_channel import HttpChannel, OpenOlder, open_http_channel
 from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.route import target_of
 from mcpmux.transports.http.sse_client import NoEventStream, open_sse_client_pipe
-from mcpmux.transports.http.sse_server import target_of
 
 log = structlog.get_logger()
 
@@ -47,15 +47,13 @@ class HttpPlace(NamedTuple):
     credential: Credential | None = None
 
 
-@asynccontextmanager
-async def open_streamable(place: HttpPlace) -> AsyncIterator[Channel]:
-    """A channel over Streamable HTTP; the server need not be there yet."""
+def open_streamable(
+    place: HttpPlace, older: OpenOlder | None = None
+) -> AbstractAsyncContextManager[HttpChannel]:
+    """A channel over Streamable HTTP; the server need not be there yet. `older`: opens what it may need."""
     pool, url, headers, limit, answer, hear, _, watch, credential = place
     _watch_as(watch, "http")
-    async with open_http_channel(
-        pool, target_of(url), headers, limit, answer, hear, watch=watch, credential=credential
-    ) as channel:
-        yield channel
+    return open_http_channel(pool, target_of(url), headers, limit, answer, hear, older, watch, credential)
 
 
 @asynccontextmanager
@@ -68,9 +66,11 @@ async def open_sse(place: HttpPlace) -> AsyncIterator[Link]:
         try:
             pipe = await stack.enter_async_context(opening)
         except NoEventStream as error:
-            if credential is None or error.status not in REFUSES_TOKEN:
-                raise
-            await _renew(credential, error)
+            if credential is not None and error.status in REFUSES_TOKEN:
+                # The next attempt to connect shows another token, if there is one.
+                renewed = await credential.refused(credential.header_now(), error.status, error.challenge)
+                if not renewed and credential.advice is not None:
+                    raise TransportError(f"{error}: {credential.advice}") from None
             raise
         _watch_as(watch, "sse")
         link = await stack.enter_async_context(open_link(tapped(pipe, watch), answer, hear, objects=False))
@@ -82,16 +82,6 @@ def _watch_as(watch: Watch | None, transport: str) -> None:
     """Whoever watches is told what it is, once that is known: it may be another one than last time."""
     if watch is not None:
         watch.leg.transport = transport
-
-
-async def _renew(credential: Credential, refusal: NoEventStream) -> None:
-    """The next attempt to connect shows another token. Raises TransportError that says what to do if not."""
-    shown = credential.header_now()
-    if (
-        not await credential.refused(shown, refusal.status, refusal.challenge)
-        and credential.advice is not None
-    ):
-        raise TransportError(f"{refusal}: {credential.advice}")
 
 
 @asynccontextmanager
@@ -116,9 +106,6 @@ async def open_either(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Cha
 
 @asynccontextmanager
 async def _open_detecting(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Channel]:
-    pool, url, headers, limit, answer, hear, _, watch, credential = place
-    _watch_as(watch, "http")
-
     async def hold(task_status: trio.TaskStatus[Link]) -> None:
         EXCHANGE.set(0)  # it outlives the one that its session may have been opened for
         async with open_sse(place) as link:
@@ -131,14 +118,9 @@ async def _open_detecting(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator
         except (NoEventStream, TransportError) as error:
             log.debug("not HTTP+SSE either", reason=str(error))
             return None
-        sse_urls.add(url)
+        sse_urls.add(place.url)
         return link
 
-    async with (
-        trio.open_nursery() as nursery,
-        open_http_channel(
-            pool, target_of(url), headers, limit, answer, hear, older, watch, credential
-        ) as channel,
-    ):
+    async with trio.open_nursery() as nursery, open_streamable(place, older) as channel:
         yield channel
         nursery.cancel_scope.cancel(reason="the channel is closed")

@@ -74,15 +74,10 @@ class ChunkLines:
         if self._state is _State.END and line == _EMPTY:
             self._state = _State.SIZE
         elif self._state is _State.SIZE and size is not None:
-            self._begin(int(size[1], 16))
+            self._left = int(size[1], 16)
+            self._most -= self._left
+            following = _State.END if self._left else _State.TRAILER
+            self._state = following if self._most >= 0 else _State.OVER
         else:
             self.found = True
             self._state = _State.OVER
-
-    def _begin(self, size: int) -> None:
-        self._most -= size
-        if self._most < 0:
-            self._state = _State.OVER
-        else:
-            self._state = _State.END if size else _State.TRAILER
-            self._left = size

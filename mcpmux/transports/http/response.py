@@ -45,7 +45,7 @@ class ResponseParser:
         self.wire_bytes = 0
         self._repeats = 0
         self._body: list[bytes | bytearray] = []
-        self._body_bytes = 0
+        self.body_bytes = 0  # of the body so far
         self._length = 0  # of the body, where the head says it
         self._ends_with_stream = False
 
@@ -81,7 +81,7 @@ class ResponseParser:
         self.status = self._known_status
         self.complete = self.keep_alive = True
         self.wire_bytes = len(data)
-        self._length = self._body_bytes = len(body)
+        self._length = self.body_bytes = len(body)
         if body:
             self._body.append(body)
         return True
@@ -111,19 +111,14 @@ class ResponseParser:
         return not self._ends_with_stream and self._parser.should_keep_alive()
 
     @property
-    def body_bytes(self) -> int:
-        """Of the body so far."""
-        return self._body_bytes
-
-    @property
     def missing(self) -> int:
         """Bytes of the body that are still to come; 0 when nobody knows."""
-        return max(0, self._length - self._body_bytes)
+        return max(0, self._length - self.body_bytes)
 
     def skip_rest(self) -> None:
         """What is `missing` was received, and did not come here."""
         self.wire_bytes += self.missing
-        self._body_bytes = self._length
+        self.body_bytes = self._length
         self.complete = True
         self.keep_alive = self._parser.should_keep_alive()
         self._parser = httptools.HttpResponseParser(self)
@@ -173,7 +168,7 @@ class ResponseParser:
         self.status = status
 
     def on_body(self, part: bytes) -> None:
-        self._body_bytes += len(part)
+        self.body_bytes += len(part)
         if self._body:
             add_part(self._body, part)
         else:
@@ -198,7 +193,7 @@ class ResponseParser:
             self._check_fields()
             if self.wire_bytes > self._head_limit:
                 raise RemoteProtocolError(f"the response's head is larger than {self._head_limit} bytes")
-        elif self.wire_bytes > 2 * self._head_limit + FRAMING_PER_BODY_BYTE * self._body_bytes:
+        elif self.wire_bytes > 2 * self._head_limit + FRAMING_PER_BODY_BYTE * self.body_bytes:
             raise RemoteProtocolError("malformed HTTP response: chunks are mostly framing")
 
 

@@ -13,6 +13,7 @@ import math
 from collections import deque
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
+from operator import itemgetter
 from typing import Final, Generic, Protocol, TypeVar
 
 LOOK_SECONDS: Final = 0.1
@@ -78,7 +79,7 @@ class Room(Generic[Someone]):
         for peer, guests in self._guests.items():
             resting = [(since, guest) for guest in guests if (since := guest.resting_since) is not None]
             if resting:
-                self._resting[peer] = deque(sorted(resting, key=_since))
+                self._resting[peer] = deque(sorted(resting, key=itemgetter(0)))
         self._most = [(-len(self._guests[peer]), peer) for peer in self._resting]
         heapify(self._most)
 
@@ -101,7 +102,3 @@ class Room(Generic[Someone]):
                 resting.popleft()
             del self._resting[peer]
         return None
-
-
-def _since(resting: tuple[float, Guest]) -> float:
-    return resting[0]

@@ -12,8 +12,9 @@ import re
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 from typing import Final
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -29,7 +30,7 @@ from mcpmux.transports.tls.context import CurrentContext, client_context
 from mcpmux.transports.tls.wire import connect_tls
 from mcpmux.transports.wire import Wire, connect
 
-# A server that speaks HTTP: where it is, and how much is asked of it and taken from it at a time.
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class HttpOrigin(msgspec.Struct, frozen=True):
@@ -45,15 +46,19 @@ class HttpOrigin(msgspec.Struct, frozen=True):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"not an http or https URL: {url!r}")
-        secure = parts.scheme == "https"
-        port = _default_port(secure) if parts.port is None else parts.port
-        return cls(secure, parts.hostname.encode("idna").decode(), port)
+        port = DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
+        return cls(parts.scheme == "https", parts.hostname.encode("idna").decode(), port)
+
+    @property
+    def address(self) -> str:
+        """Host and port, as a URL has them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def authority(self) -> str:
-        """What the Host field says."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _default_port(self.secure) else f"{host}:{self.port}"
+        """The same without a default port: what the Host field says."""
+        is_default = self.port == DEFAULT_PORTS["https" if self.secure else "http"]
+        return self.address.rpartition(":")[0] if is_default else self.address
 
     @property
     def url(self) -> str:
@@ -73,19 +78,14 @@ class PoolLimits(msgspec.Struct, frozen=True):
     idle_seconds: float = 30  # most servers close theirs sooner, which is noticed
 
 
-def _default_port(secure: bool) -> int:
-    return 443 if secure else 80
+def target_of(url: str) -> str:
+    """Path and query of a URL, as a request line has them."""
+    parts = urlsplit(url)
+    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
-# HTTP proxies on the way to a server: which one to use, and tunnels through it.
-#
-# The environment counts as everywhere: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY in lower or upper
-# case, read by the standard library, which leaves HTTP_PROXY out inside CGI. Two things are ours: loopback
-# addresses are always reached directly (as Go's net/http does it: a proxy elsewhere could not reach them),
-# and NO_PROXY may also hold networks such as 10.0.0.0/8. A proxy that is configured for one server knows no
-# exceptions.
-#
-# User and password of a proxy appear in no error and no repr.
+# HTTP proxies on the way to a server: which one to use, and tunnels through it. User and password of a proxy
+# appear in no error and no repr.
 
 AUTHENTICATION_REQUIRED: Final = 407
 ANSWER_BYTES: Final = 16 * 1024  # of a proxy's answer to CONNECT
@@ -126,22 +126,22 @@ class Proxy:
 def choose_proxy(origin: HttpOrigin, setting: Secret | None) -> Proxy | None:
     """The proxy for requests to `origin`, None for a direct connection. Raises ConfigError.
 
-    `setting` is a proxy's URL, "" for none, or None to go by the environment.
+    `setting` is a proxy's URL, which knows no exceptions, "" for none, or None to go by the environment:
+    HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY in either case, read by the standard library, which leaves
+    HTTP_PROXY out inside CGI. Two things are ours: loopback addresses are always reached directly, as a proxy
+    elsewhere could not reach them, and NO_PROXY may also hold networks such as 10.0.0.0/8.
     """
     if setting is not None:
         url = setting.reveal()
         return parse_proxy(url, "proxy") if url else None
-    if is_loopback(origin.host):
-        return None
-    if not any(name.lower().endswith("_proxy") for name in os.environ):
+    if is_loopback(origin.host) or not any(name.lower().endswith("_proxy") for name in os.environ):
         return None
     from urllib.request import getproxies_environment  # not at the top: it brings along all of e-mail
 
     proxies = getproxies_environment()
     for kind in ("https" if origin.secure else "http", "all"):
-        if url := proxies.get(kind, ""):
-            bypassed = _is_bypassed(origin, proxies)
-            return None if bypassed else parse_proxy(url, f"environment variable {kind.upper()}_PROXY")
+        if (url := proxies.get(kind, "")) and not _is_bypassed(origin, proxies):
+            return parse_proxy(url, f"environment variable {kind.upper()}_PROXY")
     return None
 
 
@@ -177,22 +177,13 @@ def is_loopback(host: str) -> bool:
 def _is_bypassed(origin: HttpOrigin, proxies: dict[str, str]) -> bool:
     from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]  # typeshed leaves it out
 
-    host = f"[{origin.host}]" if ":" in origin.host else origin.host
-    names = (origin.host, f"{host}:{origin.port}")
-    if any(proxy_bypass_environment(name, proxies) for name in names):
+    if any(proxy_bypass_environment(name, proxies) for name in (origin.host, origin.address)):
         return True
-    try:
-        address = ip_address(origin.host)
-    except ValueError:
-        return False
-    return any(_holds(entry.strip(), address) for entry in proxies.get("no", "").split(","))
-
-
-def _holds(entry: str, address: IPv4Address | IPv6Address) -> bool:
-    try:
-        return address in ip_network(entry.strip("[]"), strict=False)
-    except ValueError:
-        return False
+    for entry in proxies.get("no", "").split(","):
+        with suppress(ValueError):  # for what is a name, not an address
+            if ip_address(origin.host) in ip_network(entry.strip().strip("[]"), strict=False):
+                return True
+    return False
 
 
 async def open_tunnel(wire: Wire, proxy: Proxy, origin: HttpOrigin) -> None:
@@ -201,10 +192,9 @@ async def open_tunnel(wire: Wire, proxy: Proxy, origin: HttpOrigin) -> None:
     Raises ConnectFailed and TransportClosed. The caller owns the deadline, and the wire if this raises.
     Source: RFC 9110, section 9.3.6.
     """
-    host = f"[{origin.host}]" if ":" in origin.host else origin.host
-    fields = (("Host", f"{host}:{origin.port}"), *proxy.fields)
-    head = "".join(f"{name}: {value}\r\n" for name, value in fields)
-    await wire.send(f"CONNECT {host}:{origin.port} HTTP/1.1\r\n{head}\r\n".encode())
+    there = origin.address
+    head = "".join(f"{name}: {value}\r\n" for name, value in (("Host", there), *proxy.fields))
+    await wire.send(f"CONNECT {there} HTTP/1.1\r\n{head}\r\n".encode())
     answer = b""
     while (end := _END_OF_HEAD.search(answer)) is None:
         data = await wire.receive()
@@ -222,7 +212,7 @@ async def open_tunnel(wire: Wire, proxy: Proxy, origin: HttpOrigin) -> None:
     if not 200 <= status < 300:
         phrase = (status_line[2] or b"").decode("latin-1").strip()[:PHRASE_CHARACTERS]
         words = f"status {status}" + (f" ({phrase})" if phrase else "")
-        raise ConnectFailed(f"the proxy {proxy} does not connect to {host}:{origin.port}: {words}")
+        raise ConnectFailed(f"the proxy {proxy} does not connect to {there}: {words}")
     if end.end() < len(answer):
         raise ConnectFailed(f"the proxy {proxy} sends bytes that nobody asked for")
 
@@ -247,11 +237,9 @@ def target_after(origin: HttpOrigin, target: str, status: int, headers: Mapping[
     if url is None:
         return None
     try:
-        same = HttpOrigin.from_url(url) == origin
-        parts = urlsplit(url)
+        same, there = HttpOrigin.from_url(url) == origin, target_of(url)
     except ValueError:
         return None
-    there = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return there if same and is_target(there) else None
 
 
@@ -328,17 +316,16 @@ async def _open_proxy(proxy: Proxy, context: ssl.SSLContext | None) -> Wire:
 
 
 async def _tunnel(wire: Wire, proxy: Proxy, origin: HttpOrigin) -> None:
+    done = False
     try:
         with trio.fail_after(TUNNEL_SECONDS):
             await open_tunnel(wire, proxy, origin)
+        done = True
     except trio.TooSlowError:
-        wire.close()
-        raise ConnectFailed(
-            f"the proxy {proxy} did not connect to {origin.host}:{origin.port} within {TUNNEL_SECONDS:g} s"
-        ) from None
+        where = f"{origin.host}:{origin.port} within {TUNNEL_SECONDS:g} s"
+        raise ConnectFailed(f"the proxy {proxy} did not connect to {where}") from None
     except TransportClosed as error:
-        wire.close()
         raise ConnectFailed(f"the proxy {proxy} cannot be used: {error}") from error
-    except BaseException:
-        wire.close()
-        raise
+    finally:
+        if not done:
+            wire.close()

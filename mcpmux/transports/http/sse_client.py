@@ -12,9 +12,12 @@ Source: "HTTP with SSE" in "Transports", 2024-11-05.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from urllib.parse import urljoin
 
 import structlog
 import trio
@@ -29,7 +32,7 @@ from mcpmux.errors import (
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.http.message import Fields
-from mcpmux.transports.http.sse_server import resolve_endpoint, target_of
+from mcpmux.transports.http.route import HttpOrigin, target_of
 from mcpmux.transports.sse import SseDecoder, SseEvent
 
 log = structlog.get_logger()
@@ -40,10 +43,10 @@ POSTS_AT_ONCE = 128  # half of the connections to one server; the next `send` wa
 FLUSH_SECONDS = 2.0  # for POSTs that are under way when the pipe is closed
 ERROR_TEXT_BYTES = 4096  # of a foreign error page that are looked at
 ERROR_TEXT_LIMIT = 200  # characters of it that are worth showing
+SHOWN_BYTES = 100  # of a bad address in an error
 
-_FORGOTTEN = (404, 410)
-"""What servers answer to a session that they do not have any more."""
-
+_FORGOTTEN = (404, 410)  # what servers answer to a session that they do not have any more
+_URI = re.compile(r"[\x21-\x7e]+")
 
 Shown = Callable[[], Awaitable[Fields]]
 """Gives the headers that change while a stream is open. Raises TransportError."""
@@ -76,7 +79,14 @@ class EventStream:
         while not self._received:
             if self.end is not None:
                 raise TransportClosed(self.end)
-            await self._read_more()
+            try:
+                with trio.CancelScope() as self._reading:
+                    chunk = await self._response.receive_some()
+                    self._received += self._decoder.feed(chunk)
+                    if not chunk:
+                        self.finish("the event stream has ended")
+            except (TransportError, RemoteProtocolError) as error:
+                self.finish(f"the event stream broke off: {error}")
         return self._received.popleft()
 
     def finish(self, reason: str) -> None:
@@ -85,25 +95,15 @@ class EventStream:
             self.end = reason
             self._reading.cancel(reason=reason)
 
-    async def _read_more(self) -> None:
-        try:
-            with trio.CancelScope() as self._reading:
-                chunk = await self._response.receive_some()
-                self._received += self._decoder.feed(chunk)
-                if not chunk:
-                    self.finish("the event stream has ended")
-        except (TransportError, RemoteProtocolError) as error:
-            self.finish(f"the event stream broke off: {error}")
 
-
+@dataclass(eq=False)
 class _Post:
     """One message on its way. `error` is why it was not taken; `left` once nobody waits for it."""
 
-    def __init__(self, message: bytes) -> None:
-        self.message = message
-        self.answered = trio.Event()
-        self.error: TransportError | None = None
-        self.left = False
+    message: bytes
+    answered: trio.Event = field(default_factory=trio.Event)
+    error: TransportError | None = None
+    left: bool = False
 
 
 class SseClientPipe:
@@ -148,7 +148,6 @@ class SseClientPipe:
             raise post.error
 
     async def receive(self) -> bytes:
-        """See MessagePipe."""
         while True:
             event = await self._events.next()
             if event.oversized:
@@ -157,7 +156,6 @@ class SseClientPipe:
                 return event.data
 
     async def aclose(self) -> None:
-        """See MessagePipe."""
         self._events.finish("the pipe is closed")
         with trio.move_on_after(FLUSH_SECONDS):
             for post in list(self._under_way):
@@ -191,7 +189,10 @@ class SseClientPipe:
         async with request as response:
             if 200 <= response.status < 300:
                 post.answered.set()
-                await _drain(response)
+                try:  # nobody wants to know it, but the connection can be used again then
+                    await response.read()
+                except (TransportError, RemoteProtocolError) as error:
+                    log.debug("the answer to a POST broke off", reason=str(error))
                 return
             refused = response.status == 401 and self._shown is not None  # found out by connecting anew
             if response.status in _FORGOTTEN or refused:
@@ -200,14 +201,6 @@ class SseClientPipe:
                 self._events.finish(reason)
                 raise TransportClosed(reason)
             raise TransportError(await _refusal_in(response))
-
-
-async def _drain(response: HttpResponse) -> None:
-    """Read what nobody wants to know, so that the connection can be used again."""
-    try:
-        await response.read()
-    except (TransportError, RemoteProtocolError) as error:
-        log.debug("the answer to a POST broke off", reason=str(error))
 
 
 async def _refusal_in(response: HttpResponse) -> str:
@@ -220,15 +213,13 @@ async def _refusal_in(response: HttpResponse) -> str:
 
 
 def _check_stream(response: HttpResponse) -> None:
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    what, headers = "no event stream there: GET was answered with", response.headers
     if response.status != 200:
-        raise NoEventStream(
-            f"no event stream there: GET was answered with HTTP status {response.status}",
-            response.status,
-            response.headers.get("www-authenticate", ""),
-        )
+        challenge = headers.get("www-authenticate", "")
+        raise NoEventStream(f"{what} HTTP status {response.status}", response.status, challenge)
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "text/event-stream":
-        raise NoEventStream(f"no event stream there: GET was answered with Content-Type {kind or 'none'!r}")
+        raise NoEventStream(f"{what} Content-Type {kind or 'none'!r}")
 
 
 async def _endpoint_in(events: EventStream) -> bytes:
@@ -240,6 +231,25 @@ async def _endpoint_in(events: EventStream) -> bytes:
     if first.event != "endpoint" or first.oversized:
         raise NoEventStream("its event stream does not begin with an `endpoint` event")
     return first.data
+
+
+def resolve_endpoint(url: str, reference: bytes) -> str:
+    """The URL that an `endpoint` event means; `reference` may be relative to `url`, the stream's own.
+
+    Raises RemoteProtocolError when it means none, or one of another origin: that would be sent our headers.
+    """
+    try:
+        text = reference.decode("ascii")
+        resolved = urljoin(url, text) if _URI.fullmatch(text) else ""
+        origin = HttpOrigin.from_url(resolved)
+    except ValueError:
+        shown = reference[:SHOWN_BYTES].decode(errors="replace")
+        raise RemoteProtocolError(f"its `endpoint` event holds no usable URI: {shown!r}") from None
+    if origin != HttpOrigin.from_url(url):
+        raise RemoteProtocolError(
+            f"its `endpoint` event names another origin, {origin.authority}, which is not to see our headers"
+        )
+    return resolved
 
 
 @asynccontextmanager

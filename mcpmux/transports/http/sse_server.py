@@ -9,20 +9,17 @@ Source: "HTTP with SSE" in "Transports", 2024-11-05.
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from urllib.parse import urljoin, urlsplit
 
 import trio
 
-from mcpmux.errors import RemoteProtocolError, TransportClosed
+from mcpmux.errors import TransportClosed
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.route import HttpOrigin
+from mcpmux.transports.send_queue import SendQueue
 from mcpmux.transports.sse import encode_event
 
-QUEUE_BYTES = 256 * 1024  # waiting to be written, after which `send` waits, as on stdio
 KEEP_ALIVE_SECONDS = 15.0  # between comments on a quiet stream
 FLUSH_SECONDS = 2.0  # for the last messages when closing; a client that does not read loses them
 CLOSED = "the client's event stream has ended"
@@ -36,19 +33,13 @@ STREAM_HEADERS: Fields = (
 class SseServerPipe:
     """A MessagePipe to one client. Made by `open_sse_server_pipe`."""
 
-    def __init__(self, reply: HttpReply) -> None:
-        self._reply = reply
-        self._queue: list[bytes] = []
-        self._queued_bytes = 0
-        self._work = trio.lowlevel.ParkingLot()
-        self._room = trio.lowlevel.ParkingLot()
-        self._closed = False
-        self._writer_done = trio.Event()
+    def __init__(self, queue: SendQueue) -> None:
+        self._queue = queue
         # Nothing is kept here: a POST waits, with its message, until the reader takes it.
         self._posted, self._inbox = trio.open_memory_channel[bytes](0)
 
     def __repr__(self) -> str:
-        return f"<SseServerPipe {self._queued_bytes} bytes queued{', closed' if self._closed else ''}>"
+        return f"<SseServerPipe {self._queue!r}>"
 
     async def take(self, message: bytes) -> None:
         """A message that the client has POSTed; waits until it is received. Raises TransportClosed."""
@@ -58,58 +49,23 @@ class SseServerPipe:
             raise TransportClosed(CLOSED) from None
 
     async def send(self, message: bytes) -> None:
-        """See MessagePipe."""
-        while self._queued_bytes >= QUEUE_BYTES and not self._closed:
-            await self._room.park()
-        if self._closed:
+        await self._queue.room()
+        if self._queue.is_finished:
             raise TransportClosed(CLOSED)
-        event = encode_event(message, event="message")
-        self._queue.append(event)
-        self._queued_bytes += len(event)
-        self._work.unpark()
+        self._queue.put(encode_event(message, event="message"))
 
     async def receive(self) -> bytes:
-        """See MessagePipe."""
         try:
             return await self._inbox.receive()
         except (trio.EndOfChannel, trio.ClosedResourceError):
             raise TransportClosed(CLOSED) from None
 
     async def aclose(self) -> None:
-        """See MessagePipe."""
-        self._refuse()
+        self._queue.finish()
         self._inbox.close()
         self._posted.close()
         with trio.move_on_after(FLUSH_SECONDS):
-            await self._writer_done.wait()
-
-    async def run_writer(self) -> None:
-        """Write what is queued, and comments when there is nothing, until the pipe is closed."""
-        try:
-            while self._queue or not self._closed:
-                if self._queue:
-                    await self._reply.write(self._take_queue())
-                    continue
-                with trio.move_on_after(KEEP_ALIVE_SECONDS) as quiet:
-                    await self._work.park()
-                if quiet.cancelled_caught:
-                    await self._reply.write(b":\n\n")
-        finally:
-            self._refuse()
-            self._take_queue()
-            self._writer_done.set()
-
-    def _take_queue(self) -> bytes:
-        data = b"".join(self._queue)
-        self._queue.clear()
-        self._queued_bytes = 0
-        self._room.unpark_all()
-        return data
-
-    def _refuse(self) -> None:
-        self._closed = True
-        self._work.unpark()
-        self._room.unpark_all()
+            await self._queue.done.wait()
 
 
 @asynccontextmanager
@@ -119,45 +75,12 @@ async def open_sse_server_pipe(reply: HttpReply, endpoint: str) -> AsyncIterator
     Leaving writes the queue, within bounds; the reply is the caller's to finish.
     """
     await reply.open(200, STREAM_HEADERS, encode_event(endpoint.encode(), event="endpoint"))
+    queue = SendQueue(reply.write, filler=b":\n\n", quiet=KEEP_ALIVE_SECONDS)
     async with trio.open_nursery() as nursery:
-        pipe = SseServerPipe(reply)
-        nursery.start_soon(pipe.run_writer, name="sse writer")
+        nursery.start_soon(queue.run, name="sse writer")
+        pipe = SseServerPipe(queue)
         try:
             yield pipe
         finally:
             await pipe.aclose()
             nursery.cancel_scope.cancel()
-
-
-# Where the POSTs of HTTP+SSE go: the URI in the stream's first event, and what of it is trusted. Pure.
-#
-# Source: "HTTP with SSE" in "Transports", 2024-11-05.
-
-SHOWN_BYTES = 100  # of a bad address in an error
-
-_URI = re.compile(r"[\x21-\x7e]+")
-
-
-def target_of(url: str) -> str:
-    """Path and query of a URL, as a request line has them."""
-    parts = urlsplit(url)
-    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-
-
-def resolve_endpoint(url: str, reference: bytes) -> str:
-    """The URL that an `endpoint` event means; `reference` may be relative to `url`, the stream's own.
-
-    Raises RemoteProtocolError when it means none, or one of another origin: that would be sent our headers.
-    """
-    try:
-        text = reference.decode("ascii")
-        resolved = urljoin(url, text) if _URI.fullmatch(text) else ""
-        origin = HttpOrigin.from_url(resolved)
-    except ValueError:
-        shown = reference[:SHOWN_BYTES].decode(errors="replace")
-        raise RemoteProtocolError(f"its `endpoint` event holds no usable URI: {shown!r}") from None
-    if origin != HttpOrigin.from_url(url):
-        raise RemoteProtocolError(
-            f"its `endpoint` event names another origin, {origin.authority}, which is not to see our headers"
-        )
-    return resolved

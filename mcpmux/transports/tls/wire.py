@@ -11,7 +11,7 @@ section 9.8).
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,15 +24,16 @@ from mcpmux.transports.wire import RECEIVE_BYTES, Part, Wire
 RECORD_BYTES = 64 * 1024  # encrypted at a time: what the kernel may not take is held no further ahead
 LINGER_RECEIVES = 16  # after a failed handshake, so that the peer reads our alert, not a reset
 LINGER_SECONDS = 2.0
+HANDSHAKE_SECONDS = 15.0  # two round trips and some arithmetic: who takes longer does not speak TLS
+HANDSHAKE_RECORD = 0x16  # the first byte that a client sends (RFC 8446, section 5.1)
 
-Explain = Callable[[ssl.SSLError], str]
+
+class NotTls(RemoteProtocolError):
+    """What a client sent to a TLS port is something else. Nothing was answered."""
 
 
 class TlsWire:
-    """A TLS stream over `wire`, which it owns. `handshake` comes first.
-
-    `peer` is what to call the other end, `explain` puts an error of TLS into words.
-    """
+    """A TLS stream over `wire`, which it owns. `handshake` comes first. `peer` names the other end."""
 
     __slots__ = (
         "_below",
@@ -55,14 +56,13 @@ class TlsWire:
         wire: Wire,
         context: ssl.SSLContext,
         peer: str,
-        explain: Explain,
         *,
         server_side: bool = False,
         server_name: str | None = None,
     ) -> None:
         self._below = wire
         self._peer = peer
-        self._explain = explain
+        self._explain = explain_client if server_side else explain_server
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side, server_name)
@@ -70,7 +70,7 @@ class TlsWire:
         self._unsent = memoryview(b"")  # encrypted, and not taken by the wire below yet
         self._owed = 0  # how many bytes of the caller's data `_unsent` stands for
         self._ended = False  # nothing more comes
-        self._broken: TransportClosed | ConnectFailed | None = None  # nothing more comes, and why
+        self._broken: TransportClosed | ConnectFailed | None = None  # why it has ended
         self._proven = server_side  # TLS 1.3: a server may refuse us after the handshake, until it answers
         self._receiving = False  # somebody waits in `receive`, to whom all that comes belongs
 
@@ -105,24 +105,16 @@ class TlsWire:
         """What `ssl.SSLSocket.getpeercert` gives: of a certificate that was verified; else nothing."""
         return self._tls.getpeercert()
 
-    async def linger(self) -> None:
-        """After a failed handshake: let the peer read why. Bounded in time and in bytes."""
-        with trio.move_on_after(LINGER_SECONDS), suppress(TransportClosed):
-            self._below.send_eof()
-            for _ in range(LINGER_RECEIVES):
-                if not await self._below.receive():
-                    return
-
     async def receive(self) -> bytes:
-        if self._early or self._ended or self._broken is not None:
+        if self._early or self._ended:
             await trio.lowlevel.checkpoint()
             return self._take_early()
         self._receiving = True
         try:
-            while not (self._early or self._ended or self._broken is not None):
+            while not (self._early or self._ended):
                 self._feed(await self._below.receive())
         except TransportClosed as error:
-            self._broken = error
+            self._ended, self._broken = True, error
         finally:
             self._receiving = False
         return self._take_early()
@@ -136,7 +128,7 @@ class TlsWire:
 
     def receive_nowait(self) -> bytes | None:
         self._pump()
-        return self._take_early() if self._early or self._ended or self._broken is not None else None
+        return self._take_early() if self._early or self._ended else None
 
     def _take_early(self) -> bytes:
         data, self._early = self._early, b""
@@ -146,11 +138,11 @@ class TlsWire:
 
     def _pump(self) -> None:
         """Decrypt what the wire below has by now; some of it says nothing to anybody but TLS."""
-        while not (self._early or self._ended or self._broken is not None):
+        while not (self._early or self._ended):
             try:
                 data = self._below.receive_nowait()
             except TransportClosed as error:
-                self._broken = error
+                self._ended, self._broken = True, error
                 return
             if data is None:
                 return
@@ -173,7 +165,9 @@ class TlsWire:
             except ssl.SSLZeroReturnError:
                 data = b""
             except ssl.SSLError as error:
-                self._broken = self._reason(error)
+                words = f"TLS: {self._explain(error)}"
+                unproven = ConnectFailed(f"cannot connect to {self._peer}: {words}")
+                self._ended, self._broken = True, TransportClosed(words) if self._proven else unproven
                 break
             if not data:
                 self._ended = True
@@ -185,11 +179,6 @@ class TlsWire:
             with suppress(TransportClosed):
                 self._flush_nowait()  # an alert, or the answer to a change of keys
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _reason(self, error: ssl.SSLError) -> TransportClosed | ConnectFailed:
-        if self._proven:
-            return TransportClosed(f"TLS: {self._explain(error)}")
-        return ConnectFailed(f"cannot connect to {self._peer}: TLS: {self._explain(error)}")
 
     async def send(self, data: bytes) -> None:
         sent = self.send_nowait(data)
@@ -204,7 +193,10 @@ class TlsWire:
         done, self._owed = self._owed, 0
         view = memoryview(data)
         while done < len(view):
-            written = self._encrypt(view[done : done + RECORD_BYTES])
+            try:
+                written = self._tls.write(view[done : done + RECORD_BYTES])
+            except ssl.SSLError as error:
+                raise TransportClosed(f"TLS: {self._explain(error)}") from error
             if not self._flush_nowait():
                 self._owed = written
                 break
@@ -227,12 +219,6 @@ class TlsWire:
     async def wait_sendable(self) -> None:
         await self._below.wait_sendable()
 
-    def _encrypt(self, data: memoryview) -> int:
-        try:
-            return self._tls.write(data)
-        except ssl.SSLError as error:
-            raise TransportClosed(f"TLS: {self._explain(error)}") from error
-
     async def _flush(self) -> None:
         """Send what TLS itself has to say."""
         while not self._flush_nowait():
@@ -254,13 +240,13 @@ class TlsWire:
         self._below.send_eof()
 
     def is_readable(self) -> bool:
-        return bool(self._early) or self._ended or self._broken is not None or self._below.is_readable()
+        return bool(self._early) or self._ended or self._below.is_readable()
 
     def is_finished(self) -> bool:
         if self._receiving:
             return False  # that task sees the end by itself
         self._pump()
-        return not self._early and (self._ended or self._broken is not None)
+        return not self._early and self._ended
 
     def interrupt(self) -> None:
         self._below.interrupt()
@@ -277,16 +263,6 @@ class TlsWire:
         self._flush_nowait()
 
 
-# From a connected wire to one inside TLS, at either end, bounded in time; and why it did not work.
-
-HANDSHAKE_SECONDS = 15.0  # two round trips and some arithmetic: who takes longer does not speak TLS
-HANDSHAKE_RECORD = 0x16  # the first byte that a client sends (RFC 8446, section 5.1)
-
-
-class NotTls(RemoteProtocolError):
-    """What a client sent to a TLS port is something else. Nothing was answered."""
-
-
 async def connect_tls(wire: Wire, context: ssl.SSLContext, peer: str, server_name: str) -> TlsWire:
     """TLS to a server that is to prove that it is `server_name`, a host name or an IP address.
 
@@ -294,7 +270,7 @@ async def connect_tls(wire: Wire, context: ssl.SSLContext, peer: str, server_nam
     """
     name = server_name.partition("%")[0].rstrip(".")  # no zone of an address, no root of a name
     try:
-        tls = TlsWire(wire, context, peer, explain_server, server_name=name)
+        tls = TlsWire(wire, context, peer, server_name=name)
         with trio.move_on_after(HANDSHAKE_SECONDS):
             await tls.handshake()
             return tls
@@ -320,10 +296,14 @@ async def accept_tls(wire: Wire, context: ssl.SSLContext, peer: str) -> TlsWire:
         raise TransportClosed("the client left before the handshake")
     if begun[0] != HANDSHAKE_RECORD:
         raise NotTls("this is a TLS port: use https://")
-    tls = TlsWire(wire, context, peer, explain_client, server_side=True)
+    tls = TlsWire(wire, context, peer, server_side=True)
     try:
         await tls.handshake(begun)
     except ssl.SSLError as error:
-        await tls.linger()
+        with trio.move_on_after(LINGER_SECONDS), suppress(TransportClosed):
+            wire.send_eof()
+            for _ in range(LINGER_RECEIVES):
+                if not await wire.receive():
+                    break
         raise TransportClosed(explain_client(error)) from error
     return tls

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import trio
 from wsproto import ConnectionType, WSConnection
-from wsproto.events import AcceptConnection, Event, RejectConnection, RejectData, Request
+from wsproto.events import AcceptConnection, RejectConnection, RejectData, Request
 from wsproto.utilities import ProtocolError
 
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConnectFailed
+from mcpmux.transports.http.route import HttpOrigin, target_of
 from mcpmux.transports.pipe import RECEIVE_BYTES
+from mcpmux.transports.send_queue import BROKEN
 from mcpmux.transports.stream import PatientStream, open_tcp
-from mcpmux.transports.websocket.pipe import BROKEN, SUBPROTOCOL, WebSocketPipe, open_websocket_pipe
+from mcpmux.transports.websocket.pipe import SUBPROTOCOL, WebSocketPipe, open_websocket_pipe
 
 BODY_BYTES = 200  # of a refusal that are worth telling
-DEFAULT_PORTS = {"ws": 80, "wss": 443}
 
 Headers = Sequence[tuple[str, str]]
 
@@ -45,99 +44,56 @@ async def open_websocket(
 
     Raises ConnectFailed, and ConfigError for a file of the TLS settings.
     """
-    place = _Place.of(url)
-    began = trio.current_time()
+    origin = HttpOrigin.from_url("http" + url.removeprefix("ws"))
+    target = target_of(url)
+    where = origin.authority + target.partition("?")[0]  # a query may hold secrets
+    until = trio.current_time() + patience
     stream: PatientStream | None = None
-    with trio.move_on_after(patience):
-        plain = await open_tcp(place.host, place.port, tls if place.secure else None)
-        stream = PatientStream(plain)
+    with trio.move_on_at(until):
+        stream = PatientStream(await open_tcp(origin.host, origin.port, tls if origin.secure else None))
     if stream is None:
-        raise ConnectFailed(f"cannot connect to {place.host}:{place.port}: not within {patience:g} s")
+        raise ConnectFailed(f"cannot connect to {origin.host}:{origin.port}: not within {patience:g} s")
     try:
         protocol = None
-        with trio.move_on_at(began + patience):
-            protocol = await _shake_hands(stream, place, headers)
+        with trio.move_on_at(until):
+            protocol = await _shake_hands(stream, origin.authority, target, headers)
         if protocol is None:
-            raise ConnectFailed(f"no WebSocket at {place}: no answer within {patience:g} s")
+            raise ConnectFailed(f"no WebSocket at {where}: no answer within {patience:g} s")
         async with open_websocket_pipe(protocol, stream, max_message_bytes) as pipe:
             yield pipe
     finally:
         await trio.aclose_forcefully(stream)
 
 
-class _Place(NamedTuple):
-    """Where a URL points to. `name` is the Host header, `target` the path with its query."""
-
-    secure: bool
-    host: str
-    port: int
-    name: str
-    target: str
-
-    @classmethod
-    def of(cls, url: str) -> _Place:
-        parts = urlsplit(url)
-        port = parts.port or DEFAULT_PORTS[parts.scheme]
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        name = parts.netloc.rpartition("@")[2]
-        return cls(parts.scheme == "wss", parts.hostname or "", port, name, target)
-
-    def __str__(self) -> str:
-        return self.name + self.target.partition("?")[0]  # a query may hold secrets
-
-
-async def _shake_hands(stream: PatientStream, place: _Place, headers: Headers) -> WSConnection:
+async def _shake_hands(stream: PatientStream, host: str, target: str, headers: Headers) -> WSConnection:
     """What goes on with the frames. Raises ConnectFailed."""
+    nothing_there = f"no WebSocket at {host}{target.partition('?')[0]}"  # a query may hold secrets
     protocol = WSConnection(ConnectionType.CLIENT)
     extra = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in headers]
-    request = Request(place.name, place.target, extra_headers=extra, subprotocols=[SUBPROTOCOL])
-    answer = _Answer()
+    request = Request(host, target, extra_headers=extra, subprotocols=[SUBPROTOCOL])
+    rejected: RejectConnection | None = None
+    body = b""
+    is_whole = False  # or so much of a refusal as is worth telling
     try:
         await stream.send_all(protocol.send(request))
-        while not answer.is_whole and (data := await stream.receive_some(RECEIVE_BYTES)):
+        while not is_whole and (data := await stream.receive_some(RECEIVE_BYTES)):
             protocol.receive_data(bytes(data))
-            while not answer.is_whole and (event := next(protocol.events(), None)) is not None:
-                answer.take(event)
+            while not is_whole and (event := next(protocol.events(), None)) is not None:
+                if isinstance(event, AcceptConnection):
+                    return protocol
+                if isinstance(event, RejectConnection):
+                    rejected, is_whole = event, not event.has_body
+                elif isinstance(event, RejectData):
+                    body += event.data
+                    is_whole = event.body_finished or len(body) >= BODY_BYTES
     except BROKEN:
         pass
     except (ProtocolError, UnicodeError) as error:  # the latter of a header that should be ASCII
-        raise ConnectFailed(
-            f"no WebSocket at {place}: the server's handshake makes no sense: {error}"
-        ) from None
-    if answer.status:
-        raise HandshakeRefused(f"no WebSocket at {place}: {answer.refusal}", answer.status, answer.challenge)
-    if not answer.accepted:
-        raise ConnectFailed(f"no WebSocket at {place}: {answer.refusal}")
-    return protocol
-
-
-class _Answer:
-    """What a server says to the request."""
-
-    def __init__(self) -> None:
-        self.accepted = False
-        self.is_whole = False  # or so much of it as is worth telling
-        self.status = 0  # of a refusal
-        self.challenge = ""
-        self._body = b""
-
-    def take(self, event: Event) -> None:
-        """One more part of it."""
-        if isinstance(event, AcceptConnection):
-            self.accepted = self.is_whole = True
-        elif isinstance(event, RejectConnection):
-            self.status = event.status_code
-            said = [bytes(value) for name, value in event.headers if bytes(name) == b"www-authenticate"]
-            self.challenge = b", ".join(said).decode("latin-1")
-            self.is_whole = not event.has_body
-        elif isinstance(event, RejectData):
-            self._body += event.data
-            self.is_whole = event.body_finished or len(self._body) >= BODY_BYTES
-
-    @property
-    def refusal(self) -> str:
-        """Why there is no WebSocket, in words."""
-        if not self.status:
-            return "the server closed the connection within the handshake"
-        body = self._body[:BODY_BYTES].decode(errors="replace").strip()
-        return f"the server answered {self.status}" + (f": {body}" if body else "")
+        raise ConnectFailed(f"{nothing_there}: the server's handshake makes no sense: {error}") from None
+    if rejected is None:
+        raise ConnectFailed(f"{nothing_there}: the server closed the connection within the handshake")
+    text = body[:BODY_BYTES].decode(errors="replace").strip()
+    words = f"the server answered {rejected.status_code}" + (f": {text}" if text else "")
+    said = [bytes(value) for name, value in rejected.headers if bytes(name) == b"www-authenticate"]
+    challenge = b", ".join(said).decode("latin-1")
+    raise HandshakeRefused(f"{nothing_there}: {words}", rejected.status_code, challenge)

@@ -5,7 +5,7 @@ much without any message with 1008, and what is no WebSocket with 1002 or 1007, 
 goodbye and its pings are answered; closing says goodbye and is bounded. Refuses to know who the peer is and
 what a message says. Both ends are alike here; the handshakes are in `client` and `server`.
 
-The parser does no I/O. Whoever receives reads the stream for it; all that is sent goes through one writer.
+The parser does no I/O. Whoever receives reads the stream for it; all that is sent goes through one queue.
 """
 
 from __future__ import annotations
@@ -20,102 +20,9 @@ from wsproto.connection import ConnectionState
 from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, TextMessage
 
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.pipe import LAST_WORDS_SECONDS, QUEUE_BYTES, RECEIVE_BYTES
+from mcpmux.transports.pipe import LAST_WORDS_SECONDS, RECEIVE_BYTES
+from mcpmux.transports.send_queue import BROKEN, SendQueue
 from mcpmux.transports.stream import PatientStream
-
-# Writing frames to one stream, each of them whole.
-#
-# Promises: only `run` ever sends, and nothing interrupts it but `stop`, after which nothing is sent any
-# more: so no frame follows half of another one. A peer that reads slowly makes `room` wait, in bounded
-# memory. Refuses to know what a frame says.
-
-BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
-
-
-class FrameWriter:
-    """The frames that wait to be sent on `stream`. Whoever makes it runs `run` in a task."""
-
-    def __init__(self, stream: PatientStream) -> None:
-        self._stream = stream
-        self._frames: list[bytes] = []
-        self._queued_bytes = 0
-        self._pong = b""
-        self._last: bytes | None = None  # the frame to end with, once it is decided
-        self._writing = trio.CancelScope(shield=True)
-        self._work = trio.lowlevel.ParkingLot()
-        self._room = trio.lowlevel.ParkingLot()
-        self.done = trio.Event()  # nothing more is sent: all of it is, or the stream broke
-
-    def __repr__(self) -> str:
-        return f"<FrameWriter {self._queued_bytes} bytes queued, done={self.done.is_set()}>"
-
-    @property
-    def has_room(self) -> bool:
-        """Whether not too much is queued."""
-        return self._queued_bytes < QUEUE_BYTES
-
-    async def room(self) -> None:
-        """Wait while too much is queued. A checkpoint only when it has to wait."""
-        while self._queued_bytes >= QUEUE_BYTES:
-            await self._room.park()
-
-    def put(self, frame: bytes) -> None:
-        """Queue one frame. It is dropped when nothing more is sent."""
-        if self._last is None:
-            self._frames.append(frame)
-            self._queued_bytes += len(frame)
-            self._work.unpark()
-
-    def put_pong(self, frame: bytes) -> None:
-        """Send this pong next, in place of one that still waits (RFC 6455 section 5.5.3)."""
-        if self._last is None:
-            self._pong = frame
-            self._work.unpark()
-
-    def finish(self, last: bytes = b"") -> None:
-        """Send what is queued, then the frame `last`, then nothing more.
-
-        `done` follows, as late as the peer reads. Only the first call counts.
-        """
-        if self._last is None:
-            self._last = last
-            self._work.unpark()
-
-    def drop(self) -> None:
-        """Forget what is queued, but for what is being sent, and the last frame."""
-        self._take()
-
-    def stop(self) -> None:
-        """Send nothing more, now. What was being sent is cut off: the stream is of no use any more."""
-        self._writing.cancel(reason="the connection is closed")
-
-    async def run(self) -> None:
-        """Send until `finish` or `stop`, or until the stream breaks. Only `stop` cancels it."""
-        try:
-            with self._writing:
-                while True:
-                    if data := self._take():
-                        await self._stream.send_all(data)
-                    elif self._last is not None:
-                        await self._stream.send_all(self._last)
-                        break
-                    else:
-                        await self._work.park()
-        except BROKEN:  # whoever receives hears why
-            pass
-        finally:
-            self.finish()
-            self._take()
-            self.done.set()
-
-    def _take(self) -> bytes:
-        data = self._pong + b"".join(self._frames)
-        self._pong = b""
-        self._frames.clear()
-        self._queued_bytes = 0
-        self._room.unpark_all()
-        return data
-
 
 SUBPROTOCOL = "mcp"  # what the SDKs' own WebSocket transports say; MCP itself specifies none
 
@@ -130,11 +37,6 @@ EVENTS_IN_A_ROW = 256  # without a message, after which other tasks get their tu
 LOST = "the connection was lost"
 
 
-def allowance(max_message_bytes: int) -> int:
-    """How many bytes a peer may send before one message of it is whole: fragments may be empty."""
-    return ALLOWANCE_SHARES * max_message_bytes + ALLOWANCE_BYTES
-
-
 class WebSocketPipe:
     """A PromptPipe over an open WebSocket. Made by `open_websocket_pipe`.
 
@@ -147,7 +49,8 @@ class WebSocketPipe:
         self._protocol = protocol
         self._stream = stream
         self._limit = max_message_bytes
-        self._writer = FrameWriter(stream)
+        self._allowance = ALLOWANCE_SHARES * max_message_bytes + ALLOWANCE_BYTES
+        self._queue = SendQueue(stream.send_all, shield=True)
         self._partial = bytearray()
         self._received = 0  # since the last message was whole
         self._garbled = False  # the parser has given up
@@ -159,16 +62,14 @@ class WebSocketPipe:
         return f"<WebSocketPipe {self._end or 'open'}>"
 
     async def send(self, message: bytes) -> None:
-        """See MessagePipe."""
-        await self._writer.room()
+        await self._queue.room()
         if not self.offer(message):
             raise TransportClosed(self._end or LOST)
 
     def offer(self, message: bytes) -> bool:
-        """See PromptPipe."""
-        if not self._writer.has_room or self._end is not None or self._writer.done.is_set():
+        if not self._queue.has_room or self._end is not None or self._queue.done.is_set():
             return False
-        self._writer.put(self._protocol.send(TextMessage(message.decode(errors="replace"))))
+        self._queue.put(self._protocol.send(TextMessage(message.decode(errors="replace"))))
         return True
 
     def receive_nowait(self) -> None:
@@ -177,9 +78,8 @@ class WebSocketPipe:
     async def receive(self) -> bytes:
         """The next message. Raises TransportClosed at the end, every time from then on."""
         while self._end is None:
-            for number, event in enumerate(
-                self._protocol.events(), 1
-            ):  # the parser goes on where it was left
+            # The parser goes on where it was left.
+            for number, event in enumerate(self._protocol.events(), 1):
                 message = self._take(event)
                 if message is not None:
                     self._received = 0
@@ -198,10 +98,10 @@ class WebSocketPipe:
             data = await self._stream.receive_some(RECEIVE_BYTES)
         if not data:
             self._end = self._end or LOST
-            self._writer.stop()
+            self._queue.stop()
         elif self._end is None:
             self._received += len(data)
-            if self._received > allowance(self._limit):
+            if self._received > self._allowance:
                 self._refuse(POLICY_VIOLATION, "much comes, and no message")
             else:
                 self._protocol.receive_data(bytes(data))
@@ -213,7 +113,8 @@ class WebSocketPipe:
         if isinstance(event, BytesMessage):
             self._refuse(UNSUPPORTED_DATA, "a binary message came; MCP messages are text")
         elif isinstance(event, Ping):
-            self._writer.put_pong(self._protocol.send(event.response()))
+            # In place of a pong that still waits (RFC 6455 section 5.5.3).
+            self._queue.put_first(self._protocol.send(event.response()))
         elif isinstance(event, CloseConnection):
             self._take_close(event)
         return None
@@ -235,8 +136,9 @@ class WebSocketPipe:
     def _take_close(self, event: CloseConnection) -> None:
         """The peer says goodbye, or the parser that what came is no WebSocket, and with which code to go."""
         if self._protocol.state is ConnectionState.REMOTE_CLOSING:
-            self._end = describe_close(event)
-            self._writer.finish(self._protocol.send(event.response()))
+            said = f": {event.reason}" if event.reason else ""
+            self._end = f"the connection was closed with {int(event.code)}{said}"
+            self._queue.finish(self._protocol.send(event.response()))
         else:
             self._garbled = True
             self._refuse(event.code, f"the peer breaks the rules of WebSocket: {event.reason}")
@@ -245,66 +147,44 @@ class WebSocketPipe:
         """End the connection from this side: nothing more is received, nor taken to be sent."""
         self._end = reason
         self._partial.clear()
-        self._writer.finish(self._protocol.send(CloseConnection(code, reason)))
+        self._queue.finish(self._protocol.send(CloseConnection(code, reason)))
 
     async def aclose(self) -> None:
         """Send what is queued and say goodbye, each within bounds. May be called again."""
         if self._end is None:
             self._end = "the pipe is closed"
-            self._writer.finish(self._protocol.send(CloseConnection(self.close_code)))
+            self._queue.finish(self._protocol.send(CloseConnection(self.close_code)))
         try:
             with trio.move_on_after(CLOSE_SECONDS):
-                await self._writer.done.wait()
+                await self._queue.done.wait()
         finally:
-            self._writer.drop()
+            self._queue.drop()
             with trio.move_on_after(CLOSE_SECONDS, shield=True):
-                await self._writer.done.wait()
+                await self._queue.done.wait()
                 await self._await_goodbye()
-            self._writer.stop()
+            self._queue.stop()
 
     async def _await_goodbye(self) -> None:
-        """Let the peer read our last words: closing on bytes that nobody received would reset them away."""
+        """Receive the rest: closing on bytes that nobody received would reset our last words away."""
         with suppress(*BROKEN, trio.BusyResourceError):  # busy: somebody still receives
             if self._garbled:
                 await self._stream.send_eof()
             for _ in range(LINGER_RECEIVES):
                 if self._protocol.state is not ConnectionState.LOCAL_CLOSING:
                     return
-                data = await self._stream.receive_some(RECEIVE_BYTES)
-                if not data or self._ends_with(data):
+                if not (data := await self._stream.receive_some(RECEIVE_BYTES)):
                     return
+                if not self._garbled:
+                    self._protocol.receive_data(bytes(data))
+                    if any(isinstance(event, CloseConnection) for event in self._protocol.events()):
+                        return
 
-    def _ends_with(self, data: bytes | bytearray) -> bool:
-        """Whether what came after our goodbye has the one of the peer."""
-        if self._garbled:
-            return False
-        self._protocol.receive_data(bytes(data))
-        return any(isinstance(event, CloseConnection) for event in self._protocol.events())
-
-    async def run_writer(self) -> None:
+    async def run_queue(self) -> None:
         """Send what is queued until the pipe is closed; a broken stream ends it too. The pipe's own task."""
-        await self._writer.run()
+        await self._queue.run()
         if self._end is None:  # the stream broke: what the peer has said before that is still taken
             self._read_deadline = trio.current_time() + LAST_WORDS_SECONDS
             self._reading.deadline = self._read_deadline
-
-
-def describe_close(event: CloseConnection) -> str:
-    """Why the peer closed the connection, in words."""
-    said = f": {event.reason}" if event.reason else ""
-    return f"the connection was closed with {int(event.code)}{said}"
-
-
-async def linger(stream: PatientStream) -> None:
-    """Let the peer read our last words: say that nothing more comes, then receive a bounded rest.
-
-    The caller bounds the time.
-    """
-    with suppress(*BROKEN):
-        await stream.send_eof()
-        for _ in range(LINGER_RECEIVES):
-            if not await stream.receive_some(RECEIVE_BYTES):
-                return
 
 
 @asynccontextmanager
@@ -317,7 +197,7 @@ async def open_websocket_pipe(
     """
     async with trio.open_nursery() as nursery:
         pipe = WebSocketPipe(protocol, stream, max_message_bytes)
-        nursery.start_soon(pipe.run_writer, name="websocket writer")
+        nursery.start_soon(pipe.run_queue, name="websocket writer")
         try:
             yield pipe
         finally:

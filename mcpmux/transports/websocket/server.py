@@ -25,26 +25,25 @@ from wsproto.utilities import RemoteProtocolError
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.pipe import RECEIVE_BYTES
+from mcpmux.transports.send_queue import BROKEN
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.websocket.pipe import (
-    BROKEN,
     CLOSE_SECONDS,
+    LINGER_RECEIVES,
     SUBPROTOCOL,
     WebSocketPipe,
-    linger,
     open_websocket_pipe,
 )
 
 log = structlog.get_logger()
 
 HANDSHAKE_SECONDS = 10.0  # from the connection to the end of its request's head, TLS included
-
 END_OF_HEAD = b"\r\n\r\n"
 
-Busy = Callable[[], str | None]
-"""Why nobody new is served at the moment, None when somebody is."""
+Refusal = tuple[int, str, Fields]  # status, sentence and header fields for a client that does not get through
+Busy = Callable[[], str | None]  # why nobody new is served at the moment, None when somebody is
 
-Guard = Callable[[Mapping[str, str]], Awaitable[tuple[int, str, Fields] | None]]
+Guard = Callable[[Mapping[str, str]], Awaitable[Refusal | None]]
 """Finds out who a client is, by its headers (lower-case names): None, or why it is refused."""
 
 
@@ -55,18 +54,17 @@ class Door:
     path: str
     policy: OriginPolicy
 
-    def refuses(self, request: Request) -> tuple[int, str] | None:
-        """Status and sentence for a request that does not get through."""
+    def refuses(self, request: Request, headers: dict[str, str]) -> Refusal | None:
+        """For a request that does not get through."""
         if request.target.partition("?")[0] != self.path:
-            return 404, f"the WebSocket endpoint is at {self.path}"
-        headers = _headers(request)
+            return 404, f"the WebSocket endpoint is at {self.path}", ()
         reason = self.policy.refuses(headers)
         if reason is not None:
-            return 403, reason
+            return 403, reason, ()
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            return 400, "a WebSocket handshake has no body"  # behind it come the frames
+            return 400, "a WebSocket handshake has no body", ()  # behind it come the frames
         if request.subprotocols and SUBPROTOCOL not in request.subprotocols:
-            return 400, f"the subprotocol here is {SUBPROTOCOL!r}; offer it, or none"
+            return 400, f"the subprotocol here is {SUBPROTOCOL!r}; offer it, or none", ()
         return None
 
 
@@ -116,13 +114,14 @@ class _Handshake:
             request = await self._await_request()
         if request is None:
             return None
-        refusal = door.refuses(request) or _is_busy(busy)
+        headers = _headers(request)
+        refusal = door.refuses(request, headers)
+        if refusal is None and (reason := busy()) is not None:
+            refusal = 503, reason, ()
+        if refusal is None and guard is not None:
+            refusal = await guard(headers)
         if refusal is not None:
             await self._reject(*refusal)
-            return None
-        turned = await guard(_headers(request)) if guard is not None else None
-        if turned is not None:
-            await self._reject(*turned)
             return None
         chosen = SUBPROTOCOL if request.subprotocols else None
         await self._stream.send_all(self._protocol.send(AcceptConnection(chosen)))
@@ -143,7 +142,7 @@ class _Handshake:
                 await self._reject(wrong.status_code, str(error), fields)
                 return None
             except UnicodeError:  # in a header that should be ASCII
-                await self._reject(400, "the request's head makes no sense")
+                await self._reject(400, "the request's head makes no sense", ())
                 return None
             for event in self._protocol.events():
                 if isinstance(event, Request):
@@ -152,7 +151,8 @@ class _Handshake:
         log.debug("no websocket handshake")
         return None
 
-    async def _reject(self, status: int, sentence: str, fields: Fields = ()) -> None:
+    async def _reject(self, status: int, sentence: str, fields: Fields) -> None:
+        """Answer, then receive a bounded rest: closing on unread bytes would reset the answer away."""
         log.debug("websocket refused", status=status, reason=sentence)
         body = sentence.encode()
         said = [
@@ -166,9 +166,7 @@ class _Handshake:
         answer += self._protocol.send(RejectData(body))
         with trio.move_on_after(CLOSE_SECONDS):
             await self._stream.send_all(answer)
-            await linger(self._stream)
-
-
-def _is_busy(busy: Busy) -> tuple[int, str] | None:
-    reason = busy()
-    return None if reason is None else (503, reason)
+            await self._stream.send_eof()
+            for _ in range(LINGER_RECEIVES):
+                if not await self._stream.receive_some(RECEIVE_BYTES):
+                    return

@@ -1,1 +1,0 @@
-"""Tasks: tool calls that are answered later, in every pair of eras."""
