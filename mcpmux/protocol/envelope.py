@@ -21,8 +21,17 @@ from msgspec import UNSET, UnsetType
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
-from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.shapes import Id, ReplyOut, RequestOut, Wire, WireError, WireReply, WireRequest
+from mcpmux.protocol.raw_json import (
+    Fields,
+    Id,
+    Raw,
+    ReplyOut,
+    RequestOut,
+    Wire,
+    WireError,
+    WireReply,
+    WireRequest,
+)
 from mcpmux.protocol.value import Value
 
 T = TypeVar("T")

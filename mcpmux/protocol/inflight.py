@@ -25,7 +25,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.envelope import ErrorReply, Reply, Request, encode_request, raw
 from mcpmux.protocol.meta import LOG_LEVEL, META, PROGRESS_TOKEN, VERSION, Meta
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Id
 
 T = TypeVar("T", bound="Ticket")
 

@@ -14,8 +14,7 @@ from typing import Final
 import msgspec
 
 from mcpmux.protocol.envelope import BadMessage, Reply, decode_fields, decode_list, decode_message, raw
-from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 
 LARGE_BYTES: Final = 64 * 1024  # of a value: copying a smaller one costs less than a part of its own
 TAIL_BYTES: Final = 512  # behind the result: an id, and little else

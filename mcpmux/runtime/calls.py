@@ -50,9 +50,8 @@ from mcpmux.protocol.input_requests import (
 )
 from mcpmux.protocol.meta import PROGRESS_TOKEN
 from mcpmux.protocol.principal import Principal
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import NEWEST_LEGACY
-from mcpmux.protocol.shapes import Id
 from mcpmux.protocol.tasks import TASK_ID, related_task
 from mcpmux.runtime.term import Term, limited
 from mcpmux.transports.inline import in_task, woken

@@ -40,9 +40,8 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.inflight import Ticket, encode_call
 from mcpmux.protocol.input_requests import ASKS
 from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SUBSCRIPTION_ID
-from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import allows_batch
-from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.incoming import Answer, Incoming

@@ -18,8 +18,7 @@ from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.meta import LOG_LEVEL, VERSION
 from mcpmux.protocol.modern import MalformedRequest, severity
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.calls import unknown_state
 from mcpmux.runtime.downstreams.listen import serve_listen

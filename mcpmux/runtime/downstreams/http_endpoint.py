@@ -47,9 +47,8 @@ from mcpmux.protocol.meta import VERSION
 from mcpmux.protocol.modern import check_request, unsupported_version
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.protocol.principal import Principal
-from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
-from mcpmux.protocol.shapes import Id
 from mcpmux.protocol.tool_headers import ToolHeaders
 from mcpmux.runtime.downstreams.front import read_call
 from mcpmux.runtime.downstreams.http_answer import (

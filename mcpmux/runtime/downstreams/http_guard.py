@@ -19,7 +19,7 @@ from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import encode_error
 from mcpmux.protocol.headers import METHOD_HEADER
 from mcpmux.protocol.origin import OriginPolicy
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Id
 from mcpmux.runtime.downstreams.http_answer import JSON, refuse_with
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server_request import HttpRequest

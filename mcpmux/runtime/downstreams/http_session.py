@@ -30,9 +30,8 @@ from mcpmux.protocol.envelope import (
     encode_request,
     id_of,
 )
-from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import V_2025_11_25
-from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.calls import Calls
 from mcpmux.runtime.downstreams.http_answer import (
     JSON,

@@ -16,8 +16,7 @@ from mcpmux.protocol.codes import INVALID_PARAMS
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.meta import META, SUBSCRIPTION_ID
 from mcpmux.protocol.notice import Tagged
-from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.relay import SUBSCRIPTION_LIMIT, Relay
 from mcpmux.runtime.router import Router

@@ -8,8 +8,7 @@ from typing import Protocol
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.envelope import Notification, Request
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.raw_json import Fields
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.runtime.downstreams.session import Ask
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.tap import Tap

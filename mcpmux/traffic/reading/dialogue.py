@@ -35,8 +35,7 @@ from mcpmux.protocol.envelope import (
     id_of,
 )
 from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, VERSION
-from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.traffic.record import ANSWERS, Record, seconds_of
 
 Answer: TypeAlias = Reply | ErrorReply

@@ -32,9 +32,8 @@ from mcpmux.protocol.input_requests import (
 )
 from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SERVER_INFO, SUBSCRIPTION_ID
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import NEWEST, SUPPORTED, negotiate_legacy
-from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.downstreams.front import read_call
 from mcpmux.runtime.downstreams.listen import Filter, read_filter
 from mcpmux.runtime.downstreams.session import Ask
