@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, Final
 
-from mcpmux.protocol.envelope import UNREADABLE, decode_fields, id_of, text_decoder
+from mcpmux.protocol.envelope import UNREADABLE, Value, decode_fields, id_of, text_decoder
 from mcpmux.protocol.meta import META, MODERN_KEYS, PROGRESS_TOKEN, Meta
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.value import Value
 
 KEPT: Final = 256  # values of `_meta` that are kept as they were read
 KEPT_BYTES: Final = 1024  # of one; a longer one is read anew each time

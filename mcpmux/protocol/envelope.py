@@ -32,7 +32,29 @@ from mcpmux.protocol.raw_json import (
     WireReply,
     WireRequest,
 )
-from mcpmux.protocol.value import Value
+
+
+class Value:
+    """Compares, and shows itself, by its parts. Nobody changes it, unless it says so.
+
+    A plain class, for compiled code has its attributes at hand; those of a msgspec.Struct it asks for by name.
+    """
+
+    __slots__ = ()
+
+    def parts(self) -> tuple[object, ...]:
+        """What it is made of, in the order in which it is made."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, Value) and self.parts() == other.parts()
+
+    def __hash__(self) -> int:
+        return hash(self.parts())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}{self.parts()!r}"
+
 
 T = TypeVar("T")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mcpmux.protocol.envelope import Value
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.value import Value
 
 
 class HttpRequest(Value):
