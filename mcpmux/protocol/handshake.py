@@ -6,6 +6,7 @@ earlier.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from mcpmux.errors import RemoteProtocolError, RpcError
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import HEADER_MISMATCH, MODERN_ONLY, UNSUPPORTED_VERSION
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw, text_of, value_of
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, META, SERVER_INFO, VERSION
+from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, META, SERVER_INFO, VERSION, Meta
 from mcpmux.protocol.method import DISCOVER, INITIALIZE
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import LEGACY, NEWEST, NEWEST_LEGACY, V_2024_11_05
@@ -122,3 +123,17 @@ def _supported(error: RpcError) -> list[str]:
     data = value_of(error.data) if isinstance(error.data, Raw) else error.data
     versions = data.get("supported") if isinstance(data, dict) else None
     return [version for version in versions if isinstance(version, str)] if isinstance(versions, list) else []
+
+
+class ClientFacts(msgspec.Struct, frozen=True, dict=True):
+    """What a legacy client said in `initialize`, as raw JSON, and the log level it set since."""
+
+    info: Raw
+    capabilities: Raw
+    log_level: str | None = None
+
+    @cached_property
+    def meta(self) -> Meta:
+        """The same as every request of 2026-07-28 says it."""
+        members = {VERSION: raw(NEWEST), CLIENT_INFO: self.info, CLIENT_CAPABILITIES: self.capabilities}
+        return Meta(members if self.log_level is None else {**members, LOG_LEVEL: raw(self.log_level)})

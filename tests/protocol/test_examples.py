@@ -14,7 +14,6 @@ import pytest
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, with_meta
-from mcpmux.protocol.client_facts import ClientFacts
 from mcpmux.protocol.content import downgrade_content
 from mcpmux.protocol.envelope import (
     ErrorReply,
@@ -40,6 +39,7 @@ from mcpmux.protocol.era import (
     upgrade_error,
     upgrade_result,
 )
+from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.input_requests import downgrade_answer, downgrade_question, upgrade_answer
 from mcpmux.protocol.meta import MODERN_KEYS
 from mcpmux.protocol.raw_json import Fields

@@ -8,9 +8,9 @@ import pytest
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import KEPT, KEPT_BYTES, Call, with_meta
-from mcpmux.protocol.client_facts import ClientFacts
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_call
+from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION, Meta
 from mcpmux.protocol.modern import check_call, stated_version
 from mcpmux.protocol.raw_json import Raw

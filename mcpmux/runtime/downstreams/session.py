@@ -19,7 +19,6 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
-from mcpmux.protocol.client_facts import ClientFacts
 from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.content import downgrade_content
 from mcpmux.protocol.envelope import (
@@ -32,6 +31,7 @@ from mcpmux.protocol.envelope import (
     text_of,
 )
 from mcpmux.protocol.era import downgrade_error, downgrade_result, upgrade_call
+from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.input_requests import (
     STATE,
     Wish,
