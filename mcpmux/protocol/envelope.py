@@ -37,7 +37,7 @@ from mcpmux.protocol.raw_json import (
 class Value:
     """Compares, and shows itself, by its parts. Nobody changes it, unless it says so.
 
-    A plain class, for compiled code has its attributes at hand; those of a msgspec.Struct it asks for by name.
+    A plain class: compiled code has its attributes at hand, and asks for those of a msgspec.Struct by name.
     """
 
     __slots__ = ()

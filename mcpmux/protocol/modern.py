@@ -8,47 +8,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.codes import (
-    HEADER_MISMATCH,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    MISSING_CLIENT_CAPABILITY,
-    PARSE_ERROR,
-    UNSUPPORTED_VERSION,
-)
+from mcpmux.protocol.codes import MalformedRequest, unsupported_version
 from mcpmux.protocol.envelope import first_byte, text_of
 from mcpmux.protocol.headers import VERSION_HEADER, check_headers, check_version
 from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION, Meta
 from mcpmux.protocol.raw_json import Raw
-from mcpmux.protocol.revisions import SUPPORTED, is_modern
+from mcpmux.protocol.revisions import is_modern
 
 LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Least to most severe (RFC 5424)."""
-
-_STATUS: Final = {
-    PARSE_ERROR: 400,
-    INVALID_REQUEST: 400,
-    METHOD_NOT_FOUND: 404,
-    HEADER_MISMATCH: 400,
-    MISSING_CLIENT_CAPABILITY: 400,
-    UNSUPPORTED_VERSION: 400,
-}
-
-
-class MalformedRequest(RpcError):
-    """-32602 about the envelope of a modern request, which HTTP answers with status 400."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(INVALID_PARAMS, f"Invalid params: {message}")
-
-
-def unsupported_version(requested: str) -> RpcError:
-    """-32022, with the versions that a client can choose from."""
-    data = {"supported": list(SUPPORTED), "requested": requested}
-    return RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
 
 
 def check_call(call: Call) -> None:
@@ -92,13 +61,6 @@ def _expect_object(value: Raw | None, key: str, *, required: bool) -> None:
             raise MalformedRequest(f'"_meta" must have "{key}", an object')
     elif first_byte(value) != b"{":
         raise MalformedRequest(f'"{key}" must be an object')
-
-
-def http_status(error: RpcError) -> int:
-    """The HTTP status of a modern answer that is this error."""
-    if isinstance(error, MalformedRequest):
-        return 400
-    return _STATUS.get(error.code, 200)
 
 
 def severity(level: Any) -> int:

@@ -16,9 +16,8 @@ import trio
 
 from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.busy import IN_FLIGHT, Busy
 from mcpmux.protocol.call import Event
-from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_REQUEST
+from mcpmux.protocol.codes import BUSY, IN_FLIGHT, INTERNAL_ERROR, INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,

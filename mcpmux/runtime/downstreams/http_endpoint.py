@@ -21,9 +21,8 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import Gone, ReplayBounds
 from mcpmux.protocol import method as m
-from mcpmux.protocol.busy import Busy
 from mcpmux.protocol.call import Call, Notify
-from mcpmux.protocol.codes import INVALID_REQUEST
+from mcpmux.protocol.codes import INVALID_REQUEST, Busy, unsupported_version
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
@@ -44,7 +43,7 @@ from mcpmux.protocol.headers import (
     VERSION_HEADER,
 )
 from mcpmux.protocol.meta import VERSION
-from mcpmux.protocol.modern import check_request, unsupported_version
+from mcpmux.protocol.modern import check_request
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields, Id

@@ -17,9 +17,8 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import Gone, Kept, ReplayBounds, ReplayBuffer
 from mcpmux.protocol import method as m
-from mcpmux.protocol.busy import IN_FLIGHT, Busy
 from mcpmux.protocol.call import Call, Event
-from mcpmux.protocol.codes import INVALID_REQUEST
+from mcpmux.protocol.codes import IN_FLIGHT, INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import (
     ErrorReply,
     Notification,

@@ -17,8 +17,7 @@ from trio.abc import Stream
 
 from mcpmux.auth.admission import Admission, Turned, certified
 from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed
-from mcpmux.protocol.busy import Busy
-from mcpmux.protocol.codes import INVALID_REQUEST
+from mcpmux.protocol.codes import INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import encode_error
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.downstreams.http_guard import as_error
