@@ -12,10 +12,9 @@ from typing import Final
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.mux.subscriptions import at_or_above
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, VERSION, Call
 from mcpmux.protocol.codes import URL_ELICITATION_REQUIRED
 from mcpmux.protocol.envelope import raw, text_of, value_of
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, VERSION
 from mcpmux.protocol.raw_json import Fields, Raw
 
 LONGEST_TTL_MS: Final = 24 * 3600 * 1000  # whatever a server promises, it is asked again after a day

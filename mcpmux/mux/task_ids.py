@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mcpmux.mux.namespace import Space
+from mcpmux.protocol.call import META
 from mcpmux.protocol.envelope import decode_fields, raw, text_of
 from mcpmux.protocol.input_requests import RELATED_TASK, RESPONSES
-from mcpmux.protocol.meta import META
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK, TASK_ID
 

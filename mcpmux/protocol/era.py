@@ -25,19 +25,19 @@ from typing import Any, Final
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call
-from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, OWN, RESERVED, RESOURCE_NOT_FOUND
-from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, decode_list, raw, text_of
-from mcpmux.protocol.handshake import ClientFacts
-from mcpmux.protocol.meta import (
+from mcpmux.protocol.call import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
     META,
     MODERN_KEYS,
     SERVER_INFO,
     VERSION,
+    Call,
     Meta,
 )
+from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, OWN, RESERVED, RESOURCE_NOT_FOUND
+from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, decode_list, raw, text_of
+from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST

@@ -12,10 +12,18 @@ from typing import Any
 import msgspec
 
 from mcpmux.errors import RemoteProtocolError, RpcError
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LOG_LEVEL,
+    META,
+    SERVER_INFO,
+    VERSION,
+    Call,
+    Meta,
+)
 from mcpmux.protocol.codes import HEADER_MISMATCH, MODERN_ONLY, UNSUPPORTED_VERSION
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw, text_of, value_of
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, META, SERVER_INFO, VERSION, Meta
 from mcpmux.protocol.method import DISCOVER, INITIALIZE
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import LEGACY, NEWEST, NEWEST_LEGACY, V_2024_11_05

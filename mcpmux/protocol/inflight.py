@@ -22,9 +22,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.call import LOG_LEVEL, META, PROGRESS_TOKEN, VERSION, Call, Event, Meta
 from mcpmux.protocol.envelope import ErrorReply, Reply, Request, encode_request, raw
-from mcpmux.protocol.meta import LOG_LEVEL, META, PROGRESS_TOKEN, VERSION, Meta
 from mcpmux.protocol.raw_json import Id
 
 T = TypeVar("T", bound="Ticket")

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import META, Call
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import (
     EMPTY_OBJECT,
@@ -34,7 +34,6 @@ from mcpmux.protocol.envelope import (
     text_of,
     value_of,
 )
-from mcpmux.protocol.meta import META
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_03_26, V_2025_06_18, V_2025_11_25
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION, Call, Meta
 from mcpmux.protocol.codes import MalformedRequest, unsupported_version
 from mcpmux.protocol.envelope import first_byte, text_of
 from mcpmux.protocol.headers import VERSION_HEADER, check_headers, check_version
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION, Meta
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.revisions import is_modern
 

@@ -6,9 +6,8 @@ from client to client, its `_meta`, is put behind the other parameters without e
 
 from __future__ import annotations
 
-from mcpmux.protocol.call import Event
+from mcpmux.protocol.call import META, Event
 from mcpmux.protocol.envelope import encode_notification
-from mcpmux.protocol.meta import META
 from mcpmux.protocol.raw_json import Raw
 
 RECENT = 8  # events; those of one update differ only in how its clients spell the URI

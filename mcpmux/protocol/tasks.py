@@ -22,11 +22,11 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from mcpmux.errors import RpcError
+from mcpmux.protocol.call import META
 from mcpmux.protocol.codes import MISSING_CLIENT_CAPABILITY
 from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of, value_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.input_requests import RELATED_TASK
-from mcpmux.protocol.meta import META
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_11_25, is_modern
 

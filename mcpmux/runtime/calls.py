@@ -26,7 +26,7 @@ import trio
 
 from mcpmux.errors import Overdue, RpcError, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import (
     ErrorReply,
@@ -48,7 +48,6 @@ from mcpmux.protocol.input_requests import (
     offers,
     read_response,
 )
-from mcpmux.protocol.meta import PROGRESS_TOKEN
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import NEWEST_LEGACY

@@ -24,10 +24,9 @@ from mcpmux.mux.cursor import CursorSeal, InvalidCursor, Position
 from mcpmux.mux.exposed_list import expose_list
 from mcpmux.mux.generations import ALL
 from mcpmux.mux.merge import PAGE_LIMIT, Walk
-from mcpmux.protocol.call import Call, Notify
+from mcpmux.protocol.call import META, Call, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of
-from mcpmux.protocol.meta import META
 from mcpmux.protocol.method import LISTS, PAGED, TASKS_LIST
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.guard import Guard, confined

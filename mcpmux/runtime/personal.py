@@ -15,9 +15,8 @@ from mcpmux.mux import task_ids
 from mcpmux.mux.namespace import Space
 from mcpmux.mux.ownership import Ownership
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Event
+from mcpmux.protocol.call import PROGRESS_TOKEN, Event
 from mcpmux.protocol.envelope import text_of
-from mcpmux.protocol.meta import PROGRESS_TOKEN
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID, related_task
 from mcpmux.runtime.mailbox import Mailbox

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, with_meta
+from mcpmux.protocol.call import MODERN_KEYS, Call, with_meta
 from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, RESOURCE_NOT_FOUND
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw
 from mcpmux.protocol.era import (
@@ -22,7 +22,6 @@ from mcpmux.protocol.era import (
     upgrade_result,
 )
 from mcpmux.protocol.handshake import ClientFacts
-from mcpmux.protocol.meta import MODERN_KEYS
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST
 from tests.oracle import SchemaOracle

@@ -13,7 +13,7 @@ import pytest
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, with_meta
+from mcpmux.protocol.call import MODERN_KEYS, Call, with_meta
 from mcpmux.protocol.content import downgrade_content
 from mcpmux.protocol.envelope import (
     ErrorReply,
@@ -41,7 +41,6 @@ from mcpmux.protocol.era import (
 )
 from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.input_requests import downgrade_answer, downgrade_question, upgrade_answer
-from mcpmux.protocol.meta import MODERN_KEYS
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import LEGACY, NEWEST, V_2025_06_18, V_2025_11_25
 from tests.official_schema import find_schemas

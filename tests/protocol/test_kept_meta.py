@@ -7,11 +7,20 @@ from typing import Any
 import pytest
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import KEPT, KEPT_BYTES, Call, with_meta
+from mcpmux.protocol.call import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    KEPT,
+    KEPT_BYTES,
+    LOG_LEVEL,
+    VERSION,
+    Call,
+    Meta,
+    with_meta,
+)
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_call
 from mcpmux.protocol.handshake import ClientFacts
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION, Meta
 from mcpmux.protocol.modern import check_call, stated_version
 from mcpmux.protocol.raw_json import Raw
 

@@ -21,7 +21,7 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import Gone, ReplayBounds
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Notify
+from mcpmux.protocol.call import VERSION, Call, Notify
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy, unsupported_version
 from mcpmux.protocol.envelope import (
     BadMessage,
@@ -42,7 +42,6 @@ from mcpmux.protocol.headers import (
     SESSION_HEADER,
     VERSION_HEADER,
 )
-from mcpmux.protocol.meta import VERSION
 from mcpmux.protocol.modern import check_request
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.protocol.principal import Principal

@@ -25,13 +25,12 @@ import trio
 
 from mcpmux.errors import LocalProtocolError, McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Notify
+from mcpmux.protocol.call import VERSION, Call, Notify
 from mcpmux.protocol.codes import HEADER_MISMATCH
 from mcpmux.protocol.envelope import ErrorReply, Reply, encode_notification, first_byte
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import Headers
 from mcpmux.protocol.inflight import Ticket, encode_call
-from mcpmux.protocol.meta import VERSION
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel

@@ -18,7 +18,7 @@ import trio
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
 from mcpmux.errors import ConnectFailed, TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import VERSION, Call
 from mcpmux.protocol.codes import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -29,7 +29,6 @@ from mcpmux.protocol.envelope import ErrorReply, Message
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import SESSION_HEADER, Headers, method_headers, name_headers
 from mcpmux.protocol.inflight import encode_call
-from mcpmux.protocol.meta import VERSION
 from mcpmux.protocol.retry_after import read_retry_after
 from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, allows_batch, is_modern
 from mcpmux.protocol.tool_headers import ToolHeaders

@@ -23,6 +23,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from mcpmux.protocol import method as m
+from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, VERSION
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
@@ -34,7 +35,6 @@ from mcpmux.protocol.envelope import (
     decode_message,
     id_of,
 )
-from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, VERSION
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.traffic.record import ANSWERS, Record, seconds_of
 

@@ -17,7 +17,7 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.call import META, PROGRESS_TOKEN, SERVER_INFO, SUBSCRIPTION_ID, Call, Event, Notify
 from mcpmux.protocol.codes import INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.content import downgrade_content
 from mcpmux.protocol.envelope import Notification, Reply, Request, decode_fields, raw, text_of, value_of
@@ -30,7 +30,6 @@ from mcpmux.protocol.input_requests import (
     upgrade_answer,
     wishes_in,
 )
-from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SERVER_INFO, SUBSCRIPTION_ID
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import NEWEST, SUPPORTED, negotiate_legacy
