@@ -9,10 +9,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, Final
 
-from mcpmux.protocol.envelope import UNREADABLE, Value, decode_fields, id_of, raw, text_decoder, text_of
+from mcpmux.protocol.codes import MalformedRequest, unsupported_version
+from mcpmux.protocol.envelope import (
+    UNREADABLE,
+    Value,
+    decode_fields,
+    first_byte,
+    id_of,
+    raw,
+    text_decoder,
+    text_of,
+)
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.revisions import NEWEST
+from mcpmux.protocol.revisions import NEWEST, is_modern
 
 META: Final = "_meta"
 PROGRESS_TOKEN: Final = "progressToken"
@@ -193,3 +203,44 @@ def _members_of(meta: bytes) -> Fields:
     if PROGRESS_TOKEN in members and id_of(members[PROGRESS_TOKEN]) is None:
         del members[PROGRESS_TOKEN]  # null and the like are no tokens
     return members
+
+
+LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""Least to most severe (RFC 5424)."""
+
+
+def check_call(call: Call) -> None:
+    """The required members of `_meta` are there and make sense. Raises RpcError."""
+    meta = call.meta
+    if isinstance(meta, Meta) and meta.sound:
+        return
+    version = stated_version(call)
+    if version is None:
+        raise MalformedRequest(f'"_meta" must have "{VERSION}", a string')
+    if not is_modern(version):
+        raise unsupported_version(version)
+    _expect_object(meta.get(CLIENT_CAPABILITIES), CLIENT_CAPABILITIES, required=True)
+    _expect_object(meta.get(CLIENT_INFO), CLIENT_INFO, required=False)
+    if LOG_LEVEL in meta and text_of(meta[LOG_LEVEL]) not in LOG_LEVELS:
+        raise MalformedRequest(f'"{LOG_LEVEL}" must be one of {", ".join(LOG_LEVELS)}')
+    if isinstance(meta, Meta):
+        meta.sound = True
+
+
+def stated_version(call: Call) -> str | None:
+    """The version in `_meta`; None when there is no text."""
+    meta = call.meta
+    return meta.version if isinstance(meta, Meta) else text_of(meta.get(VERSION))
+
+
+def _expect_object(value: Raw | None, key: str, *, required: bool) -> None:
+    if value is None:
+        if required:
+            raise MalformedRequest(f'"_meta" must have "{key}", an object')
+    elif first_byte(value) != b"{":
+        raise MalformedRequest(f'"{key}" must be an object')
+
+
+def severity(level: Any) -> int:
+    """Rank of a log level, higher is worse; an unknown one ranks highest, so that it is not lost."""
+    return LOG_LEVELS.index(level) if level in LOG_LEVELS else len(LOG_LEVELS)

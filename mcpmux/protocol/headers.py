@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import Call, Meta, check_call, stated_version
 from mcpmux.protocol.codes import HEADER_MISMATCH, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import text_of
 from mcpmux.protocol.raw_json import Fields
@@ -114,6 +114,17 @@ def request_headers(method: str, params: Fields, revision: str) -> Headers:
     Raises as `method_headers` does.
     """
     return method_headers(method, revision) + name_headers(method, params)
+
+
+def check_request(headers: dict[str, str], call: Call) -> None:
+    """`_meta` is complete, and the HTTP headers say what the body says. Raises RpcError."""
+    meta = call.meta
+    if not (isinstance(meta, Meta) and meta.sound and headers.get(VERSION_HEADER) == meta.version):
+        version = stated_version(call)
+        if version is not None:
+            check_version(headers, version)
+        check_call(call)
+    check_headers(headers, call)
 
 
 def check_version(headers: dict[str, str], version: str) -> None:

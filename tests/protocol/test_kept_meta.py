@@ -16,12 +16,13 @@ from mcpmux.protocol.call import (
     VERSION,
     Call,
     Meta,
+    check_call,
+    stated_version,
     with_meta,
 )
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_call
 from mcpmux.protocol.handshake import ClientFacts
-from mcpmux.protocol.modern import check_call, stated_version
 from mcpmux.protocol.raw_json import Raw
 
 INFO = {"name": "c", "version": "1"}

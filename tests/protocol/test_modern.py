@@ -5,10 +5,18 @@ from typing import Any
 import pytest
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION, Call
+from mcpmux.protocol.call import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LOG_LEVEL,
+    LOG_LEVELS,
+    VERSION,
+    Call,
+    check_call,
+    severity,
+)
 from mcpmux.protocol.codes import MalformedRequest, http_status, unsupported_version
 from mcpmux.protocol.envelope import raw
-from mcpmux.protocol.modern import LOG_LEVELS, check_call, severity
 from mcpmux.protocol.revisions import LEGACY, SUPPORTED
 
 MODERN = "2026-07-28"

@@ -11,11 +11,10 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.request_state import ForeignState, StateSeal
 from mcpmux.mux.worker_mark import ForeignMark, own_part
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event, Notify
+from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event, Notify, severity
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, MalformedRequest
 from mcpmux.protocol.envelope import Request, raw, text_of
 from mcpmux.protocol.input_requests import STATE
-from mcpmux.protocol.modern import severity
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.tasks import TASK_ID

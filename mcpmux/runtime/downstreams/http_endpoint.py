@@ -41,8 +41,8 @@ from mcpmux.protocol.headers import (
     LAST_EVENT_ID,
     SESSION_HEADER,
     VERSION_HEADER,
+    check_request,
 )
-from mcpmux.protocol.modern import check_request
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields, Id

@@ -18,7 +18,7 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.call import LOG_LEVELS, Call, Event, Notify, severity
 from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.content import downgrade_content
 from mcpmux.protocol.envelope import (
@@ -42,7 +42,6 @@ from mcpmux.protocol.input_requests import (
     upgrade_answer,
     wishes_in,
 )
-from mcpmux.protocol.modern import LOG_LEVELS, severity
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_11_25, negotiate_legacy
