@@ -10,13 +10,15 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Meta, check_call, stated_version
 from mcpmux.protocol.codes import HEADER_MISMATCH, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import text_of
+from mcpmux.protocol.envelope import decode_list, raw, text_of, value_of
+from mcpmux.protocol.method import TOOLS_CALL
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED
 
@@ -276,3 +278,88 @@ def _same_number(text: str, value: Any) -> bool:
         return False
     written = _INTEGER.fullmatch(text)
     return written is not None and int(written[1]) == value
+
+
+LONGEST_SECONDS = 24 * 3600.0  # a longer wish is told as a day; nobody waits so long for an answer
+
+
+def read_retry_after(value: str | None, now: datetime) -> float | None:
+    """Seconds from `now` (aware), from 0 to a day; None for no value, or one that says nothing."""
+    if value is None:
+        return None
+    value = value.strip()
+    if re.fullmatch(r"[0-9]{1,10}", value):
+        return min(float(value), LONGEST_SECONDS)
+    from email.utils import parsedate_to_datetime  # not at the top: it is large, and few servers say a date
+
+    try:
+        then = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if then.tzinfo is None:  # "-0000" is an unknown zone; of an HTTP date only GMT can be meant
+        then = then.replace(tzinfo=UTC)
+    return min(max((then - now).total_seconds(), 0.0), LONGEST_SECONDS)
+
+
+MARK: Final = b"x-mcp-header"
+TOOL_LIMIT: Final = 10_000  # tools remembered of one server; those beyond get no headers until the server objects
+
+
+class Rejected(NamedTuple):
+    """A tool that must not be offered, and why."""
+
+    name: str
+    reason: str
+
+
+class ToolHeaders:
+    """The annotated tools of one server. Learns from its lists, one page after the other.
+
+    `params`: by tool, the path of the argument for each header.
+    """
+
+    def __init__(self) -> None:
+        self.params: dict[str, dict[str, Path]] = {}
+
+    def __repr__(self) -> str:
+        return f"<ToolHeaders of {len(self.params)} tools>"
+
+    def learn(self, result: Fields) -> list[Rejected]:
+        """Take in a page of `tools/list` and cut the invalid tools out of it (in place)."""
+        if "tools" not in result or (not self.params and MARK not in bytes(result["tools"])):
+            return []
+        try:
+            tools = decode_list(result["tools"])
+        except ValueError:
+            return []
+        rejected: list[Rejected] = []
+        kept = [tool for tool in tools if self._take(tool, rejected)]
+        if rejected:
+            result["tools"] = raw(kept)
+        return rejected
+
+    def _take(self, tool: Fields, rejected: list[Rejected]) -> bool:
+        name = text_of(tool.get("name")) or ""
+        self.params.pop(name, None)
+        schema = tool.get("inputSchema")
+        if schema is None or MARK not in bytes(schema):
+            return True
+        try:
+            params = header_params(value_of(schema))
+        except InvalidHeaderSchema as error:
+            rejected.append(Rejected(name, str(error)))
+            return False
+        if params and len(self.params) < TOOL_LIMIT:
+            self.params[name] = params
+        return True
+
+    def headers_of(self, call: Call) -> tuple[tuple[str, str], ...]:
+        """The `Mcp-Param-*` headers of a tool call; none for a tool that is not known to have any."""
+        params = self.params.get(call.text("name") or "")
+        return tuple(param_headers(params, value_of(call.params.get("arguments")))) if params else ()
+
+    def check(self, headers: Mapping[str, str], call: Call) -> None:
+        """The headers of a tool call say the same as its arguments. Raises HeaderMismatch."""
+        params = self.params.get(call.text("name") or "") if call.method == TOOLS_CALL else None
+        if params:
+            check_param_headers(headers, params, value_of(call.params.get("arguments")))

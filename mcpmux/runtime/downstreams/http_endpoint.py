@@ -41,13 +41,13 @@ from mcpmux.protocol.headers import (
     LAST_EVENT_ID,
     SESSION_HEADER,
     VERSION_HEADER,
+    ToolHeaders,
     check_request,
 )
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
-from mcpmux.protocol.tool_headers import ToolHeaders
 from mcpmux.runtime.downstreams.front import read_call
 from mcpmux.runtime.downstreams.http_answer import (
     JSON,

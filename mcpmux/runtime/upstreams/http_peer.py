@@ -27,11 +27,16 @@ from mcpmux.protocol.codes import (
 )
 from mcpmux.protocol.envelope import ErrorReply, Message
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.headers import SESSION_HEADER, Headers, method_headers, name_headers
+from mcpmux.protocol.headers import (
+    SESSION_HEADER,
+    Headers,
+    ToolHeaders,
+    method_headers,
+    name_headers,
+    read_retry_after,
+)
 from mcpmux.protocol.inflight import encode_call
-from mcpmux.protocol.retry_after import read_retry_after
 from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, allows_batch, is_modern
-from mcpmux.protocol.tool_headers import ToolHeaders
 from mcpmux.runtime.tap import TRACE_HEADERS, Watch
 from mcpmux.runtime.upstreams.http_events import messages_of
 from mcpmux.runtime.upstreams.http_refusal import REFUSALS, TOO_MANY, UNAVAILABLE, HttpStatusError
