@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
-from mcpmux.auth.admission import CERTIFICATES, Admission, Turned, certified
 from mcpmux.auth.bearer import BadToken, StaticTokens, read_bearer, write_challenge
 from mcpmux.auth.metadata import OwnMetadata
 from mcpmux.config.auth import RESERVED, Auth
-from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.principal import CERTIFICATES, Admission, Principal, Turned, certified
 
 if TYPE_CHECKING:  # joserfc is for those who have issuers
     from mcpmux.auth.jwks import Fetch

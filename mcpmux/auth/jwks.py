@@ -22,11 +22,11 @@ import msgspec
 import structlog
 import trio
 
-from mcpmux.auth.admission import Turned
 from mcpmux.auth.bearer import BadToken
 from mcpmux.auth.metadata import read_keys_url, server_urls
 from mcpmux.config.auth import Issuer
 from mcpmux.errors import ConfigError, McpmuxError, RemoteProtocolError, TransportError
+from mcpmux.protocol.principal import Turned
 
 try:
     from joserfc.errors import JoseError

@@ -302,7 +302,9 @@ def read_retry_after(value: str | None, now: datetime) -> float | None:
 
 
 MARK: Final = b"x-mcp-header"
-TOOL_LIMIT: Final = 10_000  # tools remembered of one server; those beyond get no headers until the server objects
+TOOL_LIMIT: Final = (
+    10_000  # tools remembered of one server; those beyond get no headers until the server objects
+)
 
 
 class Rejected(NamedTuple):

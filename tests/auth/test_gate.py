@@ -18,13 +18,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcpmux.auth.admission import Turned
 from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.gate import CACHE_LIMIT, CACHE_SECONDS, Gate
 from mcpmux.auth.jwks import FRESH_SECONDS, RETRY_SECONDS, STALE_SECONDS, read_key_set
 from mcpmux.config import StaticToken
 from mcpmux.errors import RemoteProtocolError
-from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.principal import Principal, Turned
 from tests.auth.made import (
     EC,
     ED,

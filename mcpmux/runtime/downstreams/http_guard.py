@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from mcpmux.auth.admission import Admission, Turned
 from mcpmux.errors import Refused
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import encode_error
 from mcpmux.protocol.headers import METHOD_HEADER
 from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.protocol.principal import Admission, Turned
 from mcpmux.protocol.raw_json import Id
 from mcpmux.runtime.downstreams.http_answer import JSON, refuse_with
 from mcpmux.transports.http.reply import HttpReply
