@@ -19,12 +19,11 @@ import msgspec
 import structlog
 import trio
 
-from mcpmux.auth.address_policy import AddressPolicy
 from mcpmux.auth.authorization_code import LoginFlow
 from mcpmux.auth.bearer import Challenge
 from mcpmux.auth.credential import Credential
 from mcpmux.auth.discovery import Discovery, Found, IssuerChanged
-from mcpmux.auth.http import OAuthHttp
+from mcpmux.auth.http import AddressPolicy, OAuthHttp
 from mcpmux.auth.metadata import as_http, is_same_issuer
 from mcpmux.auth.registration import configured_client
 from mcpmux.auth.token_endpoint import Denied, request_tokens

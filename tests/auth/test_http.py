@@ -9,8 +9,7 @@ import pytest
 import trio
 
 from mcpmux.auth import http
-from mcpmux.auth.address_policy import AddressPolicy
-from mcpmux.auth.http import BODY_BYTES, HEAD_BYTES, OAuthHttp, fetch_json
+from mcpmux.auth.http import BODY_BYTES, HEAD_BYTES, AddressPolicy, OAuthHttp, fetch_json
 from mcpmux.config import ClientTls, Secret
 from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, TransportError
 from mcpmux.transports.http.route import HttpOrigin
