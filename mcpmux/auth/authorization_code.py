@@ -26,8 +26,7 @@ from oauthlib.oauth2 import WebApplicationClient
 from mcpmux.auth.bearer import Challenge, read_challenge
 from mcpmux.auth.discovery import Discovery, Found
 from mcpmux.auth.metadata import AuthorizationServer, as_http
-from mcpmux.auth.registration import known_client, register
-from mcpmux.auth.token_endpoint import Denied, request_tokens
+from mcpmux.auth.oauth_client import Denied, known_client, register, request_tokens
 from mcpmux.auth.token_store import Login, OAuthClient, StoreTrouble, TokenStore
 from mcpmux.errors import McpmuxError, RemoteProtocolError, TransportError
 from mcpmux.transports.http.message import Fields, HttpLimits

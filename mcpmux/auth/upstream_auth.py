@@ -25,8 +25,7 @@ from mcpmux.auth.credential import Credential
 from mcpmux.auth.discovery import Discovery, Found, IssuerChanged
 from mcpmux.auth.http import AddressPolicy, OAuthHttp
 from mcpmux.auth.metadata import as_http, is_same_issuer
-from mcpmux.auth.registration import configured_client
-from mcpmux.auth.token_endpoint import Denied, request_tokens
+from mcpmux.auth.oauth_client import Denied, configured_client, request_tokens
 from mcpmux.auth.token_store import Login, StoreTrouble, TokenStore, default_store
 from mcpmux.config import Http, WebSocket
 from mcpmux.config.auth import CLIENT_CREDENTIALS, OAuth
