@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.comeback import (
+from mcpmux.mux.breaker import (
     DEATHS,
     JITTER,
     LAST_SECONDS,
@@ -58,14 +58,6 @@ def test_nobody_there_is_no_crash_loop():
     comeback = Comeback()
     waits(comeback, 50, died=False)
     assert not comeback.looping
-
-
-def test_a_reset_forgets_everything():
-    comeback = Comeback()
-    waits(comeback, 8, died=True)
-    comeback.reset()
-    assert (comeback.looping, comeback.deaths) == (False, 0)
-    assert waits(comeback, 1, died=True) == [0]
 
 
 @given(ENDS)

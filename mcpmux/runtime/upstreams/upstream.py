@@ -28,8 +28,7 @@ from mcpmux.errors import (
     TransportClosed,
     TransportError,
 )
-from mcpmux.mux.breaker import Breaker
-from mcpmux.mux.comeback import STABLE_SECONDS, WINDOW_SECONDS
+from mcpmux.mux.breaker import STABLE_SECONDS, WINDOW_SECONDS, Breaker
 from mcpmux.mux.generations import Generations
 from mcpmux.mux.namespace import Space
 from mcpmux.protocol import method as m
