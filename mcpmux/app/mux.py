@@ -21,8 +21,8 @@ from mcpmux import __version__
 from mcpmux.config import Config, Http, Identity, Stdio, Tcp, Unix, WebSocket
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.plan import Plan, plan_change
+from mcpmux.mux.cache import Generations
 from mcpmux.mux.cursor import CursorSeal
-from mcpmux.mux.generations import Generations
 from mcpmux.mux.namespace import Namespace
 from mcpmux.mux.policy import policy_of
 from mcpmux.mux.request_state import StateSeal

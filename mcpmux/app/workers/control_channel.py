@@ -4,7 +4,7 @@ Each message is a pickle with its length in front: the two are one program, star
 else can write there. Promises: messages arrive whole, in order, or not at all.
 
 What a worker remembers of an upstream is out of date as soon as any worker counts a change in the memory that
-all of them share, see `mux/generations`: nobody waits for that. Clients of the other workers are told of a
+all of them share, see `mux/cache`: nobody waits for that. Clients of the other workers are told of a
 changed list, too, though the server may have told one session alone:
 
     worker --`ListsChanged`--> supervisor --`ListsChanged`--> each other worker, which tells its clients
@@ -29,7 +29,7 @@ import trio
 from mcpmux.app.workers.traffic_forwarder import TrafficBatch
 from mcpmux.config import Config
 from mcpmux.errors import TransportClosed
-from mcpmux.mux.generations import ROW_BYTES, Generations
+from mcpmux.mux.cache import ROW_BYTES, Generations
 
 _LENGTH = struct.Struct("!Q")
 RECEIVE_BYTES = 64 * 1024

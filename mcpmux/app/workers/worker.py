@@ -33,7 +33,7 @@ from mcpmux.app.workers.traffic_forwarder import TrafficBatch, TrafficForwarder
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.logs import configure_logs
-from mcpmux.mux.generations import Generations
+from mcpmux.mux.cache import Generations
 from mcpmux.mux.worker_mark import mark_of
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.handing import Handed, HandedListener, Handing, Hatch, Note

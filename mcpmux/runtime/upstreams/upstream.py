@@ -29,7 +29,7 @@ from mcpmux.errors import (
     TransportError,
 )
 from mcpmux.mux.breaker import STABLE_SECONDS, WINDOW_SECONDS, Breaker
-from mcpmux.mux.generations import Generations
+from mcpmux.mux.cache import Generations
 from mcpmux.mux.namespace import Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import LOG_LEVEL, Call, Event, Notify
