@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mcpmux.mux.cursor import Position
 from mcpmux.mux.exposed_list import join_lists
+from mcpmux.mux.seal import Position
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import EXTENSION, task_capabilities

@@ -19,9 +19,9 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
 from mcpmux.mux.cache import MERGED, Freshness, Key, is_plain, like, size_of, ttl_of
-from mcpmux.mux.cursor import CursorSeal, InvalidCursor, Position
 from mcpmux.mux.exposed_list import expose_list
 from mcpmux.mux.merge import PAGE_LIMIT, Walk
+from mcpmux.mux.seal import CursorSeal, InvalidCursor, Position
 from mcpmux.protocol.call import META, Call, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpmux.errors import MessageTooLarge, RemoteProtocolError, RpcError, TransportClosed
-from mcpmux.mux.cursor import CursorSeal, InvalidCursor, Position
 from mcpmux.mux.replay import Gone, ReplayBounds, ReplayBuffer
+from mcpmux.mux.seal import CursorSeal, InvalidCursor, Position
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import (
     BadMessage,

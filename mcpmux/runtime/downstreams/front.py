@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from mcpmux.errors import RpcError
-from mcpmux.mux.request_state import ForeignState, StateSeal
+from mcpmux.mux.seal import ForeignState, StateSeal
 from mcpmux.mux.worker_mark import ForeignMark, own_part
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event, Notify, severity
