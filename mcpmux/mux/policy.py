@@ -23,13 +23,12 @@ Completions tell what exists, so a template's are given only when whatever it st
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
 from mcpmux.config import AccessRule
-from mcpmux.mux.glob import Glob, matches, may_meet, parse_glob
+from mcpmux.mux.pattern import Glob, matches, may_meet, parse_glob, template_glob
 from mcpmux.mux.spelling import STAR, Way, is_clear, read, readings_of, without_tail
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import Principal
@@ -44,8 +43,6 @@ USES: Final = {
     "complete": m.COMPLETE,
 }
 """What rules call a use → its method."""
-
-_EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 
 
 class Target:
@@ -205,11 +202,6 @@ class Rule:
     def covers(self, glob: Glob) -> bool:
         """Whether it fits everything that `glob` stands for, as that is written."""
         return not self._targets or any(_contains(each.glob, glob) for each in self._targets)
-
-
-def template_glob(template: str) -> Glob:
-    """A URI template (RFC 6570) as a glob: each expression may stand for any text."""
-    return tuple(_EXPRESSION.split(template))
 
 
 def _fits(globs: tuple[Glob, ...], text: str) -> bool:

@@ -12,10 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mcpmux.config import AccessRule
-from mcpmux.mux.glob import matches, may_meet, parse_glob
+from mcpmux.mux.pattern import matches, matches_template, may_meet, parse_glob
 from mcpmux.mux.policy import NO_RULE, Policy, policy_of
 from mcpmux.mux.spelling import is_plain, readings_of
-from mcpmux.mux.template import matches as template_matches
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import ANYONE, Principal
 
@@ -153,7 +152,7 @@ expansions = st.lists(st.sampled_from(["file:///", "m:", "a", "b", "/", "..", "%
 @few
 @given(st.lists(rules, min_size=1, max_size=5), st.sampled_from(TEMPLATES), expansions)
 def test_whoever_may_read_a_uri_sees_every_template_that_it_comes_from(given_rules, template, uri):
-    if not template_matches(template, uri):
+    if not matches_template(template, uri):
         return
     made = policy(*given_rules)
     for principal, upstream in product(PRINCIPALS, UPSTREAMS):
@@ -164,7 +163,7 @@ def test_whoever_may_read_a_uri_sees_every_template_that_it_comes_from(given_rul
 @few
 @given(st.lists(rules, min_size=1, max_size=5), st.sampled_from(TEMPLATES), texts)
 def test_a_template_is_completed_only_when_all_that_it_stands_for_is_allowed(given_rules, template, uri):
-    if not template_matches(template, uri) or not is_plain(uri):
+    if not matches_template(template, uri) or not is_plain(uri):
         return
     made = policy(*given_rules)
     for principal, upstream in product(PRINCIPALS, UPSTREAMS):
