@@ -59,10 +59,9 @@ def may_meet(one: Glob, other: Glob) -> bool:
         return matches(other, one[0])
     if len(other) == 1:
         return matches(one, other[0])
-    heads, tails = (one[0], other[0]), (one[-1], other[-1])
-    return max(heads, key=len).startswith(min(heads, key=len)) and max(tails, key=len).endswith(
-        min(tails, key=len)
-    )
+    short_head, head = sorted((one[0], other[0]), key=len)
+    short_tail, tail = sorted((one[-1], other[-1]), key=len)
+    return head.startswith(short_head) and tail.endswith(short_tail)
 
 
 def is_inside(glob: Glob, text: str) -> bool:

@@ -179,6 +179,21 @@ def test_globs_that_never_meet_have_no_text_in_common(one, other, text):
     assert may_meet(one_glob, other_glob) == may_meet(other_glob, one_glob)
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "meet"),
+    [
+        ("a*", "b*", False),
+        ("*a", "*b", False),
+        ("a*", "ab*", True),
+        ("ax*", "ab*c", False),
+        ("*", "b*", True),
+    ],
+)
+def test_globs_whose_ends_are_at_odds_never_meet(one: str, other: str, meet: bool):
+    assert may_meet(parse_glob(one), parse_glob(other)) == meet
+    assert may_meet(parse_glob(other), parse_glob(one)) == meet
+
+
 # Spelling
 
 PIECES = [
