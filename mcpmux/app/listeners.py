@@ -28,8 +28,8 @@ from mcpmux.config import (
 )
 from mcpmux.config.listener import is_loopback
 from mcpmux.errors import ConfigError
+from mcpmux.mux.namespace import mark_of
 from mcpmux.mux.replay import ReplayBounds
-from mcpmux.mux.worker_mark import mark_of
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits

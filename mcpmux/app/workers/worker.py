@@ -34,7 +34,7 @@ from mcpmux.config import Config
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.logs import configure_logs
 from mcpmux.mux.cache import Generations
-from mcpmux.mux.worker_mark import mark_of
+from mcpmux.mux.namespace import mark_of
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.handing import Handed, HandedListener, Handing, Hatch, Note
 from mcpmux.transports.wall import leaves_of

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final
 
 from mcpmux.errors import RpcError
+from mcpmux.mux.namespace import ForeignMark, own_part
 from mcpmux.mux.seal import ForeignState, StateSeal
-from mcpmux.mux.worker_mark import ForeignMark, own_part
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event, Notify, severity
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, MalformedRequest
