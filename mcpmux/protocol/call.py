@@ -1,7 +1,9 @@
-"""A call in the core's one language: a request of revision 2026-07-28 without its id.
+"""A call and an event in the core's one language: a request of 2026-07-28 without its id, and a notification.
 
-Ids, progress tokens and headers belong to a leg of the way and are made anew by each edge.
-Source: "_meta" in the Base Protocol overview, 2026-07-28.
+Ids, progress tokens and headers belong to a leg of the way and are made anew by each edge. The `_meta` of a
+call is checked here; what HTTP headers say of it is for `headers`.
+
+Source: "_meta" in the Base Protocol overview, `server/utilities/logging`; 2026-07-28.
 """
 
 from __future__ import annotations
@@ -37,6 +39,15 @@ SUBSCRIPTION_ID: Final = "io.modelcontextprotocol/subscriptionId"
 MODERN_KEYS: Final = frozenset({VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, LOG_LEVEL})
 """Members of a request's `_meta` that only 2026-07-28 has; legacy sessions say them once."""
 
+LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""Least to most severe (RFC 5424)."""
+
+KEPT: Final = 256  # values of `_meta` that are kept as they were read
+KEPT_BYTES: Final = 1024  # of one; a longer one is read anew each time
+RECENT: Final = (
+    8  # events that are kept encoded; those of one update differ only in how clients spell the URI
+)
+
 
 class Meta(dict[str, Raw]):
     """A `_meta` of MODERN_KEYS alone: what a client says again and again. Calls share it: nobody changes it.
@@ -53,10 +64,6 @@ class Meta(dict[str, Raw]):
         self.version = text_of(members.get(VERSION))
         self.sound = False
         self.complete = self.version == NEWEST and CLIENT_INFO in members and CLIENT_CAPABILITIES in members
-
-
-KEPT: Final = 256  # values of `_meta` that are kept as they were read
-KEPT_BYTES: Final = 1024  # of one; a longer one is read anew each time
 
 
 class Call(Value):
@@ -173,9 +180,7 @@ Notify = Callable[[Event], Awaitable[None]]
 """Takes one request-scoped notification toward the client; waits while that client is slow."""
 
 Exchange = Callable[[Call, Notify], Awaitable[Fields]]
-"""The core's one verb: answers with the result's members or raises RpcError.
-
-Cancelling it cancels the work."""
+"""The core's one verb: answers with the result's members or raises RpcError. Cancelling cancels the work."""
 
 
 def with_meta(params: Fields, meta: Fields) -> Mapping[str, Any]:
@@ -188,26 +193,17 @@ def with_meta(params: Fields, meta: Fields) -> Mapping[str, Any]:
 _kept: dict[bytes, Meta] = {}  # the oldest first
 
 
-def _read_meta(meta: bytes) -> Fields:
+def _read_meta(data: bytes) -> Fields:
     """Its members, kept when others may say the same. Raises ValueError when it is no object."""
-    members = _members_of(meta)
-    if len(meta) > KEPT_BYTES or not MODERN_KEYS.issuperset(members):  # a token, say, is for one call
+    members = decode_fields(data)
+    if PROGRESS_TOKEN in members and id_of(members[PROGRESS_TOKEN]) is None:
+        del members[PROGRESS_TOKEN]  # null and the like are no tokens
+    if len(data) > KEPT_BYTES or not MODERN_KEYS.issuperset(members):  # a token, say, is for one call
         return members
     if len(_kept) >= KEPT:
         del _kept[next(iter(_kept))]
-    _kept[meta] = kept = Meta(members)
+    _kept[data] = kept = Meta(members)
     return kept
-
-
-def _members_of(meta: bytes) -> Fields:
-    members = decode_fields(meta)
-    if PROGRESS_TOKEN in members and id_of(members[PROGRESS_TOKEN]) is None:
-        del members[PROGRESS_TOKEN]  # null and the like are no tokens
-    return members
-
-
-LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-"""Least to most severe (RFC 5424)."""
 
 
 def check_call(call: Call) -> None:
@@ -220,8 +216,11 @@ def check_call(call: Call) -> None:
         raise MalformedRequest(f'"_meta" must have "{VERSION}", a string')
     if not is_modern(version):
         raise unsupported_version(version)
-    _expect_object(meta.get(CLIENT_CAPABILITIES), CLIENT_CAPABILITIES, required=True)
-    _expect_object(meta.get(CLIENT_INFO), CLIENT_INFO, required=False)
+    if CLIENT_CAPABILITIES not in meta:
+        raise MalformedRequest(f'"_meta" must have "{CLIENT_CAPABILITIES}", an object')
+    for key in (CLIENT_CAPABILITIES, CLIENT_INFO):
+        if key in meta and first_byte(meta[key]) != b"{":
+            raise MalformedRequest(f'"{key}" must be an object')
     if LOG_LEVEL in meta and text_of(meta[LOG_LEVEL]) not in LOG_LEVELS:
         raise MalformedRequest(f'"{LOG_LEVEL}" must be one of {", ".join(LOG_LEVELS)}')
     if isinstance(meta, Meta):
@@ -234,27 +233,17 @@ def stated_version(call: Call) -> str | None:
     return meta.version if isinstance(meta, Meta) else text_of(meta.get(VERSION))
 
 
-def _expect_object(value: Raw | None, key: str, *, required: bool) -> None:
-    if value is None:
-        if required:
-            raise MalformedRequest(f'"_meta" must have "{key}", an object')
-    elif first_byte(value) != b"{":
-        raise MalformedRequest(f'"{key}" must be an object')
-
-
 def severity(level: Any) -> int:
     """Rank of a log level, higher is worse; an unknown one ranks highest, so that it is not lost."""
     return LOG_LEVELS.index(level) if level in LOG_LEVELS else len(LOG_LEVELS)
 
-
-RECENT: Final = 8  # events; those of one update differ only in how its clients spell the URI
 
 _recent: dict[int, tuple[Event, bytes]] = {}
 """By the identity of the event, which is kept with it, so that no other has the same."""
 
 
 def encode_notice(event: Event) -> bytes:
-    """`event` as a JSON-RPC message."""
+    """`event` as a JSON-RPC message, encoded once however many clients hear of it."""
     found = _recent.get(id(event))
     if found is None:
         if len(_recent) >= RECENT:
@@ -264,7 +253,7 @@ def encode_notice(event: Event) -> bytes:
 
 
 class Tagged:
-    """Encodes notifications for a client that has the same `_meta` in each."""
+    """Encodes notifications for a client that has the same `_meta` in each, behind the shared parameters."""
 
     __slots__ = ("_alone", "_behind", "_meta")
 
