@@ -44,9 +44,7 @@ LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", 
 
 KEPT: Final = 256  # values of `_meta` that are kept as they were read
 KEPT_BYTES: Final = 1024  # of one; a longer one is read anew each time
-RECENT: Final = (
-    8  # events that are kept encoded; those of one update differ only in how clients spell the URI
-)
+RECENT: Final = 8  # encoded events; those of one update differ only in how its clients spell the URI
 
 
 class Meta(dict[str, Raw]):

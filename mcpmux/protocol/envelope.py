@@ -1,10 +1,8 @@
 """JSON-RPC 2.0 messages: bytes to values and back, the payload left as it came.
 
 Promises: what is inside `params`, `result` and `error.data` is never re-encoded unless somebody asks for
-it; key order, number spelling and unknown members survive. Refuses to know what a method means.
-
-Payload objects travel as `Fields`: a dict of the object's own members, each value still raw JSON. Changing
-one member costs one shallow decode and one encode, whatever the size of the others.
+it; key order, number spelling and unknown members survive. Payload objects travel as `Fields`: a dict of the
+object's own members, each value still raw JSON. Refuses to know what a method means.
 
 Source: JSON-RPC 2.0; "Messages" in the Base Protocol overview of every MCP revision (ids are strings or
 integers and never null, 2024-11-05 onward).
@@ -17,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
@@ -185,7 +183,28 @@ def decode_message(data: bytes) -> Message:
         raise BadMessage(INVALID_REQUEST, reason, _salvage_id(data)) from None
     except UNREADABLE as unreadable:
         raise _parse_error(unreadable) from None
-    return _classify(wire)
+    request_id = None if wire.id is UNSET else wire.id
+    if wire.jsonrpc != "2.0":
+        raise BadMessage(INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"', request_id)
+    if wire.method is not UNSET:
+        params = None if wire.params is UNSET else wire.params
+        start = b"n" if params is None else first_byte(params)
+        if start == b"n":  # null, which some clients send for "none"
+            params = None
+        elif start != b"{":
+            raise BadMessage(INVALID_REQUEST, 'Invalid request: "params" must be an object', request_id)
+        if wire.id is UNSET:
+            return Notification(wire.method, params)
+        if wire.id is None:
+            raise BadMessage(INVALID_REQUEST, 'Invalid request: "id" must not be null')
+        return Request(wire.id, wire.method, params)
+    if wire.error is not UNSET:
+        return _decode_error(wire.error, request_id)
+    if wire.result is not UNSET and request_id is not None:
+        return Reply(request_id, wire.result)
+    raise BadMessage(
+        INVALID_REQUEST, 'Invalid request: neither "method" nor "result" nor "error" in it', request_id
+    )
 
 
 def decode_request(data: bytes) -> Request | None:
@@ -219,37 +238,6 @@ def _parse_error(error: Exception) -> BadMessage:
     return BadMessage(PARSE_ERROR, f"Parse error: {_lower_first(reason)}")
 
 
-def _classify(wire: Wire) -> Message:
-    request_id = None if wire.id is UNSET else wire.id
-    if wire.jsonrpc != "2.0":
-        raise BadMessage(INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"', request_id)
-    if wire.method is not UNSET:
-        params = _object_or_none(wire.params, request_id)
-        if wire.id is UNSET:
-            return Notification(wire.method, params)
-        if wire.id is None:
-            raise BadMessage(INVALID_REQUEST, 'Invalid request: "id" must not be null')
-        return Request(wire.id, wire.method, params)
-    if wire.error is not UNSET:
-        return _decode_error(wire.error, request_id)
-    if wire.result is not UNSET and request_id is not None:
-        return Reply(request_id, wire.result)
-    raise BadMessage(
-        INVALID_REQUEST, 'Invalid request: neither "method" nor "result" nor "error" in it', request_id
-    )
-
-
-def _object_or_none(params: Raw | UnsetType, request_id: Id | None) -> Raw | None:
-    if params is UNSET:
-        return None
-    start = first_byte(params)
-    if start == b"n":  # null, which some clients send for "none"
-        return None
-    if start != b"{":
-        raise BadMessage(INVALID_REQUEST, 'Invalid request: "params" must be an object', request_id)
-    return params
-
-
 def first_byte(value: Raw) -> bytes:
     """What a raw value begins with; tells objects, arrays, strings and null apart without a copy."""
     return memoryview(value)[:1].tobytes()
@@ -267,10 +255,9 @@ def _decode_error(raw: Raw, request_id: Id | None) -> ErrorReply:
 def _salvage_id(data: bytes) -> Id | None:
     """The id of a message that is wrong elsewhere, so that its sender can match the error."""
     try:
-        found = decode_any(decode_fields(data)["id"])
-    except (ValueError, KeyError):
+        return id_of(decode_fields(data).get("id"))
+    except ValueError:
         return None
-    return found if isinstance(found, int | str) and not isinstance(found, bool) else None
 
 
 def _lower_first(text: str) -> str:

@@ -1,8 +1,11 @@
-"""What Streamable HTTP says in headers: making them for a request, checking them against a body.
+"""What HTTP headers say: made for a request, and checked against a body.
 
-Headers come as a dict with lower-case names. Nothing here knows how they were received.
+Headers come as a dict with lower-case names. A tool whose `x-mcp-header` annotations break the rules is
+left out of the list; a call carries a `Mcp-Param-*` header for each annotated argument. Only Streamable
+HTTP of 2026-07-28 has that. Nothing here knows how headers were received.
 
-Source: "Streamable HTTP" (Request Metadata, Server Validation), 2026-07-28; `server/tools` (x-mcp-header).
+Source: "Streamable HTTP" (Request Metadata, Server Validation, Custom Headers from Tool Parameters) and
+`server/tools` (x-mcp-header), 2026-07-28; RFC 9110 section 10.2.3 (Retry-After).
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Meta, check_call, stated_version
 from mcpmux.protocol.codes import HEADER_MISMATCH, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import decode_list, raw, text_of, value_of
-from mcpmux.protocol.method import TOOLS_CALL
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED
 
 Headers = tuple[tuple[str, str], ...]
+Path = tuple[str, ...]
+"""Names of properties, from the outermost to the innermost."""
 
 VERSION_HEADER: Final = "mcp-protocol-version"
 METHOD_HEADER: Final = "mcp-method"
@@ -31,10 +35,19 @@ PARAM_PREFIX: Final = "mcp-param-"
 SESSION_HEADER: Final = "mcp-session-id"
 LAST_EVENT_ID: Final = "last-event-id"
 
+TOOL_LIMIT: Final = 10_000  # annotated tools remembered of one server; those beyond get no headers
+LONGEST_SECONDS = 24 * 3600.0  # a longer wish is told as a day; nobody waits so long for an answer
+
+_MARK: Final = b"x-mcp-header"
 _NAMED_BY: Final = {m.TOOLS_CALL: "name", m.PROMPTS_GET: "name", m.RESOURCES_READ: "uri"}
 _NAMED_TASKS: Final = frozenset({m.TASKS_GET, m.TASKS_UPDATE, m.TASKS_CANCEL})
 """Named by their `taskId`, says the Tasks extension; said by us, and believed when a client says nothing."""
 _NAMING: Final = {**_NAMED_BY, **dict.fromkeys(_NAMED_TASKS, "taskId")}
+_CANONICAL: Final = {
+    VERSION_HEADER: "MCP-Protocol-Version",
+    METHOD_HEADER: "Mcp-Method",
+    NAME_HEADER: "Mcp-Name",
+}
 _PACKED: Final = "=?base64?"
 _SENTINEL: Final = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
 _PLAIN: Final = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)?")
@@ -110,16 +123,8 @@ def name_headers(method: str, params: Fields) -> Headers:
     return (("Mcp-Name", encode_value(name)),)
 
 
-def request_headers(method: str, params: Fields, revision: str) -> Headers:
-    """All standard headers of a modern request. `params` without or with `_meta`, it does not matter.
-
-    Raises as `method_headers` does.
-    """
-    return method_headers(method, revision) + name_headers(method, params)
-
-
 def check_request(headers: dict[str, str], call: Call) -> None:
-    """`_meta` is complete, and the HTTP headers say what the body says. Raises RpcError."""
+    """`_meta` of a modern request is complete, and the HTTP headers say what it says. Raises RpcError."""
     meta = call.meta
     if not (isinstance(meta, Meta) and meta.sound and headers.get(VERSION_HEADER) == meta.version):
         version = stated_version(call)
@@ -155,20 +160,20 @@ def check_headers(headers: dict[str, str], call: Call) -> None:
 def _expect(headers: dict[str, str], header: str, body: str | None, *, encoded: bool) -> None:
     value = headers.get(header)
     if value is None:
-        raise HeaderMismatch(f"the {_canonical(header)} header is missing")
+        raise HeaderMismatch(f"the {_CANONICAL[header]} header is missing")
     if value == body and not value.startswith(_PACKED) and _is_plain(value):
         return
     value = value.strip(_WHITESPACE)
     said = decode_value(value) if encoded else _plain(value)
     if said != body:
-        raise HeaderMismatch(f"{_canonical(header)} header value {said!r} does not match body value {body!r}")
+        raise HeaderMismatch(f"{_CANONICAL[header]} header value {said!r} does not match body value {body!r}")
 
 
-def _canonical(header: str) -> str:
-    return "MCP-Protocol-Version" if header == VERSION_HEADER else header.title()
+class Rejected(NamedTuple):
+    """A tool that must not be offered, and why."""
 
-
-Path = tuple[str, ...]
+    name: str
+    reason: str
 
 
 def header_params(schema: Any) -> dict[str, Path]:
@@ -179,26 +184,20 @@ def header_params(schema: Any) -> dict[str, Path]:
     found: dict[str, Path] = {}
     used: set[str] = set()
     for path, inner in _schemas(schema):
-        if "x-mcp-header" in inner:
-            if not path:
-                raise InvalidHeaderSchema(
-                    "x-mcp-header on something that is not reached by `properties` alone"
-                )
-            header = _header_of(inner, ".".join(path))
-            if header.lower() in used:
-                raise InvalidHeaderSchema(f"x-mcp-header {header} is used twice")
-            used.add(header.lower())
-            found[header] = path
+        if "x-mcp-header" not in inner:
+            continue
+        if not path:
+            raise InvalidHeaderSchema("x-mcp-header on something that is not reached by `properties` alone")
+        header, where = inner["x-mcp-header"], ".".join(path)
+        if not isinstance(header, str) or not _TOKEN.fullmatch(header):
+            raise InvalidHeaderSchema(f"x-mcp-header of {where} is not a header name")
+        if inner.get("type") not in ("string", "integer", "boolean"):
+            raise InvalidHeaderSchema(f"x-mcp-header of {where} needs the type string, integer or boolean")
+        if header.lower() in used:
+            raise InvalidHeaderSchema(f"x-mcp-header {header} is used twice")
+        used.add(header.lower())
+        found[header] = path
     return found
-
-
-def _header_of(schema: dict[str, Any], where: str) -> str:
-    header = schema["x-mcp-header"]
-    if not isinstance(header, str) or not _TOKEN.fullmatch(header):
-        raise InvalidHeaderSchema(f"x-mcp-header of {where} is not a header name")
-    if schema.get("type") not in ("string", "integer", "boolean"):
-        raise InvalidHeaderSchema(f"x-mcp-header of {where} needs the type string, integer or boolean")
-    return header
 
 
 def _schemas(root: Any) -> Iterator[tuple[Path | None, dict[str, Any]]]:
@@ -280,7 +279,53 @@ def _same_number(text: str, value: Any) -> bool:
     return written is not None and int(written[1]) == value
 
 
-LONGEST_SECONDS = 24 * 3600.0  # a longer wish is told as a day; nobody waits so long for an answer
+class ToolHeaders:
+    """The annotated tools of one server. Learns from its lists, one page after the other.
+
+    `params`: by tool, the path of the argument for each header.
+    """
+
+    def __init__(self) -> None:
+        self.params: dict[str, dict[str, Path]] = {}
+
+    def __repr__(self) -> str:
+        return f"<ToolHeaders of {len(self.params)} tools>"
+
+    def learn(self, result: Fields) -> list[Rejected]:
+        """Take in a page of `tools/list` and cut the invalid tools out of it (in place)."""
+        if "tools" not in result or (not self.params and _MARK not in bytes(result["tools"])):
+            return []
+        try:
+            tools = decode_list(result["tools"])
+        except ValueError:
+            return []
+        kept: list[Fields] = []
+        rejected: list[Rejected] = []
+        for tool in tools:
+            name, schema = text_of(tool.get("name")) or "", tool.get("inputSchema")
+            self.params.pop(name, None)
+            try:
+                params = header_params(value_of(schema)) if schema and _MARK in bytes(schema) else {}
+            except InvalidHeaderSchema as error:
+                rejected.append(Rejected(name, str(error)))
+                continue
+            kept.append(tool)
+            if params and len(self.params) < TOOL_LIMIT:
+                self.params[name] = params
+        if rejected:
+            result["tools"] = raw(kept)
+        return rejected
+
+    def headers_of(self, call: Call) -> tuple[tuple[str, str], ...]:
+        """The `Mcp-Param-*` headers of a tool call; none for a tool that is not known to have any."""
+        params = self.params.get(call.text("name") or "")
+        return tuple(param_headers(params, value_of(call.params.get("arguments")))) if params else ()
+
+    def check(self, headers: Mapping[str, str], call: Call) -> None:
+        """The headers of a tool call say the same as its arguments. Raises HeaderMismatch."""
+        params = self.params.get(call.text("name") or "") if call.method == m.TOOLS_CALL else None
+        if params:
+            check_param_headers(headers, params, value_of(call.params.get("arguments")))
 
 
 def read_retry_after(value: str | None, now: datetime) -> float | None:
@@ -299,69 +344,3 @@ def read_retry_after(value: str | None, now: datetime) -> float | None:
     if then.tzinfo is None:  # "-0000" is an unknown zone; of an HTTP date only GMT can be meant
         then = then.replace(tzinfo=UTC)
     return min(max((then - now).total_seconds(), 0.0), LONGEST_SECONDS)
-
-
-MARK: Final = b"x-mcp-header"
-TOOL_LIMIT: Final = (
-    10_000  # tools remembered of one server; those beyond get no headers until the server objects
-)
-
-
-class Rejected(NamedTuple):
-    """A tool that must not be offered, and why."""
-
-    name: str
-    reason: str
-
-
-class ToolHeaders:
-    """The annotated tools of one server. Learns from its lists, one page after the other.
-
-    `params`: by tool, the path of the argument for each header.
-    """
-
-    def __init__(self) -> None:
-        self.params: dict[str, dict[str, Path]] = {}
-
-    def __repr__(self) -> str:
-        return f"<ToolHeaders of {len(self.params)} tools>"
-
-    def learn(self, result: Fields) -> list[Rejected]:
-        """Take in a page of `tools/list` and cut the invalid tools out of it (in place)."""
-        if "tools" not in result or (not self.params and MARK not in bytes(result["tools"])):
-            return []
-        try:
-            tools = decode_list(result["tools"])
-        except ValueError:
-            return []
-        rejected: list[Rejected] = []
-        kept = [tool for tool in tools if self._take(tool, rejected)]
-        if rejected:
-            result["tools"] = raw(kept)
-        return rejected
-
-    def _take(self, tool: Fields, rejected: list[Rejected]) -> bool:
-        name = text_of(tool.get("name")) or ""
-        self.params.pop(name, None)
-        schema = tool.get("inputSchema")
-        if schema is None or MARK not in bytes(schema):
-            return True
-        try:
-            params = header_params(value_of(schema))
-        except InvalidHeaderSchema as error:
-            rejected.append(Rejected(name, str(error)))
-            return False
-        if params and len(self.params) < TOOL_LIMIT:
-            self.params[name] = params
-        return True
-
-    def headers_of(self, call: Call) -> tuple[tuple[str, str], ...]:
-        """The `Mcp-Param-*` headers of a tool call; none for a tool that is not known to have any."""
-        params = self.params.get(call.text("name") or "")
-        return tuple(param_headers(params, value_of(call.params.get("arguments")))) if params else ()
-
-    def check(self, headers: Mapping[str, str], call: Call) -> None:
-        """The headers of a tool call say the same as its arguments. Raises HeaderMismatch."""
-        params = self.params.get(call.text("name") or "") if call.method == TOOLS_CALL else None
-        if params:
-            check_param_headers(headers, params, value_of(call.params.get("arguments")))

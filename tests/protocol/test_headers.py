@@ -15,6 +15,7 @@ from mcpmux.protocol.codes import HEADER_MISMATCH, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.headers import (
     HeaderMismatch,
+    Headers,
     InvalidHeaderSchema,
     Path,
     check_headers,
@@ -23,8 +24,9 @@ from mcpmux.protocol.headers import (
     decode_value,
     encode_value,
     header_params,
+    method_headers,
+    name_headers,
     param_headers,
-    request_headers,
     value_at,
 )
 from mcpmux.protocol.raw_json import Fields
@@ -106,6 +108,12 @@ def test_the_marks_of_the_encoded_form_are_case_sensitive():
 
 
 # Standard headers
+
+
+def request_headers(method: str, params: Fields, revision: str) -> Headers:
+    """All standard headers of a modern request."""
+    return method_headers(method, revision) + name_headers(method, params)
+
 
 REQUESTS: list[tuple[str, Fields, list[tuple[str, str]]]] = [
     ("tools/list", {"cursor": raw("x")}, []),
