@@ -11,7 +11,7 @@ integers and never null, 2024-11-05 onward).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -341,6 +341,20 @@ def value_of(raw: Raw | None) -> Any:
         return None
 
 
+def value_at(value: Any, path: Sequence[str]) -> Any:
+    """The member at a path of names in a decoded value; None when it is absent."""
+    for name in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
+    return value
+
+
+def data_of(error: RpcError) -> Any:
+    """The data of an error as a Python value; None when there is none."""
+    return value_of(error.data) if isinstance(error.data, Raw) else error.data
+
+
 def id_of(raw: Raw | None) -> Id | None:
     """The request id or progress token that `raw` holds, or None when it is absent or none."""
     value = value_of(raw)
@@ -374,11 +388,16 @@ def encode_reply(id: Id, result: Mapping[str, Any]) -> bytes:  # noqa: A002
 
 def encode_error(id: Id | None, error: RpcError) -> bytes:  # noqa: A002
     """One failed answer; the id is left out when the request's could not be read."""
-    body: dict[str, Any] = {"code": error.code, "message": error.message}
-    if error.data is not None:
-        body["data"] = error.data
     message: dict[str, Any] = {"jsonrpc": "2.0"}
     if id is not None:
         message["id"] = id
-    message["error"] = body
+    message["error"] = error_body(error)
     return _encoder.encode(message)
+
+
+def error_body(error: RpcError) -> dict[str, Any]:
+    """An error as the JSON object that stands for it in a message."""
+    body: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.data is not None:
+        body["data"] = error.data
+    return body

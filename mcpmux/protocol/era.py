@@ -36,7 +36,7 @@ from mcpmux.protocol.call import (
     Meta,
 )
 from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, OWN, RESERVED, RESOURCE_NOT_FOUND
-from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, decode_list, raw, text_of
+from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, decode_list, error_body, raw, text_of
 from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
@@ -189,10 +189,7 @@ def upgrade_refusal(params: Fields, error: RpcError) -> RpcError:
     """
     if error.code in RESERVED or error.code in OWN or "uri" not in params:
         return error
-    own: Fields = {"code": raw(error.code), "message": raw(error.message)}
-    if error.data is not None:
-        own["data"] = raw(error.data)
-    return RpcError(INVALID_PARAMS, error.message, raw({"uri": params["uri"], "error": raw(own)}))
+    return RpcError(INVALID_PARAMS, error.message, raw({"uri": params["uri"], "error": error_body(error)}))
 
 
 def downgrade_error(method: str, error: RpcError) -> RpcError:

@@ -23,7 +23,7 @@ from mcpmux.protocol.call import (
     Meta,
 )
 from mcpmux.protocol.codes import HEADER_MISMATCH, MODERN_ONLY, UNSUPPORTED_VERSION
-from mcpmux.protocol.envelope import decode_any, decode_fields, raw, text_of, value_of
+from mcpmux.protocol.envelope import data_of, decode_any, decode_fields, raw, text_of, value_at
 from mcpmux.protocol.method import DISCOVER, INITIALIZE
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import LEGACY, NEWEST, NEWEST_LEGACY, V_2024_11_05
@@ -128,8 +128,7 @@ def refusal(error: RpcError) -> str:
 
 
 def _supported(error: RpcError) -> list[str]:
-    data = value_of(error.data) if isinstance(error.data, Raw) else error.data
-    versions = data.get("supported") if isinstance(data, dict) else None
+    versions = value_at(data_of(error), ("supported",))
     return [version for version in versions if isinstance(version, str)] if isinstance(versions, list) else []
 
 

@@ -20,7 +20,7 @@ from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Meta, check_call, stated_version
 from mcpmux.protocol.codes import HEADER_MISMATCH, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import decode_list, raw, text_of, value_of
+from mcpmux.protocol.envelope import decode_list, raw, text_of, value_at, value_of
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED
 
@@ -251,15 +251,6 @@ def check_param_headers(headers: Mapping[str, str], params: Mapping[str, Path], 
         text = decode_value(said.strip(_WHITESPACE))
         if text != spelled and not _same_number(text, value):
             raise HeaderMismatch(f"Mcp-Param-{header} does not match the body")
-
-
-def value_at(arguments: Any, path: Path) -> Any:
-    """The argument at a path of property names, None when it is absent."""
-    for name in path:
-        if not isinstance(arguments, dict):
-            return None
-        arguments = arguments.get(name)
-    return arguments
 
 
 def _spell(value: Any) -> str | None:

@@ -14,7 +14,7 @@ import pytest
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import MODERN_KEYS, Call, with_meta
-from mcpmux.protocol.content import downgrade_content
+from mcpmux.protocol.content import downgrade_answer, downgrade_content, downgrade_question, upgrade_answer
 from mcpmux.protocol.envelope import (
     ErrorReply,
     Message,
@@ -40,7 +40,6 @@ from mcpmux.protocol.era import (
     upgrade_result,
 )
 from mcpmux.protocol.handshake import ClientFacts
-from mcpmux.protocol.input_requests import downgrade_answer, downgrade_question, upgrade_answer
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import LEGACY, NEWEST, V_2025_06_18, V_2025_11_25
 from tests.official_schema import find_schemas

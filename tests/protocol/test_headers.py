@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import HEADER_MISMATCH, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.envelope import raw, value_at
 from mcpmux.protocol.headers import (
     HeaderMismatch,
     Headers,
@@ -27,7 +27,6 @@ from mcpmux.protocol.headers import (
     method_headers,
     name_headers,
     param_headers,
-    value_at,
 )
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST
