@@ -12,7 +12,7 @@ Each edge uses one half. Upward (what a legacy peer says): `upgrade_*`. Downward
 | -32002 resource not found | -32602 with `data.uri` |
 | a read refused with a code that nobody has reserved | -32602 with `data.uri`, the server's in `data.error` |
 
-What else an older revision cannot say is in the table below.
+What only some legacy revisions cannot say is in the table of `content`.
 
 Source: changelog of 2026-07-28; `server/resources` error handling; `server/utilities/caching`;
 `server/tools` (output schema) of 2025-11-25 and of 2026-07-28.
@@ -50,8 +50,6 @@ _NAMES_A_RESOURCE: Final = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m
 _BOOLEAN_SCHEMAS: Final = {b"true": raw({}), b"false": raw({"not": {}})}
 KEPT: Final = 64  # values of `_meta` whose rest is kept: a server says the same with every result
 KEPT_BYTES: Final = 1024  # of one; of a longer one it is found anew each time
-
-_MODERN_RESULT_KEYS: Final = ("resultType", "ttlMs", "cacheScope")
 
 
 def upgrade_call(
@@ -97,23 +95,18 @@ def upgrade_result(method: str, result: Fields) -> Fields:
 
 def downgrade_result(result: Fields) -> Fields:
     """A modern result without what legacy revisions do not know (changed in place)."""
-    for key in _MODERN_RESULT_KEYS:
+    for key in ("resultType", "ttlMs", "cacheScope"):
         result.pop(key, None)
-    _drop_server_info(result)
+    meta = result.get(META)
+    if meta is not None:
+        rest = (_kept_rest if len(meta) <= KEPT_BYTES else _rest_of)(bytes(meta))
+        if rest is None:
+            del result[META]
+        else:
+            result[META] = rest
     if "tools" in result:
         _tighten_schemas(result)
     return result
-
-
-def _drop_server_info(result: Fields) -> None:
-    meta = result.get(META)
-    if meta is None:
-        return
-    rest = (_kept_rest if len(meta) <= KEPT_BYTES else _rest_of)(bytes(meta))
-    if rest is None:
-        del result[META]
-    else:
-        result[META] = rest
 
 
 def _rest_of(meta: bytes) -> Raw | None:
@@ -138,34 +131,21 @@ def _tighten_schemas(result: Fields) -> None:
         return
     changed = False
     for tool in tools:
-        if "outputSchema" in tool and not _is_of_object(tool["outputSchema"]):
-            del tool["outputSchema"]
-            changed = True
         for key in ("inputSchema", "outputSchema"):
-            tightened = _with_object_properties(tool[key]) if key in tool else None
-            if tightened is not None:
-                tool[key] = tightened
+            if key not in tool:
+                continue
+            schema = _members(tool[key])
+            if key == "outputSchema" and text_of(schema.get("type")) != "object":
+                del tool[key]
+                changed = True
+                continue
+            properties = _members(schema.get("properties"))
+            tightened = {name: _BOOLEAN_SCHEMAS.get(bytes(one), one) for name, one in properties.items()}
+            if tightened != properties:
+                tool[key] = raw({**schema, "properties": tightened})
                 changed = True
     if changed:
         result["tools"] = raw(tools)
-
-
-def _with_object_properties(schema: Raw) -> Raw | None:
-    """The schema with every property an object, which means the same; None when that is so already."""
-    try:
-        fields = decode_fields(schema)
-        properties = decode_fields(fields.get("properties"))
-    except ValueError:
-        return None
-    tightened = {name: _BOOLEAN_SCHEMAS.get(bytes(value), value) for name, value in properties.items()}
-    return raw({**fields, "properties": tightened}) if tightened != properties else None
-
-
-def _is_of_object(schema: Raw) -> bool:
-    try:
-        return text_of(decode_fields(schema).get("type")) == "object"
-    except ValueError:
-        return False
 
 
 def upgrade_error(method: str, params: Fields, error: RpcError) -> RpcError:
@@ -204,7 +184,7 @@ def downgrade_error(method: str, error: RpcError) -> RpcError:
 
 
 def _members(data: Any) -> dict[str, Any]:
-    """The members of an error's data, raw or not; none when it is no object."""
+    """The members of a value, raw or not; none when it is no object."""
     if isinstance(data, Raw):
         try:
             return decode_fields(data)
