@@ -15,7 +15,7 @@ import msgspec
 from mcpmux.errors import McpmuxError
 
 MOST_NAME: Final = 256  # characters
-CERTIFICATES = "certificates"
+CERTIFICATES: Final = "certificates"
 
 _NAME: Final = re.compile(rf"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,{MOST_NAME}}}")
 
