@@ -23,7 +23,7 @@ from mcpmux.protocol.call import (
     Meta,
 )
 from mcpmux.protocol.codes import HEADER_MISMATCH, MODERN_ONLY, UNSUPPORTED_VERSION
-from mcpmux.protocol.envelope import data_of, decode_any, decode_fields, raw, text_of, value_at
+from mcpmux.protocol.envelope import EMPTY_OBJECT, data_of, decode_any, decode_fields, raw, text_of, value_at
 from mcpmux.protocol.method import DISCOVER, INITIALIZE
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import LEGACY, NEWEST, NEWEST_LEGACY, V_2024_11_05
@@ -51,17 +51,13 @@ class ServerFacts(msgspec.Struct, frozen=True):
 
 def discover_call(client_info: Raw) -> Call:
     """The probe that every modern server answers."""
-    meta = {VERSION: raw(NEWEST), CLIENT_INFO: client_info, CLIENT_CAPABILITIES: raw({})}
+    meta = {VERSION: raw(NEWEST), CLIENT_INFO: client_info, CLIENT_CAPABILITIES: EMPTY_OBJECT}
     return Call(DISCOVER, {}, meta)
 
 
 def initialize_call(client_info: Raw, capabilities: Raw, revision: str = NEWEST_LEGACY) -> Call:
     """The opening of a legacy session, in the newest legacy revision or another."""
-    params = {
-        "protocolVersion": raw(revision),
-        "capabilities": capabilities,
-        "clientInfo": client_info,
-    }
+    params = {"protocolVersion": raw(revision), "capabilities": capabilities, "clientInfo": client_info}
     return Call(INITIALIZE, params, {})
 
 

@@ -30,7 +30,6 @@ T = TypeVar("T", bound="Ticket")
 
 EVENT_LIMIT: Final = 64  # events that wait for one exchange; a reader that keeps up never sees the bound
 
-
 _SAY_NOTHING: Final = frozenset({m.LISTEN, m.DISCOVER, m.PING})
 """Requests on whose way a server says nothing of its own."""
 

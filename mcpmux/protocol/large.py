@@ -49,7 +49,8 @@ def read_large_reply(data: Body) -> Reply | None:
     try:
         around = decode_message(b'{%b"result":{}%b}' % (head[1], tail[1]))
         result = Raw(memoryview(data)[head.end() : start + tail.start()])
-        members = {key: _apart(value) for key, value in decode_fields(result).items()}
+        # A small value does not keep the whole message in memory.
+        members = {key: v if is_large(v) else v.copy() for key, v in decode_fields(result).items()}
         check_utf8(data)
     except (BadMessage, ValueError):
         return None
@@ -59,11 +60,6 @@ def read_large_reply(data: Body) -> Reply | None:
 def is_large(value: Raw) -> bool:
     """Whether a value is better not copied."""
     return len(value) > LARGE_BYTES
-
-
-def _apart(value: Raw) -> Raw:
-    """A small value does not keep the whole message in memory."""
-    return value if is_large(value) else value.copy()
 
 
 def check_utf8(data: Body) -> None:
