@@ -27,12 +27,13 @@ from mcpmux.auth.bearer import Challenge, read_challenge
 from mcpmux.auth.discovery import Discovery, Found
 from mcpmux.auth.metadata import AuthorizationServer, as_http
 from mcpmux.auth.oauth_client import Denied, known_client, register, request_tokens
-from mcpmux.auth.token_store import Login, OAuthClient, StoreTrouble, TokenStore
+from mcpmux.auth.token_store import Login, StoreTrouble, TokenStore
 from mcpmux.errors import McpmuxError, RemoteProtocolError, TransportError
 from mcpmux.transports.http.message import Fields, HttpLimits
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_request import HttpRequest
+from mcpmux.transports.wire import reason_of
 
 STATE_BYTES = 32
 VERIFIER_CHARACTERS = 64  # 43 to 128 by RFC 7636, section 4.1
@@ -101,8 +102,20 @@ class LoginFlow:
                 asked["scope"] = " ".join(scopes)
             self._http.check(endpoint)
             await show(add_params_to_uri(endpoint, list(asked.items())))
-            code = read_code(await _wait_for(loopback, seconds), found.server)
-            login = await self._redeem(found, client, code, verifier, loopback.uri, scopes)
+            said = None
+            with trio.move_on_after(seconds):
+                said = await loopback.answers.receive()
+            if said is None:
+                raise TransportError(f"nobody came back from the browser within {seconds:g} s")
+            form = {
+                "grant_type": "authorization_code",
+                "code": read_code(said, found.server),
+                "redirect_uri": loopback.uri,
+                "code_verifier": verifier,
+                "resource": found.resource,
+            }
+            tokens = await request_tokens(self._http, found.server, client, form, scopes, self._clock())
+        login = Login(self._name, self._url, found.server.issuer, found.resource, client, tokens)
         await trio.to_thread.run_sync(self._store.save, login)
         return login
 
@@ -125,19 +138,6 @@ class LoginFlow:
             wanted.append(OFFLINE)
         return tuple(dict.fromkeys(wanted))
 
-    async def _redeem(
-        self, found: Found, client: OAuthClient, code: str, verifier: str, uri: str, scopes: tuple[str, ...]
-    ) -> Login:
-        form = {
-            "grant_type": "authorization_code",
-            "code": code,
-            "redirect_uri": uri,
-            "code_verifier": verifier,
-            "resource": found.resource,
-        }
-        tokens = await request_tokens(self._http, found.server, client, form, scopes, self._clock())
-        return Login(self._name, self._url, found.server.issuer, found.resource, client, tokens)
-
 
 def read_code(said: dict[str, str], server: AuthorizationServer) -> str:
     """The code in an answer whose `state` was right. Raises Denied, RemoteProtocolError.
@@ -154,12 +154,6 @@ def read_code(said: dict[str, str], server: AuthorizationServer) -> str:
     if not said.get("code"):
         raise RemoteProtocolError(f"{server.issuer} sent no code")
     return said["code"]
-
-
-async def _wait_for(loopback: Loopback, seconds: float) -> dict[str, str]:
-    with trio.move_on_after(seconds):
-        return await loopback.answers.receive()
-    raise TransportError(f"nobody came back from the browser within {seconds:g} s")
 
 
 def _port_of(kept: Login | None) -> int:
@@ -222,7 +216,7 @@ async def _listen(ports: Sequence[int]) -> list[trio.SocketListener]:
         try:
             return await trio.open_tcp_listeners(port, host=HOST)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
+            reason = reason_of(error)
     raise TransportError(f"cannot listen on {HOST}:{port} for the browser to come back: {reason}")
 
 

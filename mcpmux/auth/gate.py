@@ -112,12 +112,16 @@ class Gate:
         raise self._unauthorized(None, "this needs a bearer token in the Authorization header")
 
     def _unauthorized(self, error: str | None, sentence: str) -> Turned:
-        value = write_challenge(self._metadata_url, self._required, error, sentence if error else None)
-        return Turned(401, sentence, (("WWW-Authenticate", value),))
+        return self._turn_away(401, sentence, self._required, error)
 
-    @property
-    def _metadata_url(self) -> str | None:
-        return self.resource.metadata_url if self.resource is not None else None
+    def _insufficient(self, scopes: frozenset[str]) -> Turned:
+        sentence = "the token does not have the scopes that this needs"
+        return self._turn_away(403, sentence, scopes, "insufficient_scope")
+
+    def _turn_away(self, status: int, sentence: str, scopes: frozenset[str], error: str | None) -> Turned:
+        url = self.resource.metadata_url if self.resource is not None else None
+        value = write_challenge(url, scopes, error, sentence if error else None)
+        return Turned(status, sentence, (("WWW-Authenticate", value),))
 
     async def _judge(self, token: str) -> Admission:
         """Raises BadToken, Turned."""
@@ -129,17 +133,13 @@ class Gate:
         admission = await self._verify(token, now)
         if not self._is_granted(admission):  # taken back while its issuer was asked for keys
             raise BadToken("this token does not count any more")
-        missing = self._required - admission.principal.scopes
-        if missing:
+        if not self._required <= admission.principal.scopes:
             raise self._insufficient(self._required)
-        self._remember(digest, admission, now)
-        return admission
-
-    def _remember(self, digest: bytes, admission: Admission, now: float) -> None:
         self._judged.pop(digest, None)
         if len(self._judged) >= CACHE_LIMIT:
             del self._judged[next(iter(self._judged))]
         self._judged[digest] = admission, min(admission.expires, now + CACHE_SECONDS)
+        return admission
 
     async def _verify(self, token: str, now: float) -> Admission:
         principal = self._tokens.find(token)
@@ -163,10 +163,8 @@ class Gate:
 
     def holds(self, admission: Admission) -> bool:
         """Whether an admission, expired or not, would be given again."""
-        is_certificate = admission.ground[0] == CERTIFICATES
-        return self._is_granted(admission) and (
-            is_certificate or self._required <= admission.principal.scopes
-        )
+        has_scopes = self._required <= admission.principal.scopes or admission.ground[0] == CERTIFICATES
+        return has_scopes and self._is_granted(admission)
 
     def knows(self, principal: Principal) -> bool:
         """Whether there is still a way to come in as somebody of that name."""
@@ -203,11 +201,4 @@ class Gate:
         group = f"{method.rpartition('/')[0]}/*"
         rules = self._config.method_scopes
         needed = {scope for pattern in (method, group, "*") for scope in rules.get(pattern, ())}
-        if needed <= principal.scopes:
-            return None
-        return self._insufficient(self._required | needed)
-
-    def _insufficient(self, scopes: frozenset[str]) -> Turned:
-        sentence = "the token does not have the scopes that this needs"
-        value = write_challenge(self._metadata_url, scopes, "insufficient_scope", sentence)
-        return Turned(403, sentence, (("WWW-Authenticate", value),))
+        return None if needed <= principal.scopes else self._insufficient(self._required | needed)

@@ -26,7 +26,9 @@ from mcpmux.auth.bearer import BadToken
 from mcpmux.auth.metadata import read_keys_url, server_urls
 from mcpmux.config.auth import Issuer
 from mcpmux.errors import ConfigError, McpmuxError, RemoteProtocolError, TransportError
+from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.protocol.principal import Turned
+from mcpmux.transports.wire import reason_of
 
 try:
     from joserfc.errors import JoseError
@@ -80,7 +82,7 @@ def read_key_set(data: bytes) -> tuple[SigningKey, ...]:
         entries = document["keys"]
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise TypeError
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError, KeyError):
+    except (*UNREADABLE, TypeError, KeyError):
         raise RemoteProtocolError("this is no JSON Web Key Set") from None
     keys = tuple(key for entry in entries[:MOST_KEYS] if (key := _read_key(entry)) is not None)
     if not keys:
@@ -123,7 +125,7 @@ class IssuerKeys:
         self._turn = trio.Lock()
 
     def __repr__(self) -> str:
-        return f"<IssuerKeys {self._name} {self._names}>"
+        return f"<IssuerKeys {self._name} {[key.kid for key in self._keys]}>"
 
     async def find(self, kid: str | None, algorithm: str) -> tuple[SigningKey, ...]:
         """The keys that a token may mean. Raises UnknownKey, and Turned while there are none."""
@@ -145,10 +147,6 @@ class IssuerKeys:
             raise UnknownKey("the token is signed with a key that its issuer does not have")
         return fitting[:MOST_TRIED]
 
-    @property
-    def _names(self) -> list[str | None]:
-        return [key.kid for key in self._keys]
-
     async def _renew(self) -> bool:
         """Try to get the keys, unless that was done a moment ago; whether there are other ones now."""
         before = self._fetched
@@ -168,7 +166,7 @@ class IssuerKeys:
             if patience.cancelled_caught:
                 return self._failed(f"no answer within {LOAD_SECONDS:g} s")
             self._fetched = trio.current_time()
-            log.info("keys of an issuer", issuer=self._config.issuer, keys=self._names)
+            log.info("keys of an issuer", issuer=self._config.issuer, keys=[key.kid for key in self._keys])
             return True
 
     def _failed(self, reason: str) -> bool:
@@ -205,6 +203,6 @@ def _read_key_file(path: str) -> tuple[SigningKey, ...]:
     try:
         return read_key_set(Path(path).read_bytes())
     except OSError as error:
-        raise TransportError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from None
+        raise TransportError(f"{path}: {reason_of(error)}") from None
     except RemoteProtocolError as error:
         raise RemoteProtocolError(f"{path}: {error}") from None

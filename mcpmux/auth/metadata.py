@@ -6,7 +6,7 @@ RFC 9728, sections 2, 3.1 and 3.3; "Authorization Server Discovery", 2025-11-25 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,6 +14,7 @@ import msgspec
 from mcpmux.auth.bearer import read_scopes
 from mcpmux.config.auth import Auth, TrustedUrl
 from mcpmux.errors import RemoteProtocolError
+from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.http.route import HttpOrigin
 
 MOST_SERVERS = 16  # authorization servers of one upstream
@@ -21,8 +22,6 @@ MOST_SERVERS = 16  # authorization servers of one upstream
 _OAUTH = "/.well-known/oauth-authorization-server"
 _OPENID = "/.well-known/openid-configuration"
 _RESOURCE = "/.well-known/oauth-protected-resource"
-
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class AuthorizationServer(msgspec.Struct, frozen=True):
@@ -66,7 +65,7 @@ def read_server(data: bytes, issuer: str) -> AuthorizationServer:
     """The metadata of `issuer`. Raises RemoteProtocolError when it is unusable or that of another issuer."""
     try:
         server = msgspec.json.decode(data, type=AuthorizationServer)
-    except _UNREADABLE:
+    except UNREADABLE:
         raise RemoteProtocolError(f"the metadata of {issuer} cannot be used") from None
     if not is_same_issuer(server.issuer, issuer):
         raise RemoteProtocolError(f"the metadata of {issuer} is that of another issuer")
@@ -90,7 +89,7 @@ def read_keys_url(data: bytes, issuer: str) -> str:
     try:
         document: Any = msgspec.json.decode(data)
         claimed, url = document["issuer"], document["jwks_uri"]
-    except (*_UNREADABLE, TypeError, KeyError):
+    except (*UNREADABLE, TypeError, KeyError):
         raise RemoteProtocolError("its metadata has no `issuer` or no `jwks_uri`") from None
     if claimed != issuer:
         raise RemoteProtocolError("its metadata is that of another issuer")
@@ -105,26 +104,19 @@ def is_same_issuer(one: str, other: str) -> bool:
 
     One slash behind a bare host is let pass: libraries that parse URLs add it (RFC 3986, section 6.2.3).
     """
-    return one == other or (_is_bare(one) and _is_bare(other) and one.rstrip("/") == other.rstrip("/"))
+    bare, spelled = sorted((one, other), key=len)
+    return one == other or (spelled == f"{bare}/" and "/" not in bare.partition("://")[2])
 
 
-def _is_bare(issuer: str) -> bool:
-    rest = issuer.partition("://")[2]
-    return rest.count("/") <= 1 and "/" not in rest.rstrip("/") and not rest.endswith("//")
+_Servers = Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MOST_SERVERS)]
 
 
-class _ResourceDocument(msgspec.Struct):
-    resource: str
-    authorization_servers: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MOST_SERVERS)]
-    scopes_supported: list[str] = []
-
-
-class ProtectedResource(NamedTuple):
+class ProtectedResource(msgspec.Struct):
     """What tokens are to be made for, by whom, and with which scopes, as an upstream says."""
 
-    identifier: str
-    issuers: tuple[str, ...]
-    scopes: tuple[str, ...]
+    identifier: str = msgspec.field(name="resource")
+    issuers: _Servers = msgspec.field(name="authorization_servers")
+    scopes: tuple[str, ...] = msgspec.field(default=(), name="scopes_supported")
 
 
 def canonical_url(url: str) -> str:
@@ -142,15 +134,15 @@ def resource_urls(url: str) -> tuple[str, ...]:
 def read_resource(data: bytes, url: str) -> ProtectedResource:
     """The metadata of the upstream at `url`. Raises RemoteProtocolError when it is not about that."""
     try:
-        document = msgspec.json.decode(data, type=_ResourceDocument)
-    except _UNREADABLE:
+        resource = msgspec.json.decode(data, type=ProtectedResource)
+    except UNREADABLE:
         raise RemoteProtocolError(
             "its resource metadata has no `resource` or no `authorization_servers`"
         ) from None
-    if not _covers(document.resource, url):
+    if not _covers(resource.identifier, url):
         raise RemoteProtocolError("its resource metadata is that of another resource")
-    scopes = read_scopes(" ".join(document.scopes_supported))
-    return ProtectedResource(document.resource, tuple(document.authorization_servers), scopes)
+    resource.scopes = read_scopes(" ".join(resource.scopes))
+    return resource
 
 
 def _covers(resource: str, url: str) -> bool:
