@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcpmux.auth.bearer import hash_token
-from mcpmux.auth.gate import CACHE_LIMIT, CACHE_SECONDS, Gate
+from mcpmux.auth.gate import CACHE_SECONDS, Gate
 from mcpmux.auth.jwks import FRESH_SECONDS, RETRY_SECONDS, STALE_SECONDS, read_key_set
 from mcpmux.config import StaticToken
 from mcpmux.errors import RemoteProtocolError
@@ -311,12 +311,15 @@ async def test_a_long_lived_token_is_judged_again_now_and_then(autojump_clock):
     assert (await turned(gate, token)).status == 401
 
 
-async def test_the_memory_for_judged_tokens_is_bounded():
-    gate = make_gate(tokens={"alice": StaticToken(sha256=hash_token(ALICE))})
-    admission = await gate.admit(bearer(ALICE), "")
-    for number in range(CACHE_LIMIT + 5):
-        gate._remember(number.to_bytes(32, "big"), admission, NOW)
-    assert len(gate._judged) == CACHE_LIMIT
+async def test_the_memory_for_judged_tokens_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mcpmux.auth.gate.CACHE_LIMIT", 2)
+    tokens = [f"{number}" * 40 for number in range(5)]
+    gate = make_gate(
+        tokens={f"n{number}": StaticToken(sha256=hash_token(each)) for number, each in enumerate(tokens)}
+    )
+    for token in tokens * 2:
+        await gate.admit(bearer(token), "")
+    assert len(gate._judged) == 2
 
 
 # Keys
