@@ -31,7 +31,15 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.namespace import Namespace, Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META
-from mcpmux.protocol.envelope import decode_fields, decode_items, decode_list, first_byte, raw, text_of
+from mcpmux.protocol.envelope import (
+    decode_fields,
+    decode_items,
+    decode_list,
+    encode,
+    first_byte,
+    raw,
+    text_of,
+)
 from mcpmux.protocol.input_requests import RELATED_TASK, RESPONSES
 from mcpmux.protocol.large import LARGE_BYTES, is_large, raw_list, read_objects
 from mcpmux.protocol.raw_json import Fields, Raw
@@ -140,7 +148,7 @@ def _expose_contents(result: Fields, space: Space) -> None:
         uri = text_of(member.get("uri"))
         if uri is not None:
             member["uri"] = space.expose_uri(uri)
-    result["contents"] = raw(members)
+    result["contents"] = Raw(encode(members))
 
 
 def _expose_outcome(method: str, result: Fields, space: Space) -> None:

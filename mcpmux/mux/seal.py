@@ -28,6 +28,7 @@ import zlib
 import msgspec
 
 from mcpmux.errors import McpmuxError
+from mcpmux.protocol.envelope import encode
 
 CURSOR_LIMIT = 256 * 1024
 """Characters. A thousand unfinished upstreams with cursors of 100 characters stay well below it."""
@@ -72,7 +73,6 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
         return Position(self.upstream, following, mark, stride * 2, stride * 2, items, pages)
 
 
-_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(list[Position])
 
 
@@ -102,7 +102,7 @@ class CursorSeal(_Seal):
 
         Only `principal` can use it. Neither `kind` nor the principal's name has a NUL in it.
         """
-        body = _encoder.encode(positions)
+        body = encode(positions)
         packed = zlib.compress(body, 6)
         sealed = _DEFLATED + packed if len(packed) < len(body) else _PLAIN + body
         text = _encode(sealed + self._tag(kind.encode(), principal.encode(), sealed))

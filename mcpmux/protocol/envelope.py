@@ -56,7 +56,7 @@ class Value:
 
 T = TypeVar("T")
 
-_encoder: Final = msgspec.json.Encoder()
+encode: Final = msgspec.json.Encoder().encode
 _fields_decoder: Final = msgspec.json.Decoder(Fields)
 _list_decoder: Final = msgspec.json.Decoder(list[Fields])
 _any_decoder: Final = msgspec.json.Decoder()
@@ -363,14 +363,14 @@ def id_of(raw: Raw | None) -> Id | None:
 
 def raw(value: Any) -> Raw:
     """Any value (dicts of raw members included) as raw JSON."""
-    return Raw(_encoder.encode(value))
+    return Raw(encode(value))
 
 
 def encode_request(id: Id, method: str, params: Mapping[str, Any] | None) -> bytes:  # noqa: A002
     """One request line."""
     if params is None:
-        return _encoder.encode({"jsonrpc": "2.0", "id": id, "method": method})
-    return _encoder.encode(RequestOut(id, method, params))
+        return encode({"jsonrpc": "2.0", "id": id, "method": method})
+    return encode(RequestOut(id, method, params))
 
 
 def encode_notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
@@ -378,12 +378,12 @@ def encode_notification(method: str, params: Mapping[str, Any] | None = None) ->
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     if params:
         message["params"] = params
-    return _encoder.encode(message)
+    return encode(message)
 
 
 def encode_reply(id: Id, result: Mapping[str, Any]) -> bytes:  # noqa: A002
     """One successful answer."""
-    return _encoder.encode(ReplyOut(id, result))
+    return encode(ReplyOut(id, result))
 
 
 def encode_error(id: Id | None, error: RpcError) -> bytes:  # noqa: A002
@@ -392,7 +392,7 @@ def encode_error(id: Id | None, error: RpcError) -> bytes:  # noqa: A002
     if id is not None:
         message["id"] = id
     message["error"] = error_body(error)
-    return _encoder.encode(message)
+    return encode(message)
 
 
 def error_body(error: RpcError) -> dict[str, Any]:

@@ -124,27 +124,16 @@ def name_headers(method: str, params: Fields) -> Headers:
 
 
 def check_request(headers: dict[str, str], call: Call) -> None:
-    """`_meta` of a modern request is complete, and the HTTP headers say what it says. Raises RpcError."""
+    """`_meta` of a modern request is complete, and the HTTP headers say what the body says. Raises RpcError.
+
+    The version in the header is checked first, whether we know it or not.
+    """
     meta = call.meta
     if not (isinstance(meta, Meta) and meta.sound and headers.get(VERSION_HEADER) == meta.version):
         version = stated_version(call)
-        if version is not None:
-            check_version(headers, version)
+        if version is not None and (headers.get(VERSION_HEADER) != version or version not in SUPPORTED):
+            _expect(headers, VERSION_HEADER, version, encoded=False)
         check_call(call)
-    check_headers(headers, call)
-
-
-def check_version(headers: dict[str, str], version: str) -> None:
-    """The version in the body is the one in the header, whether we know it or not. Raises HeaderMismatch."""
-    if headers.get(VERSION_HEADER) != version or version not in SUPPORTED:
-        _expect(headers, VERSION_HEADER, version, encoded=False)
-
-
-def check_headers(headers: dict[str, str], call: Call) -> None:
-    """The standard headers of a modern request agree with its body. Raises HeaderMismatch.
-
-    But for the version, which is looked at before the body is: see `check_version`.
-    """
     if headers.get(METHOD_HEADER) != call.method or call.method not in _NAMING:
         _expect(headers, METHOD_HEADER, call.method, encoded=False)
     key = _NAMED_BY.get(call.method)

@@ -23,8 +23,8 @@ from typing import Any, Final, Protocol, TypeVar
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import LOG_LEVEL, META, PROGRESS_TOKEN, VERSION, Call, Event, Meta
-from mcpmux.protocol.envelope import ErrorReply, Reply, Request, encode_request, raw
-from mcpmux.protocol.raw_json import Id
+from mcpmux.protocol.envelope import ErrorReply, Reply, Request, encode, raw
+from mcpmux.protocol.raw_json import Id, RequestOut
 
 T = TypeVar("T", bound="Ticket")
 
@@ -215,4 +215,6 @@ def encode_call(request_id: int, call: Call) -> bytes:
         params = {**params, META: {**meta, PROGRESS_TOKEN: raw(request_id)}}
     elif meta:
         params = {**params, META: meta}
-    return encode_request(request_id, call.method, params or None)
+    if not params:
+        return encode({"jsonrpc": "2.0", "id": request_id, "method": call.method})
+    return encode(RequestOut(request_id, call.method, params))

@@ -11,9 +11,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import msgspec
-
-from mcpmux.protocol.envelope import BadMessage, Reply, decode_fields, decode_list, decode_message, raw
+from mcpmux.protocol.envelope import (
+    BadMessage,
+    Reply,
+    decode_fields,
+    decode_list,
+    decode_message,
+    encode,
+    raw,
+)
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 
 LARGE_BYTES: Final = 64 * 1024  # of a value: copying a smaller one costs less than a part of its own
@@ -30,8 +36,6 @@ Body = bytes | bytearray
 _MEMBER: Final = rb'\s*"(?:jsonrpc|id)"\s*:\s*(?:-?[0-9]{1,18}|"[^"\\]{0,200}")\s*'
 _HEAD: Final = re.compile(rb"\s*\{((?:" + _MEMBER + rb',){0,2})\s*"result"\s*:\s*(?=\{)')
 _TAIL: Final = re.compile(rb"((?:," + _MEMBER + rb"){0,2})\}\s*\Z")
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 def read_large_reply(data: Body) -> Reply | None:
@@ -83,7 +87,7 @@ def encode_large_reply(id: Id, result: Mapping[str, Raw]) -> list[Part] | None: 
             break
     else:
         return None
-    return [b'{"jsonrpc":"2.0","id":%b,"result":' % _encode(id), *_object(result), b"}"]
+    return [b'{"jsonrpc":"2.0","id":%b,"result":' % encode(id), *_object(result), b"}"]
 
 
 def raw_list(members: Sequence[Fields]) -> Raw:
@@ -101,7 +105,7 @@ def _object(fields: Mapping[str, Raw]) -> list[Part]:
     small = bytearray(b"{")
     for number, (key, value) in enumerate(fields.items()):
         view = memoryview(value)
-        small += b"%b%b:" % (b"," if number else b"", _encode(key))
+        small += b"%b%b:" % (b"," if number else b"", encode(key))
         if len(view) > LARGE_BYTES:
             parts += [bytes(small), view]
             small = bytearray()
