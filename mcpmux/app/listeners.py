@@ -243,7 +243,7 @@ def check_listeners(config: Config) -> None:
     if problems:
         raise ConfigError(problems)
     if config.auth.issuers:
-        from mcpmux.auth.jwks import check_key_file
+        from mcpmux.auth.jwt import check_key_file
 
         for name, issuer in config.auth.issuers.items():
             check_key_file(name, issuer)

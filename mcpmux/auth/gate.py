@@ -29,8 +29,7 @@ from mcpmux.config.auth import RESERVED, Auth
 from mcpmux.protocol.principal import CERTIFICATES, Admission, Principal, Turned, certified
 
 if TYPE_CHECKING:  # joserfc is for those who have issuers
-    from mcpmux.auth.jwks import Fetch
-    from mcpmux.auth.jwt import TrustedIssuer
+    from mcpmux.auth.jwt import Fetch, TrustedIssuer
 
 CACHE_SECONDS = 300.0  # a token is judged anew after this: its issuer may have taken back the key
 CACHE_LIMIT = 10_000  # tokens; about 2 MB
@@ -66,16 +65,14 @@ class Gate:
 
     def _trust(self, config: Auth) -> dict[str, TrustedIssuer]:
         """The issuers by identifier. What is known of their keys stays known."""
-        from mcpmux.auth.jwks import IssuerKeys
         from mcpmux.auth.jwt import TrustedIssuer
 
-        known = {trusted.config: trusted.keys for trusted in self._issuers.values()}
-        return {
-            issuer.issuer: TrustedIssuer(
-                name, issuer, known.get(issuer) or IssuerKeys(name, issuer, self._fetch)
-            )
-            for name, issuer in config.issuers.items()
-        }
+        known = {trusted.config: trusted for trusted in self._issuers.values()}
+        issuers = {}
+        for name, issuer in config.issuers.items():
+            trusted = issuers[issuer.issuer] = known.get(issuer) or TrustedIssuer(name, issuer, self._fetch)
+            trusted.name = name
+        return issuers
 
     def __repr__(self) -> str:
         return f"<Gate {self._tokens!r}, {len(self._issuers)} issuers, {len(self._judged)} judged>"
@@ -152,9 +149,7 @@ class Gate:
 
         resource = self._config.resource
         assert resource is not None
-        verified = await verify_token(token, self._issuers, resource, now)
-        ground = f"issuers.{verified.issuer.name}", (verified.issuer.config, resource)
-        return Admission(verified.principal, verified.expires, ground)
+        return await verify_token(token, self._issuers, resource, now)
 
     def _is_granted(self, admission: Admission) -> bool:
         """Whether what let somebody in is still there as it was."""

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.gate import CACHE_SECONDS, Gate
-from mcpmux.auth.jwks import FRESH_SECONDS, RETRY_SECONDS, STALE_SECONDS, read_key_set
+from mcpmux.auth.jwt import FRESH_SECONDS, RETRY_SECONDS, STALE_SECONDS, read_key_set
 from mcpmux.config import StaticToken
 from mcpmux.errors import RemoteProtocolError
 from mcpmux.protocol.principal import Principal, Turned
@@ -354,7 +354,7 @@ async def test_many_clients_at_once_fetch_keys_once(autojump_clock):
         await trio.sleep(5)
         return await issuing.fetch(url, ca)
 
-    gate._issuers[ISSUER][2]._fetch = slow
+    gate._issuers[ISSUER]._fetch = slow
     async with trio.open_nursery() as nursery:
         for number in range(20):
             nursery.start_soon(gate.admit, bearer(sign(claims(sub=f"s{number}"))), "")
@@ -369,7 +369,7 @@ async def test_a_client_that_leaves_does_not_take_the_keys_of_others_with_it(aut
         await trio.sleep(5)
         return await issuing.fetch(url, ca)
 
-    gate._issuers[ISSUER][2]._fetch = slow
+    gate._issuers[ISSUER]._fetch = slow
     with trio.move_on_after(1):
         await gate.admit(bearer(sign(claims())), "")
     assert (await gate.admit(bearer(sign(claims())), "")).principal
@@ -395,7 +395,7 @@ async def test_an_issuer_that_hangs_is_not_waited_for_forever(autojump_clock):
         await trio.sleep_forever()
         raise AssertionError
 
-    gate._issuers[ISSUER][2]._fetch = hang
+    gate._issuers[ISSUER]._fetch = hang
     with trio.fail_after(60):
         assert (await turned(gate, sign(claims()))).status == 503
         began = trio.current_time()
