@@ -24,8 +24,7 @@ from oauthlib.common import add_params_to_uri
 from oauthlib.oauth2 import WebApplicationClient
 
 from mcpmux.auth.bearer import Challenge, read_challenge
-from mcpmux.auth.discovery import Discovery, Found
-from mcpmux.auth.metadata import AuthorizationServer, as_http
+from mcpmux.auth.discovery import AuthorizationServer, Discovery, Found, as_http
 from mcpmux.auth.oauth_client import Denied, known_client, register, request_tokens
 from mcpmux.auth.token_store import Login, StoreTrouble, TokenStore
 from mcpmux.errors import McpmuxError, RemoteProtocolError, TransportError

@@ -24,7 +24,7 @@ import structlog
 import trio
 
 from mcpmux.auth.bearer import BadToken, StaticTokens, read_bearer, write_challenge
-from mcpmux.auth.metadata import OwnMetadata
+from mcpmux.auth.discovery import OwnMetadata
 from mcpmux.config.auth import RESERVED, Auth
 from mcpmux.protocol.principal import CERTIFICATES, Admission, Principal, Turned, certified
 

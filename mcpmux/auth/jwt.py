@@ -30,7 +30,7 @@ import structlog
 import trio
 
 from mcpmux.auth.bearer import BadToken
-from mcpmux.auth.metadata import read_keys_url, server_urls
+from mcpmux.auth.discovery import read_keys_url, server_urls
 from mcpmux.config.auth import Issuer
 from mcpmux.errors import ConfigError, McpmuxError, RemoteProtocolError, TransportError
 from mcpmux.protocol.envelope import UNREADABLE

@@ -19,8 +19,8 @@ from oauthlib.oauth2 import OAuth2Error
 from oauthlib.oauth2.rfc6749.parameters import parse_token_response, prepare_token_request
 
 from mcpmux.auth.bearer import read_scopes
+from mcpmux.auth.discovery import AuthorizationServer
 from mcpmux.auth.http import ACCEPT, OAuthHttp
-from mcpmux.auth.metadata import AuthorizationServer
 from mcpmux.auth.token_store import Login, OAuthClient, Tokens
 from mcpmux.config.auth import OAuth
 from mcpmux.errors import RemoteProtocolError, TransportError

@@ -22,9 +22,8 @@ import trio
 from mcpmux.auth.authorization_code import LoginFlow
 from mcpmux.auth.bearer import Challenge
 from mcpmux.auth.credential import Credential
-from mcpmux.auth.discovery import Discovery, Found, IssuerChanged
+from mcpmux.auth.discovery import Discovery, Found, IssuerChanged, as_http, is_same_issuer
 from mcpmux.auth.http import AddressPolicy, OAuthHttp
-from mcpmux.auth.metadata import as_http, is_same_issuer
 from mcpmux.auth.oauth_client import Denied, configured_client, request_tokens
 from mcpmux.auth.token_store import Login, StoreTrouble, TokenStore, default_store
 from mcpmux.config import Http, WebSocket
