@@ -73,7 +73,10 @@ MEMORY_LIMIT: Final = (
 
 
 class Rule:
-    """One access rule, ready to be applied. `allow`: it allows; else it denies."""
+    """One access rule, ready to be applied.
+
+    `allow`: it allows, else it denies; `is_about_all`: it names no target.
+    """
 
     def __init__(self, rule: AccessRule, place: str) -> None:
         """`place`: in the configuration, the name of a rule without one."""
@@ -84,20 +87,16 @@ class Rule:
         self._upstreams = tuple(map(parse_glob, rule.upstreams))
         self._methods = tuple(parse_glob(USES.get(name, name)) for name in rule.methods)
         self._targets = tuple(map(TargetGlob, rule.targets))
+        self.is_about_all = not self._targets
 
     def __repr__(self) -> str:
         return f"<Rule {self.name}>"
 
-    @property
-    def is_about_all(self) -> bool:
-        """Whether it names no target."""
-        return not self._targets
-
     def misfits(self, principal: Principal, upstream: str, method: str) -> list[str]:
         """Which of its members do not fit, whatever the target; none when it is about this use."""
-        named = not self._principals or (bool(principal) and _fits(self._principals, principal.name))
         fits = {
-            "principals": named,
+            "principals": not self._principals
+            or (bool(principal) and _fits(self._principals, principal.name)),
             "scopes": self._scopes <= principal.scopes,
             "upstreams": _fits(self._upstreams, upstream),
             "methods": _fits(self._methods, method),
@@ -108,19 +107,17 @@ class Rule:
 
     def fits(self, target: Target | Template | None) -> bool:
         """Whether it is about the target: an `allow` for sure, a `deny` perhaps."""
-        if not self._targets:
-            return True
-        if target is None:
-            return not self.allow
+        if self.is_about_all or target is None:
+            return self.is_about_all or not self.allow
         return any(target.is_in(glob) if self.allow else target.may_be_in(glob) for glob in self._targets)
 
     def may_allow(self, glob: Glob) -> bool:
         """Whether it may fit something that `glob` stands for, as that is written."""
-        return not self._targets or any(may_meet(each.glob, glob) for each in self._targets)
+        return self.is_about_all or any(may_meet(each.glob, glob) for each in self._targets)
 
     def covers(self, glob: Glob) -> bool:
         """Whether it fits everything that `glob` stands for, as that is written."""
-        return not self._targets or any(contains(each.glob, glob) for each in self._targets)
+        return self.is_about_all or any(contains(each.glob, glob) for each in self._targets)
 
 
 def _fits(globs: tuple[Glob, ...], text: str) -> bool:

@@ -115,12 +115,6 @@ def read(uri: str, way: Way | None) -> str:
     return _read_front(front, way.merging) + tail
 
 
-def without_tail(uri: str) -> str:
-    """A URI without query and fragment, for servers that do not look at them."""
-    cut = _TAIL.search(uri)
-    return uri[: cut.start()] if cut is not None else uri
-
-
 def _rounds_in(uri: str) -> int:
     """Rounds of decoding until nothing changes, at most one more than are looked into."""
     for rounds in range(DECODE_LIMIT + 1):
@@ -150,16 +144,13 @@ def _read_front(front: str, merging: bool) -> str:
     if not rest.startswith("//"):
         return f"{scheme}:{_read_path(rest, merging)}"
     authority, slash, path = rest[2:].partition("/")
-    authority = _read_authority(scheme, authority)
+    authority = authority.rpartition("@")[2].lower()
+    authority = authority.removesuffix(_DEFAULT_PORTS.get(scheme, ":")).removesuffix(".")
+    if scheme == "file" and authority == "localhost":
+        authority = ""
     # A star in the authority may stand for a path as well.
     path = f"/{path}" if slash or (authority and STAR not in authority) else ""
     return f"{scheme}://{authority}{_read_path(path, merging)}"
-
-
-def _read_authority(scheme: str, authority: str) -> str:
-    authority = authority.rpartition("@")[2].lower()
-    authority = authority.removesuffix(_DEFAULT_PORTS.get(scheme, ":")).removesuffix(".")
-    return "" if scheme == "file" and authority == "localhost" else authority
 
 
 def _read_path(path: str, merging: bool) -> str:
@@ -206,7 +197,8 @@ class Target:
     def broadly(self) -> frozenset[str]:
         """Everything that it can be taken for."""
         texts = {text for _, text in self.readings}
-        return frozenset(texts | {without_tail(text) for text in texts} if self.is_uri else texts)
+        # Some servers do not look at query and fragment.
+        return frozenset(texts | {_TAIL.split(text, 1)[0] for text in texts} if self.is_uri else texts)
 
     def is_in(self, glob: TargetGlob) -> bool:
         """Whether the glob fits every reading of it."""

@@ -82,13 +82,7 @@ class Request(Value):
 
     __slots__ = ("id", "members", "method", "params")
 
-    def __init__(
-        self,
-        id: Id,  # noqa: A002 - the field's name
-        method: str,
-        params: Raw | None = None,
-        members: Fields | None = None,
-    ) -> None:
+    def __init__(self, id: Id, method: str, params: Raw | None = None, members: Fields | None = None) -> None:  # noqa: A002 - the field's name
         self.id = id
         self.method = method
         self.params = params

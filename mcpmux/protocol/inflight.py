@@ -176,7 +176,10 @@ class Outgoing:
         """
         tickets = [t for t in self._tickets.values() if t.call.method not in _SAY_NOTHING]
         if method == m.LOG_MESSAGE:
-            tickets = [t for t in tickets if _may_hear_logs(t.call)] or tickets
+            # One that has asked for log messages, or is of an era in which none has to.
+            tickets = [
+                t for t in tickets if LOG_LEVEL in t.call.meta or VERSION not in t.call.meta
+            ] or tickets
         if not tickets:
             return None
         client = tickets[0].call.client
@@ -198,11 +201,6 @@ class Outgoing:
         if isinstance(token, bool) or not isinstance(token, int):
             return None
         return self._tickets.get(token)
-
-
-def _may_hear_logs(call: Call) -> bool:
-    """Whether a request has asked for log messages, or is of an era in which none has to."""
-    return LOG_LEVEL in call.meta or VERSION not in call.meta
 
 
 def encode_call(request_id: int, call: Call) -> bytes:
