@@ -15,7 +15,6 @@ from mcpmux.protocol.codes import HEADER_MISMATCH, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import raw, value_at
 from mcpmux.protocol.headers import (
     HeaderMismatch,
-    Headers,
     InvalidHeaderSchema,
     Path,
     check_param_headers,
@@ -23,9 +22,8 @@ from mcpmux.protocol.headers import (
     decode_value,
     encode_value,
     header_params,
-    method_headers,
-    name_headers,
     param_headers,
+    request_headers,
 )
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST
@@ -109,11 +107,6 @@ def test_the_marks_of_the_encoded_form_are_case_sensitive():
 
 
 # Standard headers
-
-
-def request_headers(method: str, params: Fields, revision: str) -> Headers:
-    """All standard headers of a modern request."""
-    return method_headers(method, revision) + name_headers(method, params)
 
 
 REQUESTS: list[tuple[str, Fields, list[tuple[str, str]]]] = [
