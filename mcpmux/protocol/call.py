@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, Final
 
+from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import MalformedRequest, unsupported_version
 from mcpmux.protocol.envelope import (
+    EMPTY_OBJECT,
     UNREADABLE,
     Value,
     decode_fields,
@@ -45,6 +47,12 @@ LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", 
 KEPT: Final = 256  # values of `_meta` that are kept as they were read
 KEPT_BYTES: Final = 1024  # of one; a longer one is read anew each time
 RECENT: Final = 8  # encoded events; those of one update differ only in how its clients spell the URI
+
+
+_COMPLETE: Final = raw("complete")
+_NOT_FRESH: Final = raw(0)
+_PRIVATE: Final = raw("private")
+_NEWEST: Final = raw(NEWEST)
 
 
 class Meta(dict[str, Raw]):
@@ -202,6 +210,28 @@ def _read_meta(data: bytes) -> Fields:
         del _kept[next(iter(_kept))]
     _kept[data] = kept = Meta(members)
     return kept
+
+
+def modern_meta(call: Call, client_info: Raw) -> Fields:
+    """The `_meta` that a modern server gets: its own leg's version, the client's other statements.
+
+    `client_info` stands in where the client did not identify itself.
+    """
+    if isinstance(call.meta, Meta) and call.meta.complete:
+        return call.meta
+    meta = {**call.meta, VERSION: _NEWEST}
+    meta.setdefault(CLIENT_INFO, client_info)
+    meta.setdefault(CLIENT_CAPABILITIES, EMPTY_OBJECT)
+    return meta
+
+
+def upgrade_result(method: str, result: Fields) -> Fields:
+    """A result with what 2026-07-28 requires in it (changed in place); a server of today may leave it out."""
+    result.setdefault("resultType", _COMPLETE)
+    if method in m.CACHEABLE:
+        result.setdefault("ttlMs", _NOT_FRESH)
+        result.setdefault("cacheScope", _PRIVATE)
+    return result
 
 
 def check_call(call: Call) -> None:

@@ -26,26 +26,18 @@ from typing import Any, Final
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import (
-    CLIENT_CAPABILITIES,
-    CLIENT_INFO,
     META,
     MODERN_KEYS,
     SERVER_INFO,
-    VERSION,
     Call,
     Meta,
 )
 from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, OWN, RESERVED, RESOURCE_NOT_FOUND
-from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, decode_list, error_body, raw, text_of
+from mcpmux.protocol.envelope import decode_fields, decode_list, error_body, raw, text_of
 from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.revisions import NEWEST
 
-_COMPLETE: Final = raw("complete")
-_NOT_FRESH: Final = raw(0)
-_PRIVATE: Final = raw("private")
-_NEWEST: Final = raw(NEWEST)
 _NAMES_A_RESOURCE: Final = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
 _BOOLEAN_SCHEMAS: Final = {b"true": raw({}), b"false": raw({"not": {}})}
 KEPT: Final = 64  # values of `_meta` whose rest is kept: a server says the same with every result
@@ -69,28 +61,6 @@ def downgrade_meta(call: Call) -> Fields:
     if isinstance(call.meta, Meta):
         return {}
     return {key: value for key, value in call.meta.items() if key not in MODERN_KEYS}
-
-
-def modern_meta(call: Call, client_info: Raw) -> Fields:
-    """The `_meta` that a modern server gets: its own leg's version, the client's other statements.
-
-    `client_info` stands in where the client did not identify itself.
-    """
-    if isinstance(call.meta, Meta) and call.meta.complete:
-        return call.meta
-    meta = {**call.meta, VERSION: _NEWEST}
-    meta.setdefault(CLIENT_INFO, client_info)
-    meta.setdefault(CLIENT_CAPABILITIES, EMPTY_OBJECT)
-    return meta
-
-
-def upgrade_result(method: str, result: Fields) -> Fields:
-    """A result with what 2026-07-28 requires in it (changed in place); a server of today may leave it out."""
-    result.setdefault("resultType", _COMPLETE)
-    if method in m.CACHEABLE:
-        result.setdefault("ttlMs", _NOT_FRESH)
-        result.setdefault("cacheScope", _PRIVATE)
-    return result
 
 
 def downgrade_result(result: Fields) -> Fields:

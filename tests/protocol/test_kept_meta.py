@@ -17,11 +17,12 @@ from mcpmux.protocol.call import (
     Call,
     Meta,
     check_call,
+    modern_meta,
     stated_version,
     with_meta,
 )
 from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_call
+from mcpmux.protocol.era import downgrade_meta, upgrade_call
 from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.raw_json import Raw
 
