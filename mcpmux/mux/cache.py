@@ -98,12 +98,8 @@ def is_plain(call: Call) -> bool:
 
 def ttl_of(result: Fields) -> int:
     """The milliseconds that a result may be used for, a day at most; 0 when it does not say so."""
-    return min(_stated_ttl(result), LONGEST_TTL_MS)
-
-
-def _stated_ttl(result: Fields) -> int:
     ttl = value_of(result.get("ttlMs"))
-    return max(ttl, 0) if isinstance(ttl, int) and not isinstance(ttl, bool) else 0
+    return max(0, min(ttl, LONGEST_TTL_MS)) if isinstance(ttl, int) and not isinstance(ttl, bool) else 0
 
 
 def is_public(result: Fields) -> bool:
@@ -147,7 +143,8 @@ class Freshness:
         """One more part. An empty result is no part: there was nothing to ask."""
         if not result:
             return
-        ttl = _stated_ttl(result)
+        ttl = value_of(result.get("ttlMs"))
+        ttl = ttl if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl > 0 else 0
         self._ttl_ms = ttl if self._ttl_ms is None else min(self._ttl_ms, ttl)
         if text_of(result.get("cacheScope")) != "public":
             self.scope = "private"

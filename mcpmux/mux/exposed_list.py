@@ -88,7 +88,9 @@ class Texts(_Unread[str | None]):
     __slots__ = ("_key",)
 
     def __init__(self, key: str, data: bytes, count: int) -> None:
-        super().__init__(data, count)
+        self._data = data
+        self._count = count
+        self._items = None
         self._key = key
 
     def _read(self) -> list[str | None]:
