@@ -32,11 +32,13 @@ from mcpmux.mux.namespace import Namespace, Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META
 from mcpmux.protocol.envelope import (
+    UNREADABLE,
     decode_fields,
     decode_items,
     decode_list,
     encode,
     first_byte,
+    list_decoder,
     raw,
     text_of,
 )
@@ -141,8 +143,8 @@ def _expose_contents(result: Fields, space: Space) -> None:
         _change_each(result, "contents", lambda content: _change(content, "uri", space.expose_uri))
         return
     try:
-        members: list[dict[str, Any]] = decode_list(contents)
-    except ValueError:
+        members: list[dict[str, Any]] = list_decoder.decode(contents)
+    except UNREADABLE:
         return
     for member in members:
         uri = text_of(member.get("uri"))
@@ -169,8 +171,8 @@ def _expose_blocks(result: Fields, space: Space) -> None:
         _change_each(result, "content", lambda block: _expose_block(block, space))
         return
     try:
-        blocks = decode_list(content)
-    except ValueError:
+        blocks = list_decoder.decode(content)
+    except UNREADABLE:
         return
     changed = False
     for block in blocks:

@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 encode: Final = msgspec.json.Encoder().encode
 _fields_decoder: Final = msgspec.json.Decoder(Fields)
-_list_decoder: Final = msgspec.json.Decoder(list[Fields])
+list_decoder: Final = msgspec.json.Decoder(list[Fields])
 _any_decoder: Final = msgspec.json.Decoder()
 text_decoder: Final = msgspec.json.Decoder(str)
 _items_decoder: Final = msgspec.json.Decoder(list[Raw])
@@ -292,7 +292,7 @@ def decode_fields(raw: Raw | bytes | Fields | None) -> Fields:
 def decode_list(raw: Raw | bytes) -> list[Fields]:
     """The members of each object in a raw JSON array of objects. Raises ValueError for anything else."""
     try:
-        return _list_decoder.decode(raw)
+        return list_decoder.decode(raw)
     except UNREADABLE as error:
         raise ValueError(str(error)) from None
 
