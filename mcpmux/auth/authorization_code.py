@@ -72,10 +72,7 @@ class LoginFlow:
         return f"<LoginFlow {self._name}>"
 
     async def run(self, show: Show, more: Sequence[str] = (), seconds: float = 300.0) -> Login:
-        """Log in and keep the login. `more`: scopes to ask for besides; `seconds`: for the person.
-
-        Raises TransportError, RemoteProtocolError.
-        """
+        """Log in and keep the login. `more`: other scopes; `seconds`: for a person. Raises McpmuxError."""
         found = await self._discovery.find(await self._probe())
         endpoint = found.server.check_login()
         kept = await self._load()
@@ -139,10 +136,7 @@ class LoginFlow:
 
 
 def read_code(said: dict[str, str], server: AuthorizationServer) -> str:
-    """The code in an answer whose `state` was right. Raises Denied, RemoteProtocolError.
-
-    An answer of another issuer is not looked at any further.
-    """
+    """The code in an answer whose `state` and issuer are right. Raises Denied, RemoteProtocolError."""
     issuer = said.get("iss")
     if issuer is None and server.authorization_response_iss_parameter_supported:
         raise RemoteProtocolError(f"the answer does not say that it is of {server.issuer}: it is not used")
@@ -170,10 +164,7 @@ class Loopback(NamedTuple):
 
 @asynccontextmanager
 async def open_loopback(ports: Sequence[int], state: str) -> AsyncIterator[Loopback]:
-    """Listen on the first of these loopback ports that can be had, 0 for any. Leaving closes it.
-
-    Raises TransportError.
-    """
+    """Listen on the first of these loopback ports that can be had, 0 for any. Raises TransportError."""
     listeners = await _listen(ports)
     bound = listeners[0].socket.getsockname()[1]
     send, receive = trio.open_memory_channel[dict[str, str]](1)

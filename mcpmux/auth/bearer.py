@@ -107,10 +107,7 @@ class Challenge(NamedTuple):
 
 
 def read_challenge(value: str) -> Challenge:
-    """The first Bearer challenge in WWW-Authenticate, which may hold several of several schemes.
-
-    What cannot be read is as if it were not there.
-    """
+    """The first Bearer challenge in WWW-Authenticate, as far as it can be read; there may be others."""
     found: dict[str, str] = {}
     scheme = ""
     for match in _PART.finditer(value[:CHALLENGE_CHARACTERS]):

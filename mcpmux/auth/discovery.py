@@ -222,10 +222,7 @@ class Discovery:
         return Found(server, resource.identifier, challenge.scopes or resource.scopes)
 
     async def _find_own_server(self, wanted: str | None) -> AuthorizationServer:
-        """A server without resource metadata is of 2025-03-26, and may have none at all.
-
-        Then it has the paths and PKCE that this revision demands.
-        """
+        """One without resource metadata is of 2025-03-26, and may have only the paths that this demands."""
         try:
             return await self.find_server(wanted or self._root)
         except NoMetadata:

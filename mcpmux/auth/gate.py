@@ -91,10 +91,7 @@ class Gate:
             log.warning("nobody has a token that counts any more; from the next start on nobody is asked")
 
     async def admit(self, headers: Mapping[str, str], holder: str) -> Admission:
-        """Who sends a request with these headers; `holder`: of the client's certificate, "" for none.
-
-        Raises Turned.
-        """
+        """Who sends a request; `holder`: of the client's certificate, "" for none. Raises Turned."""
         if not self.asks_tokens:
             return certified(holder)
         try:

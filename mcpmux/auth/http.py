@@ -81,10 +81,7 @@ class AddressPolicy:
         return f"<AddressPolicy {sorted(self._hosts)}>"
 
     def origin_of(self, url: str) -> HttpOrigin:
-        """The origin of a URL that an upstream or its authorization server names.
-
-        Raises RemoteProtocolError when it may not be asked.
-        """
+        """The origin of a URL that an upstream names. Raises RemoteProtocolError when it may not be asked."""
         try:
             origin = HttpOrigin.from_url(url)
             parts = urlsplit(url)
@@ -175,10 +172,7 @@ class OAuthHttp:
 
 
 async def fetch_json(url: str, ca: str | None) -> bytes:
-    """The body of a 200 answer to a GET, of a trusted server, without a proxy. `ca`: as of OAuthHttp.
-
-    Raises TransportError, RemoteProtocolError.
-    """
+    """The body of a 200 answer of a trusted server, without a proxy; `ca` as above. Raises McpmuxError."""
     origin = HttpOrigin.from_url(url)
     client = (await _client())._replace(tls=ClientTls(ca=ca))
     answer = await _ask(client, origin, "GET", url, ACCEPT, b"")

@@ -129,7 +129,7 @@ class TokenStore:
             _write(path, msgspec.json.format(msgspec.json.encode(login)))
 
     def try_lock(self, upstream: str, url: str) -> int | None:
-        """Be the only process that renews a login: a descriptor to close at the end, None while another is.
+        """Be the only process that renews a login: a descriptor to close at the end. None while another is.
 
         Raises StoreTrouble.
         """

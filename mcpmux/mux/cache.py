@@ -373,10 +373,7 @@ class Generations:
         counts[begin] += 1
 
     def hear(self, name: str) -> None:
-        """An upstream has said that something has changed: another generation for every other process.
-
-        This one has forgotten what exactly has changed.
-        """
+        """Something has changed, of which this process knows what: another generation for every other one."""
         if self.processes > 1:
             counts, begin = self._counts, self._row + SLOTS
             counts[begin + _slot(name)] += 1

@@ -73,10 +73,7 @@ MEMORY_LIMIT: Final = (
 
 
 class Rule:
-    """One access rule, ready to be applied.
-
-    `allow`: it allows, else it denies; `is_about_all`: it names no target.
-    """
+    """A rule, ready to be applied. It allows if `allow`, else denies; `is_about_all`: it names no target."""
 
     def __init__(self, rule: AccessRule, place: str) -> None:
         """`place`: in the configuration, the name of a rule without one."""

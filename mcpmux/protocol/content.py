@@ -211,10 +211,7 @@ def _field_for(schema: Fields) -> Fields:
 
 
 def _choices(listed: Raw) -> tuple[list[str], list[str]]:
-    """(values, names to show) of the choices: strings, or objects with `const` and `title`.
-
-    Raises ValueError when they are none.
-    """
+    """(values, names to show): of strings, or objects with `const` and `title`. Raises ValueError."""
     choices = value_of(listed)
     if not isinstance(choices, list):
         raise ValueError("choices are not an array")

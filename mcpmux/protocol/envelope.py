@@ -275,10 +275,7 @@ def split_batch(data: bytes) -> list[bytes]:
 
 
 def decode_fields(raw: Raw | bytes | Fields | None) -> Fields:
-    """The members of a raw JSON object; none for an absent one. Raises ValueError for anything else.
-
-    What is decoded already is copied.
-    """
+    """The members of an object, none for an absent one, copied if decoded already. Raises ValueError."""
     if raw is None:
         return {}
     if isinstance(raw, dict):
@@ -303,10 +300,7 @@ def decode_items(raw: Raw | bytes) -> list[Raw]:
 
 
 def decode_any(raw: Raw | bytes) -> Any:
-    """A whole raw JSON value as Python values.
-
-    Raises ValueError when it is malformed, holds a number that Python cannot, or is nested too deeply.
-    """
+    """A whole raw value as Python values. Raises ValueError: malformed, too large a number, or too deep."""
     return _decode(_any_decoder, raw)
 
 

@@ -103,10 +103,7 @@ def _is_plain(text: str) -> bool:
 
 
 def method_headers(method: str, revision: str) -> Headers:
-    """The standard headers that every modern request for a method has.
-
-    Raises RpcError for a method that no header can carry: no server has it.
-    """
+    """The headers that every modern request has. Raises RpcError for a method that no header can carry."""
     if not _PLAIN.fullmatch(method):
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
     return (("MCP-Protocol-Version", revision), ("Mcp-Method", method))
@@ -129,10 +126,7 @@ def request_headers(method: str, params: Fields, revision: str) -> Headers:
 
 
 def check_request(headers: dict[str, str], call: Call) -> None:
-    """`_meta` of a modern request is complete, and the HTTP headers say what the body says. Raises RpcError.
-
-    The version in the header is checked first, whether we know it or not.
-    """
+    """`_meta` of a modern request is complete, and the HTTP headers agree with the body. Raises RpcError."""
     meta = call.meta
     if not (isinstance(meta, Meta) and meta.sound and headers.get(VERSION_HEADER) == meta.version):
         version = stated_version(call)
@@ -171,10 +165,7 @@ class Rejected(NamedTuple):
 
 
 def header_params(schema: Any) -> dict[str, Path]:
-    """Header name (as annotated) → path of property names, for a tool's decoded `inputSchema`.
-
-    Raises InvalidHeaderSchema when an annotation breaks a rule.
-    """
+    """Header name → path of property names, of a decoded `inputSchema`. Raises InvalidHeaderSchema."""
     found: dict[str, Path] = {}
     used: set[str] = set()
     for path, inner in _schemas(schema):

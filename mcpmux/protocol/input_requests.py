@@ -105,10 +105,7 @@ def _related_alone(meta: Raw | None) -> Raw | None:
 
 
 def wishes_in(result: Fields) -> dict[str, Wish] | None:
-    """What an `input_required` result asks for, by key; None for any other result.
-
-    Raises RpcError when it is malformed.
-    """
+    """What an `input_required` result asks for, by key; None for any other. Raises RpcError if malformed."""
     if text_of(result.get("resultType")) != "input_required":
         return None
     wishes = {}

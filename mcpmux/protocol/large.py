@@ -115,10 +115,7 @@ def _object(fields: Mapping[str, Raw]) -> list[Part]:
 
 
 def read_objects(value: Raw) -> list[Fields]:
-    """As `decode_list`, of a part of a message that was read: its long strings are not looked through again.
-
-    Raises ValueError.
-    """
+    """As `decode_list`, of valid JSON: its long strings are not looked through again. Raises ValueError."""
     view = memoryview(value)
     spans = _long_strings(view)
     if not spans:
