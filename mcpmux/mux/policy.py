@@ -67,9 +67,7 @@ CAPABILITY_USES: Final = {
 
 NAMES_URIS: Final = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE})
 
-MEMORY_LIMIT: Final = (
-    4096  # (principal, upstream, method) whose rules are remembered; then they are found anew
-)
+MEMORY_LIMIT: Final = 4096  # (principal, upstream, method) whose rules are remembered
 
 
 class Rule:
@@ -134,15 +132,6 @@ class _Relevant(NamedTuple):
     allows: tuple[Rule, ...]
     denies: tuple[Rule, ...]
 
-    def decide(self, target: Target | Template | None) -> Decision:
-        for rule in self.denies if self.allows else ():
-            if rule.fits(target):
-                return Decision(False, rule.name)
-        for rule in self.allows:
-            if rule.fits(target):
-                return Decision(True, rule.name)
-        return Decision(False, NO_RULE)
-
 
 class Policy:
     """All rules in force."""
@@ -167,10 +156,21 @@ class Policy:
             )
         return found
 
-    def decide(self, principal: Principal, upstream: str, method: str, target: str | None) -> Decision:
+    def decide(
+        self, principal: Principal, upstream: str, method: str, target: str | Template | None
+    ) -> Decision:
         """Whether `principal` may do `method` with `target`, in the upstream's own words; None: unknown."""
-        asked = None if target is None else Target(target, is_uri=method in NAMES_URIS)
-        return self._relevant(principal, upstream, method).decide(asked)
+        relevant = self._relevant(principal, upstream, method)
+        if not relevant.allows and not isinstance(target, Template):
+            return Decision(False, NO_RULE)
+        asked = Target(target, is_uri=method in NAMES_URIS) if isinstance(target, str) else target
+        for rule in relevant.denies:
+            if rule.fits(asked):
+                return Decision(False, rule.name)
+        for rule in relevant.allows:
+            if rule.fits(asked):
+                return Decision(True, rule.name)
+        return Decision(False, NO_RULE)
 
     def allows(self, principal: Principal, upstream: str, method: str, target: str | None) -> bool:
         """Whether `principal` may do `method` with `target`; see `decide`."""
@@ -203,7 +203,7 @@ class Policy:
 
     def may_complete(self, principal: Principal, upstream: str, template: str) -> Decision:
         """Whether everything that a template can stand for is allowed to be told."""
-        return self._relevant(principal, upstream, m.COMPLETE).decide(Template(template))
+        return self.decide(principal, upstream, m.COMPLETE, Template(template))
 
     def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool:
         """Whether a list shows an item, named by its URI, template or name; None: it has none."""

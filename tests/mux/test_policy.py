@@ -350,3 +350,9 @@ def test_the_memory_of_rules_is_bounded(monkeypatch):
     for number in range(20):
         assert made.allows(Principal(f"p{number}"), "d", m.TOOLS_CALL, "x")
         assert len(made._memory) <= 4
+
+
+def test_a_refused_completion_names_the_rule_that_denies_it():
+    made = policy(AccessRule(effect="deny", name="no-welcome", targets=("note:///welcome",)))
+    assert made.may_complete(ALICE, "d", "note:///{x}") == (False, "no-welcome")
+    assert made.may_complete(ALICE, "d", "file:///{x}") == (False, NO_RULE)
