@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 
 from mcpmux.config import AccessRule
 from mcpmux.mux.pattern import Glob, matches, may_meet, parse_glob, template_glob
-from mcpmux.mux.spelling import Target, TargetGlob, Template, contains
+from mcpmux.mux.spelling import STAR, Target, TargetGlob
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import Principal
 
@@ -100,7 +100,7 @@ class Rule:
 
     # Of a rule that fits otherwise
 
-    def fits(self, target: Target | Template | None) -> bool:
+    def fits(self, target: Target | None) -> bool:
         """Whether it is about the target: an `allow` for sure, a `deny` perhaps."""
         if self.is_about_all or target is None:
             return self.is_about_all or not self.allow
@@ -112,7 +112,8 @@ class Rule:
 
     def covers(self, glob: Glob) -> bool:
         """Whether it fits everything that `glob` stands for, as that is written."""
-        return self.is_about_all or any(contains(each.glob, glob) for each in self._targets)
+        # A mark that no literal holds stands for each star: only a star can take it in.
+        return self.is_about_all or any(matches(each.glob, STAR.join(glob)) for each in self._targets)
 
 
 def _fits(globs: tuple[Glob, ...], text: str) -> bool:
@@ -157,11 +158,11 @@ class Policy:
         return found
 
     def decide(
-        self, principal: Principal, upstream: str, method: str, target: str | Template | None
+        self, principal: Principal, upstream: str, method: str, target: str | Target | None
     ) -> Decision:
         """Whether `principal` may do `method` with `target`, in the upstream's own words; None: unknown."""
         relevant = self._relevant(principal, upstream, method)
-        if not relevant.allows and not isinstance(target, Template):
+        if not relevant.allows and not isinstance(target, Target):
             return Decision(False, NO_RULE)
         asked = Target(target, is_uri=method in NAMES_URIS) if isinstance(target, str) else target
         for rule in relevant.denies:
@@ -203,7 +204,7 @@ class Policy:
 
     def may_complete(self, principal: Principal, upstream: str, template: str) -> Decision:
         """Whether everything that a template can stand for is allowed to be told."""
-        return self.decide(principal, upstream, m.COMPLETE, Template(template))
+        return self.decide(principal, upstream, m.COMPLETE, Target(template, is_template=True))
 
     def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool:
         """Whether a list shows an item, named by its URI, template or name; None: it has none."""
@@ -254,7 +255,7 @@ def explain(
         else policy.decide(principal, upstream, method, target)
     )
     asked = Target(target, is_uri=method in NAMES_URIS)
-    meant = Template(target) if is_template else asked
+    meant = Target(target, is_template=True) if is_template else asked
     reasons = []
     for rule in policy.rules:
         misfits = rule.misfits(principal, upstream, method) + ([] if rule.fits(meant) else ["targets"])

@@ -175,64 +175,48 @@ def _read_path(path: str, merging: bool) -> str:
 
 
 class Target:
-    """What a use is about: a URI, which has several readings, or a name, which has one."""
+    """What a use is about: a URI, which has several readings; a name, which has one; or a URI template.
 
-    def __init__(self, text: str, *, is_uri: bool) -> None:
-        self.text = text
-        self.is_uri = is_uri
+    A template is read in the same ways as URIs, with a mark for each of its expressions, which may stand for
+    any text.
+    """
+
+    def __init__(self, text: str, *, is_uri: bool = True, is_template: bool = False) -> None:
+        self._text = STAR.join(template_glob(text)) if is_template else text
+        self._is_uri = is_uri
+        self._is_template = is_template
 
     @cached_property
     def is_clear(self) -> bool:
         """Whether all its readings are known."""
-        return not self.is_uri or is_clear(self.text)
+        return not self._is_uri or is_clear(self._text)
 
     @cached_property
     def readings(self) -> list[tuple[Way | None, str]]:
         """Every way to read it, with what it is then."""
-        if not self.is_uri or not self.is_clear:
-            return [(None, self.text)]
-        return list(dict.fromkeys(readings_of(self.text)))
+        if not self._is_uri or not self.is_clear:
+            return [(None, self._text)]
+        return list(dict.fromkeys(readings_of(self._text)))
 
     @cached_property
-    def broadly(self) -> frozenset[str]:
-        """Everything that it can be taken for."""
+    def _broadly(self) -> frozenset[str]:
+        """Everything that it can be taken for. Some servers do not look at query and fragment."""
         texts = {text for _, text in self.readings}
-        # Some servers do not look at query and fragment.
-        return frozenset(texts | {_TAIL.split(text, 1)[0] for text in texts} if self.is_uri else texts)
+        return frozenset(texts | {_TAIL.split(text, 1)[0] for text in texts} if self._is_uri else texts)
 
     def is_in(self, glob: TargetGlob) -> bool:
-        """Whether the glob fits every reading of it."""
+        """Whether the glob fits it, or all that a template stands for, in every reading."""
         return self.is_clear and all(matches(glob.read(way), text) for way, text in self.readings)
 
     def may_be_in(self, glob: TargetGlob) -> bool:
-        """Whether the glob fits, or may fit, something that it can be taken for."""
+        """Whether the glob fits, or may fit, something that it can be taken for or may stand for."""
         if not self.is_clear:
             return True
-        globs = glob.broadly if self.is_uri else (glob.glob,)
-        return any(matches(each, text) for text in self.broadly for each in globs)
-
-
-class Template:
-    """A URI template that is to be completed, read in the same ways as URIs."""
-
-    def __init__(self, text: str) -> None:
-        self._marked = STAR.join(template_glob(text))
-        self.is_clear = is_clear(self._marked)
-
-    @cached_property
-    def readings(self) -> list[tuple[Way | None, Glob]]:
-        """Every way to read it, with what it then stands for."""
-        return [(way, tuple(text.split(STAR))) for way, text in dict.fromkeys(readings_of(self._marked))]
-
-    def is_in(self, glob: TargetGlob) -> bool:
-        """Whether the glob stands for everything that it stands for, in every reading of both."""
-        return self.is_clear and all(contains(glob.read(way), own) for way, own in self.readings)
-
-    def may_be_in(self, glob: TargetGlob) -> bool:
-        """Whether the glob may stand for something that it stands for, in some reading of either."""
-        return not self.is_clear or any(
-            may_meet(each, own) for _, own in self.readings for each in glob.broadly
-        )
+        if self._is_template:
+            meant = [tuple(text.split(STAR)) for _, text in self.readings]
+            return any(may_meet(each, own) for own in meant for each in glob.broadly)
+        globs = glob.broadly if self._is_uri else (glob.glob,)
+        return any(matches(each, text) for text in self._broadly for each in globs)
 
 
 class TargetGlob:
@@ -257,11 +241,3 @@ class TargetGlob:
         if glob is None:
             glob = self._by_way[way] = tuple(read(self._marked, way).split(STAR))
         return glob
-
-
-def contains(outer: Glob, inner: Glob) -> bool:
-    """Whether `outer` stands for everything that `inner` stands for.
-
-    A mark that no literal of `outer` holds stands for each star of `inner`: only a star can take it in.
-    """
-    return matches(outer, STAR.join(inner))
