@@ -30,7 +30,7 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from mcpmux.errors import McpmuxError
-from mcpmux.protocol.envelope import decode_fields, text_of
+from mcpmux.protocol.envelope import members_of, text_of
 
 NAME_LIMIT: Final = 64
 """Characters; hosts refuse longer tool names (and model APIs do)."""
@@ -184,9 +184,6 @@ def owner_of_request(
     # `find`, for `in` takes bytes for a number first.
     if body.find(b'"requestState"') < 0 and body.find(b'"taskId"') < 0:
         return None
-    try:
-        params = decode_fields(decode_fields(body).get("params"))
-    except ValueError:
-        return None
+    params = members_of(members_of(body).get("params"))
     found = owner_of(text_of(params.get("requestState")))
     return found if found is not None else owner_of(text_of(params.get("taskId")))

@@ -39,6 +39,7 @@ from mcpmux.protocol.envelope import (
     encode,
     first_byte,
     list_decoder,
+    members_of,
     raw,
     text_of,
 )
@@ -96,10 +97,7 @@ def expose_error(error: RpcError, space: Space) -> RpcError:
     """An upstream's error with `data.uri` as clients see it."""
     if not isinstance(error.data, Raw):
         return error
-    try:
-        data = decode_fields(error.data)
-    except ValueError:
-        return error
+    data = members_of(error.data)
     if "uri" not in data:
         return error
     _change(data, "uri", space.expose_uri)

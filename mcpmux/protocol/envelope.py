@@ -286,6 +286,16 @@ def decode_fields(raw: Raw | bytes | Fields | None) -> Fields:
         raise ValueError(str(error)) from None
 
 
+def members_of(value: Any) -> dict[str, Any]:
+    """The members of a raw or decoded JSON object; none for anything else."""
+    if isinstance(value, dict):
+        return value
+    try:
+        return decode_fields(value) if isinstance(value, (Raw, bytes)) else {}
+    except ValueError:
+        return {}
+
+
 def decode_list(raw: Raw | bytes) -> list[Fields]:
     """The members of each object in a raw JSON array of objects. Raises ValueError for anything else."""
     try:

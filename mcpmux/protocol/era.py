@@ -21,7 +21,7 @@ Source: changelog of 2026-07-28; `server/resources` error handling; `server/util
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
@@ -33,7 +33,7 @@ from mcpmux.protocol.call import (
     Meta,
 )
 from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, OWN, RESERVED, RESOURCE_NOT_FOUND
-from mcpmux.protocol.envelope import decode_fields, decode_list, error_body, raw, text_of
+from mcpmux.protocol.envelope import decode_fields, decode_list, error_body, members_of, raw, text_of
 from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
@@ -104,12 +104,12 @@ def _tighten_schemas(result: Fields) -> None:
         for key in ("inputSchema", "outputSchema"):
             if key not in tool:
                 continue
-            schema = _members(tool[key])
+            schema = members_of(tool[key])
             if key == "outputSchema" and text_of(schema.get("type")) != "object":
                 del tool[key]
                 changed = True
                 continue
-            properties = _members(schema.get("properties"))
+            properties = members_of(schema.get("properties"))
             tightened = {name: _BOOLEAN_SCHEMAS.get(bytes(one), one) for name, one in properties.items()}
             if tightened != properties:
                 tool[key] = raw({**schema, "properties": tightened})
@@ -124,7 +124,7 @@ def upgrade_error(method: str, params: Fields, error: RpcError) -> RpcError:
         return error
     data = error.data
     if method in _NAMES_A_RESOURCE and "uri" in params:
-        known = _members(data)
+        known = members_of(data)
         if "uri" not in known:
             data = raw({**known, "uri": params["uri"]})
     return RpcError(INVALID_PARAMS, error.message, data)
@@ -144,20 +144,10 @@ def upgrade_refusal(params: Fields, error: RpcError) -> RpcError:
 
 def downgrade_error(method: str, error: RpcError) -> RpcError:
     """A modern error as the legacy revisions say it."""
-    if error.code == INVALID_PARAMS and method in _NAMES_A_RESOURCE and "uri" in _members(error.data):
+    if error.code == INVALID_PARAMS and method in _NAMES_A_RESOURCE and "uri" in members_of(error.data):
         if isinstance(error, Refused):
             return Refused(RESOURCE_NOT_FOUND, error.message, error.rule, error.data)
         return RpcError(RESOURCE_NOT_FOUND, error.message, error.data)
     if error.code in MODERN_ONLY:
         return RpcError(INVALID_PARAMS, error.message, error.data)
     return error
-
-
-def _members(data: Any) -> dict[str, Any]:
-    """The members of a value, raw or not; none when it is no object."""
-    if isinstance(data, Raw):
-        try:
-            return decode_fields(data)
-        except ValueError:
-            return {}
-    return data if isinstance(data, dict) else {}

@@ -29,6 +29,7 @@ from mcpmux.protocol.envelope import (
     decode_fields,
     decode_list,
     error_body,
+    members_of,
     raw,
     text_of,
     value_at,
@@ -89,19 +90,10 @@ def input_required(asked: dict[str, Request], state: str, *, legacy: bool) -> Fi
         meta = params.pop(META, None)
         if not legacy:
             params.pop(ELICITATION_ID, None)
-        elif (related := _related_alone(meta)) is not None:
-            params[META] = related
+        elif (related := members_of(meta).get(RELATED_TASK)) is not None:
+            params[META] = raw({RELATED_TASK: related})  # the rest belongs to the leg
         wishes[key] = {"method": request.method, "params": params}
     return {"resultType": raw("input_required"), "inputRequests": raw(wishes), STATE: raw(state)}
-
-
-def _related_alone(meta: Raw | None) -> Raw | None:
-    """Of a question's `_meta` what concerns the client: the rest belongs to the leg."""
-    try:
-        members = decode_fields(meta)
-    except ValueError:
-        return None
-    return raw({RELATED_TASK: members[RELATED_TASK]}) if RELATED_TASK in members else None
 
 
 def wishes_in(result: Fields) -> dict[str, Wish] | None:

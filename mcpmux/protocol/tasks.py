@@ -26,9 +26,9 @@ from mcpmux.protocol.call import META
 from mcpmux.protocol.codes import INTERNAL_ERROR, MISSING_CLIENT_CAPABILITY
 from mcpmux.protocol.envelope import (
     data_of,
-    decode_fields,
     decode_list,
     error_body,
+    members_of,
     raw,
     text_of,
     value_at,
@@ -118,10 +118,7 @@ def made_task(result: Fields) -> Fields | None:
         return result
     if TASK not in result or "content" in result:
         return None
-    try:
-        task = decode_fields(result[TASK])
-    except ValueError:
-        return None
+    task = members_of(result[TASK])
     return task if text_of(task.get(TASK_ID)) is not None else None
 
 
@@ -150,10 +147,7 @@ def running(task: Fields) -> Fields:
 def completed(task: Fields, result: Fields) -> Fields:
     """A legacy task with what `tasks/result` answered, less what only that answer needs."""
     inner = {key: value for key, value in result.items() if key != "resultType"}
-    try:
-        meta = decode_fields(inner.pop(META, None))
-    except ValueError:
-        meta = {}
+    meta = members_of(inner.pop(META, None))
     meta.pop(RELATED_TASK, None)
     if meta:
         inner[META] = raw(meta)
@@ -189,10 +183,7 @@ def poll_seconds(task: Fields) -> float:
 
 def related_task(params: Fields) -> str | None:
     """The id of the task that a message of a legacy peer belongs to."""
-    try:
-        return text_of(decode_fields(decode_fields(params.get(META)).get(RELATED_TASK)).get(TASK_ID))
-    except ValueError:
-        return None
+    return text_of(members_of(members_of(params.get(META)).get(RELATED_TASK)).get(TASK_ID))
 
 
 def without_task_support(result: Fields) -> Fields:
@@ -203,10 +194,7 @@ def without_task_support(result: Fields) -> Fields:
         return result
     changed = False
     for tool in tools:
-        try:
-            execution = decode_fields(tool.get("execution"))
-        except ValueError:
-            continue
+        execution = members_of(tool.get("execution"))
         if execution.pop("taskSupport", None) is not None:
             changed = True
             del tool["execution"]
