@@ -174,7 +174,8 @@ def decode_message(data: bytes) -> Message:
         wire = _wire_decoder.decode(data)
     except msgspec.ValidationError as error:
         reason = NO_BATCH if is_batch(data) else f"Invalid request: {_lower_first(str(error))}"
-        raise BadMessage(INVALID_REQUEST, reason, _salvage_id(data)) from None
+        # Its sender can match the error by the id, when that is right.
+        raise BadMessage(INVALID_REQUEST, reason, id_of(members_of(bytes(data)).get("id"))) from None
     except UNREADABLE as unreadable:
         raise _parse_error(unreadable) from None
     request_id = None if wire.id is UNSET else wire.id
@@ -244,14 +245,6 @@ def _decode_error(raw: Raw, request_id: Id | None) -> ErrorReply:
     except ValueError:
         return ErrorReply(request_id, INTERNAL_ERROR, "The answer is a malformed error", raw)
     return ErrorReply(request_id, error.code, error.message, None if error.data is UNSET else error.data)
-
-
-def _salvage_id(data: bytes) -> Id | None:
-    """The id of a message that is wrong elsewhere, so that its sender can match the error."""
-    try:
-        return id_of(decode_fields(data).get("id"))
-    except ValueError:
-        return None
 
 
 def _lower_first(text: str) -> str:
