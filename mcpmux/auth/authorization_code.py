@@ -24,6 +24,7 @@ from oauthlib.common import add_params_to_uri
 from oauthlib.oauth2 import WebApplicationClient
 
 from mcpmux.auth.bearer import Challenge, read_challenge
+from mcpmux.auth.credential import Clock
 from mcpmux.auth.discovery import AuthorizationServer, Discovery, Found, as_http
 from mcpmux.auth.oauth_client import Denied, known_client, register, request_tokens
 from mcpmux.auth.token_store import Login, StoreTrouble, TokenStore
@@ -57,11 +58,9 @@ Show = Callable[[str], Awaitable[None]]
 
 
 class LoginFlow:
-    """One login. `clock`: seconds since 1970."""
+    """One login."""
 
-    def __init__(
-        self, name: str, discovery: Discovery, store: TokenStore, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, name: str, discovery: Discovery, store: TokenStore, clock: Clock) -> None:
         self._name = name
         self._discovery = discovery
         self._url, self._config, self._http = discovery.url, discovery.config, discovery.http

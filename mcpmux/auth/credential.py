@@ -36,14 +36,16 @@ REFUSES_TOKEN: Final = frozenset({401, 403})
 """Statuses that say something of a token: no good, or not for this."""
 
 Header = tuple[tuple[str, str], ...]
+Clock = Callable[[], float]
+"""Seconds since 1970."""
 
 log = structlog.get_logger()
 
 
 class Credential(ABC):
-    """One upstream's token. `clock`: seconds since 1970. `advice`: what to do about the last refusal."""
+    """One upstream's token. `advice`: what to do about the last refusal."""
 
-    def __init__(self, name: str, clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, clock: Clock) -> None:
         self.name = name
         self.advice: str | None = None
         self._clock = clock

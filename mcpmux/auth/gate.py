@@ -57,9 +57,8 @@ class Gate:
         self._required = frozenset(config.required_scopes)
         self._issuers = self._trust(config) if config.issuers else {}
         self._grounds: dict[str, Any] = {f"tokens.{called}": token for called, token in config.tokens.items()}
-        self._grounds |= {
-            f"issuers.{called}": (issuer, config.resource) for called, issuer in config.issuers.items()
-        }
+        for called, issuer in config.issuers.items():
+            self._grounds[f"issuers.{called}"] = issuer, config.resource
         if config.certificates or not self.asks_tokens:
             self._grounds[CERTIFICATES] = True
 

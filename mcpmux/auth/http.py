@@ -39,9 +39,7 @@ ACCEPT: Fields = (("Accept", "application/json"),)
 
 Address = IPv4Address | IPv6Address
 
-_METADATA = tuple(
-    ip_network(text) for text in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "100.100.100.200/32")
-)
+_METADATA = tuple(map(ip_network, ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "100.100.100.200/32")))
 _NAT64 = ip_network("64:ff9b::/96")
 
 

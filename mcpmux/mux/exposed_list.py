@@ -100,9 +100,7 @@ class Texts(_Unread[str | None]):
 
 def join_lists(lists: Iterable[Sequence[Any]]) -> Raw:
     """All their items as one JSON array, in this order. Lists of other kinds hold what can be encoded."""
-    inner = (
-        items.inner if isinstance(items, EncodedList) else bytes(raw(items))[1:-1] for items in lists if items
-    )
+    inner = [own.inner if isinstance(own, EncodedList) else bytes(raw(own))[1:-1] for own in lists if own]
     return Raw(b"[%b]" % b",".join(inner))
 
 

@@ -102,15 +102,8 @@ class Call(Value):
         self.principal = principal
 
     def parts(self) -> tuple[object, ...]:
-        return (
-            self.method,
-            self.params,
-            self.meta,
-            self.client,
-            self.capabilities,
-            self.legacy,
-            self.principal,
-        )
+        asked = self.method, self.params, self.meta
+        return *asked, self.client, self.capabilities, self.legacy, self.principal
 
     @staticmethod
     def of(

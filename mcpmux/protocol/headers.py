@@ -43,11 +43,7 @@ _NAMED_BY: Final = {m.TOOLS_CALL: "name", m.PROMPTS_GET: "name", m.RESOURCES_REA
 _NAMED_TASKS: Final = frozenset({m.TASKS_GET, m.TASKS_UPDATE, m.TASKS_CANCEL})
 """Named by their `taskId`, says the Tasks extension; said by us, and believed when a client says nothing."""
 _NAMING: Final = {**_NAMED_BY, **dict.fromkeys(_NAMED_TASKS, "taskId")}
-_CANONICAL: Final = {
-    VERSION_HEADER: "MCP-Protocol-Version",
-    METHOD_HEADER: "Mcp-Method",
-    NAME_HEADER: "Mcp-Name",
-}
+_SHOWN: Final = {VERSION_HEADER: "MCP-Protocol-Version", METHOD_HEADER: "Mcp-Method", NAME_HEADER: "Mcp-Name"}
 _PACKED: Final = "=?base64?"
 _SENTINEL: Final = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
 _PLAIN: Final = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)?")
@@ -148,13 +144,13 @@ def check_request(headers: dict[str, str], call: Call) -> None:
 def _expect(headers: dict[str, str], header: str, body: str | None, *, encoded: bool) -> None:
     value = headers.get(header)
     if value is None:
-        raise HeaderMismatch(f"the {_CANONICAL[header]} header is missing")
+        raise HeaderMismatch(f"the {_SHOWN[header]} header is missing")
     if value == body and not value.startswith(_PACKED) and _is_plain(value):
         return
     value = value.strip(_WHITESPACE)
     said = decode_value(value) if encoded else _plain(value)
     if said != body:
-        raise HeaderMismatch(f"{_CANONICAL[header]} header value {said!r} does not match body value {body!r}")
+        raise HeaderMismatch(f"{_SHOWN[header]} header value {said!r} does not match body value {body!r}")
 
 
 class Rejected(NamedTuple):

@@ -177,9 +177,8 @@ class Outgoing:
         tickets = [t for t in self._tickets.values() if t.call.method not in _SAY_NOTHING]
         if method == m.LOG_MESSAGE:
             # One that has asked for log messages, or is of an era in which none has to.
-            tickets = [
-                t for t in tickets if LOG_LEVEL in t.call.meta or VERSION not in t.call.meta
-            ] or tickets
+            hearing = [t for t in tickets if LOG_LEVEL in t.call.meta or VERSION not in t.call.meta]
+            tickets = hearing or tickets
         if not tickets:
             return None
         client = tickets[0].call.client
