@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
-from mcpmux.auth.bearer import BadToken, StaticTokens, read_bearer, write_challenge
+from mcpmux.auth.bearer import BadToken, holder_of, read_bearer, write_challenge
 from mcpmux.auth.discovery import OwnMetadata
 from mcpmux.config.auth import RESERVED, Auth
 from mcpmux.protocol.principal import CERTIFICATES, Admission, Principal, Turned, certified
@@ -53,7 +53,6 @@ class Gate:
     def _take(self, config: Auth, name: str) -> None:
         self._config = config
         self.resource = OwnMetadata(config, name) if config.issuers and self.asks_tokens else None
-        self._tokens = StaticTokens(config.tokens)
         self._required = frozenset(config.required_scopes)
         self._issuers = self._trust(config) if config.issuers else {}
         self._grounds: dict[str, Any] = {f"tokens.{called}": token for called, token in config.tokens.items()}
@@ -74,7 +73,7 @@ class Gate:
         return issuers
 
     def __repr__(self) -> str:
-        return f"<Gate {self._tokens!r}, {len(self._issuers)} issuers, {len(self._judged)} judged>"
+        return f"<Gate of {', '.join(self._grounds)}; {len(self._judged)} judged>"
 
     def adopt(self, config: Auth, name: str) -> None:
         """The configuration is another one now. Streams end of those whom it does not let in as they are."""
@@ -135,7 +134,7 @@ class Gate:
         return admission
 
     async def _verify(self, token: str, now: float) -> Admission:
-        principal = self._tokens.find(token)
+        principal = holder_of(token, self._config.tokens)
         if principal is not None:
             key = f"tokens.{principal.name}"
             return Admission(principal, ground=(key, self._grounds[key]))
