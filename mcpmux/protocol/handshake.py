@@ -67,10 +67,7 @@ def read_discover_result(result: Fields) -> ServerFacts | None:
         versions = decode_any(result.get("supportedVersions", b"null"))
         if not isinstance(versions, list) or NEWEST not in versions:
             return None
-        meta = decode_fields(result.get(META))
-        return ServerFacts(
-            NEWEST, _capabilities(result), meta.get(SERVER_INFO), text_of(result.get("instructions"))
-        )
+        return _facts(NEWEST, result, decode_fields(result.get(META)).get(SERVER_INFO))
     except ValueError:
         return None
 
@@ -84,17 +81,17 @@ def read_initialize_result(result: Fields) -> ServerFacts:
         known = ", ".join(LEGACY)
         raise RemoteProtocolError(f"it speaks revision {version!r}; mcpmux knows {known} and {NEWEST}")
     try:
-        capabilities = _capabilities(result)
+        return _facts(version, result, result.get("serverInfo"))
     except ValueError:
         raise RemoteProtocolError("it answered `initialize` with malformed capabilities") from None
-    return ServerFacts(version, capabilities, result.get("serverInfo"), text_of(result.get("instructions")))
 
 
-def _capabilities(result: Fields) -> dict[str, Any]:
-    value = decode_any(result.get("capabilities", b"{}"))
-    if not isinstance(value, dict):
+def _facts(revision: str, result: Fields, info: Raw | None) -> ServerFacts:
+    """Raises ValueError for malformed capabilities."""
+    capabilities = decode_any(result.get("capabilities", b"{}"))
+    if not isinstance(capabilities, dict):
         raise ValueError("capabilities are not an object")
-    return value
+    return ServerFacts(revision, capabilities, info, text_of(result.get("instructions")))
 
 
 def is_modern_error(error: RpcError) -> bool:

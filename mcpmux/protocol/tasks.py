@@ -1,5 +1,4 @@
-"""Tasks as plain values, in the two forms that MCP has for them. What serves one by the other is
-`runtime/tasks`.
+"""Tasks as plain values, in the two forms that MCP has for them.
 
 | | core of 2025-11-25 | extension `io.modelcontextprotocol/tasks` of 2026-07-28 |
 | --- | --- | --- |
@@ -11,7 +10,8 @@
 | questions | requests while `tasks/result` waits | `inputRequests` in `tasks/get`; `tasks/update` |
 | list | `tasks/list` | none |
 
-No form can stand for the other without waiting for something, so the core carries both.
+No form can stand for the other without waiting for something, so the core carries both. Who asks in one and
+is answered in the other is served by `runtime/tasks`.
 
 Source: `basic/utilities/tasks`, 2025-11-25; the Tasks extension (SEP-2663).
 """
