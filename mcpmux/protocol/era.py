@@ -25,13 +25,7 @@ from typing import Final
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import (
-    META,
-    MODERN_KEYS,
-    SERVER_INFO,
-    Call,
-    Meta,
-)
+from mcpmux.protocol.call import META, MODERN_KEYS, SERVER_INFO, Call, Meta
 from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, OWN, RESERVED, RESOURCE_NOT_FOUND
 from mcpmux.protocol.envelope import decode_fields, decode_list, error_body, members_of, raw, text_of
 from mcpmux.protocol.handshake import ClientFacts

@@ -59,9 +59,7 @@ async def reply_ok(request: Any, reply: Any) -> None:
 # ── addresses ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_name_is_resolved_once_and_what_was_judged_is_asked(
-    certificates: Certificates,
-) -> None:
+async def test_a_name_is_resolved_once_and_what_was_judged_is_asked(certificates: Certificates) -> None:
     """DNS rebinding: the second answer would be the cloud's metadata."""
     async with serving(server_tls(certificates, "elsewhere"), reply_ok) as port:
         resolver = Resolver("127.0.0.1", METADATA)
@@ -122,9 +120,7 @@ async def test_keys_of_an_issuer_are_fetched_with_its_authorities(certificates: 
 # ── proxies ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_upstreams_proxy_is_that_of_its_authorization_server(
-    certificates: Certificates,
-) -> None:
+async def test_the_upstreams_proxy_is_that_of_its_authorization_server(certificates: Certificates) -> None:
     async with (
         serving(server_tls(certificates, "elsewhere"), reply_ok) as port,
         open_proxy(places={"elsewhere.example": port}) as proxy,

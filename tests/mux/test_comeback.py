@@ -13,10 +13,7 @@ from mcpmux.mux.breaker import (
     Comeback,
 )
 
-ENDS = st.lists(
-    st.tuples(st.booleans(), st.floats(0, 40), st.floats(0, 1)),
-    max_size=80,
-)
+ENDS = st.lists(st.tuples(st.booleans(), st.floats(0, 40), st.floats(0, 1)), max_size=80)
 
 
 def waits(

@@ -45,12 +45,7 @@ def test_calls_that_say_the_same_share_it():
 
 
 @pytest.mark.parametrize(
-    "more",
-    [
-        {"progressToken": 1},
-        {"traceparent": "00-1"},
-        {CLIENT_INFO: {"name": "c" * KEPT_BYTES}},
-    ],
+    "more", [{"progressToken": 1}, {"traceparent": "00-1"}, {CLIENT_INFO: {"name": "c" * KEPT_BYTES}}]
 )
 def test_what_is_for_one_call_or_too_long_is_not_kept(more: dict[str, Any]):
     assert not isinstance(read(COMPLETE | more).meta, Meta)
