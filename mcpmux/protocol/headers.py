@@ -20,7 +20,7 @@ from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Meta, check_call, stated_version
 from mcpmux.protocol.codes import HEADER_MISMATCH, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import decode_list, raw, text_of, value_at, value_of
+from mcpmux.protocol.envelope import UNREADABLE, decode_list, raw, text_decoder, text_of, value_at, value_of
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED
 
@@ -108,8 +108,11 @@ def method_headers(method: str, revision: str) -> Headers:
 def name_headers(method: str, params: Fields) -> Headers:
     """The standard header that says what a modern request is about, if its method has one."""
     key = _NAMING.get(method)
-    name = text_of(params.get(key)) if key is not None else None
-    if name is None:
+    if key is None or key not in params:
+        return ()
+    try:
+        name = text_decoder.decode(params[key])
+    except UNREADABLE:
         return ()
     if name.isascii() and name.isprintable() and " " not in name and not name.startswith(_PACKED):
         return (("Mcp-Name", name),)  # as most are
