@@ -16,6 +16,7 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
+from mcpmux.protocol.call import META, SERVER_INFO, SUBSCRIPTION_ID
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import (
     Request,
@@ -26,7 +27,6 @@ from mcpmux.protocol.envelope import (
     encode_reply,
     raw,
 )
-from mcpmux.protocol.meta import META, SERVER_INFO, SUBSCRIPTION_ID
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST
 from mcpmux.transports.http.reply import HttpReply

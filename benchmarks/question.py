@@ -14,9 +14,9 @@ import msgspec
 from benchmarks.connection import Answer, Connection, WrongAnswer
 from benchmarks.upstream import MODERN
 from mcpmux.protocol import method as m
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, META, VERSION
 from mcpmux.protocol.envelope import encode_notification, encode_request, raw
 from mcpmux.protocol.headers import request_headers
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, META, VERSION
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY
 

@@ -20,9 +20,8 @@ from benchmarks.question import CLIENT
 from benchmarks.upstream import item_uri
 from mcpmux.logs import configure_logs
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION, Call, Event
 from mcpmux.protocol.envelope import raw
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.revisions import NEWEST
 from mcpmux.runtime.link import Link, open_link

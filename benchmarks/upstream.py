@@ -20,8 +20,8 @@ import trio
 
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
+from mcpmux.protocol.call import META, SERVER_INFO
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR
-from mcpmux.protocol.meta import META, SERVER_INFO
 from mcpmux.protocol.revisions import LEGACY as LEGACY_REVISIONS
 from mcpmux.protocol.revisions import NEWEST, negotiate_legacy
 from mcpmux.transports.http.message import Fields

@@ -140,13 +140,13 @@ def test_corners_of_a_room_do_not_import_each_other_in_circles(room: str):
 
 
 BAD = [
-    ("errors.py", "import mcpmux.mux.cursor", "1: errors imports mux, which is above it"),
-    ("protocol/x.py", "from mcpmux.mux.cursor import Position", "1: protocol imports mux, which is above it"),
-    ("protocol/x.py", "from mcpmux.mux import cursor", "1: protocol imports mux, which is above it"),
+    ("errors.py", "import mcpmux.mux.seal", "1: errors imports mux, which is above it"),
+    ("protocol/x.py", "from mcpmux.mux.seal import Position", "1: protocol imports mux, which is above it"),
+    ("protocol/x.py", "from mcpmux.mux import seal", "1: protocol imports mux, which is above it"),
     ("protocol/x.py", "from mcpmux import mux", "1: protocol imports mux, which is above it"),
     ("protocol/x.py", "from .. import mux", "1: protocol imports mux, which is above it"),
     ("protocol/deep/x.py", "from ...mux import cursor", "1: protocol imports mux, which is above it"),
-    ("config/__init__.py", "from ..mux.cursor import Position", "1: config imports mux, which is above it"),
+    ("config/__init__.py", "from ..mux.seal import Position", "1: config imports mux, which is above it"),
     ("mux/x.py", "def f():\n    import mcpmux.runtime.link", "2: mux imports runtime, which is above it"),
     ("transports/x.py", "import mcpmux.runtime", "1: transports imports runtime, which is above it"),
     ("runtime/x.py", "from mcpmux.app import run_app", "1: runtime imports app, which is above it"),

@@ -28,8 +28,8 @@ from mcpmux.config import (
 )
 from mcpmux.config.listener import asks_certificate, is_loopback
 from mcpmux.errors import ConfigError
+from mcpmux.mux.namespace import mark_of
 from mcpmux.mux.replay import ReplayBounds
-from mcpmux.mux.worker_mark import mark_of
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
@@ -233,7 +233,7 @@ def check_listeners(config: Config) -> None:
     if problems:
         raise ConfigError(problems)
     if config.auth.issuers:
-        from mcpmux.auth.jwks import check_key_file
+        from mcpmux.auth.jwt import check_key_file
 
         for name, issuer in config.auth.issuers.items():
             check_key_file(name, issuer)

@@ -20,11 +20,10 @@ from mcpmux import __version__
 from mcpmux.config import Config, Http, Identity
 from mcpmux.config.model import transport_of
 from mcpmux.config.plan import Plan, plan_change
-from mcpmux.mux.cursor import CursorSeal
-from mcpmux.mux.generations import Generations
+from mcpmux.mux.cache import Generations
 from mcpmux.mux.namespace import Namespace
 from mcpmux.mux.policy import policy_of
-from mcpmux.mux.request_state import StateSeal
+from mcpmux.mux.seal import CursorSeal, StateSeal
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.input_requests import SHARED_CAPABILITIES

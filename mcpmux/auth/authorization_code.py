@@ -24,17 +24,17 @@ from oauthlib.common import add_params_to_uri
 from oauthlib.oauth2 import WebApplicationClient
 
 from mcpmux.auth.bearer import Challenge, read_challenge
-from mcpmux.auth.discovery import Discovery, Found
-from mcpmux.auth.metadata import AuthorizationServer, as_http
-from mcpmux.auth.registration import known_client, register
-from mcpmux.auth.token_endpoint import Denied, request_tokens
-from mcpmux.auth.token_store import Login, OAuthClient, StoreTrouble, TokenStore
+from mcpmux.auth.credential import Clock
+from mcpmux.auth.discovery import AuthorizationServer, Discovery, Found, as_http
+from mcpmux.auth.oauth_client import Denied, known_client, register, request_tokens
+from mcpmux.auth.token_store import Login, StoreTrouble, TokenStore
 from mcpmux.errors import McpmuxError, RemoteProtocolError, TransportError
 from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.http.server import serve_http
+from mcpmux.transports.wire import reason_of
 
 STATE_BYTES = 32
 VERIFIER_CHARACTERS = 64  # 43 to 128 by RFC 7636, section 4.1
@@ -59,11 +59,9 @@ Show = Callable[[str], Awaitable[None]]
 
 
 class LoginFlow:
-    """One login. `clock`: seconds since 1970."""
+    """One login."""
 
-    def __init__(
-        self, name: str, discovery: Discovery, store: TokenStore, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, name: str, discovery: Discovery, store: TokenStore, clock: Clock) -> None:
         self._name = name
         self._discovery = discovery
         self._url, self._config, self._http = discovery.url, discovery.config, discovery.http
@@ -74,10 +72,7 @@ class LoginFlow:
         return f"<LoginFlow {self._name}>"
 
     async def run(self, show: Show, more: Sequence[str] = (), seconds: float = 300.0) -> Login:
-        """Log in and keep the login. `more`: scopes to ask for besides; `seconds`: for the person.
-
-        Raises TransportError, RemoteProtocolError.
-        """
+        """Log in and keep the login. `more`: other scopes; `seconds`: for a person. Raises McpmuxError."""
         found = await self._discovery.find(await self._probe())
         endpoint = found.server.check_login()
         kept = await self._load()
@@ -103,8 +98,20 @@ class LoginFlow:
                 asked["scope"] = " ".join(scopes)
             self._http.check(endpoint)
             await show(add_params_to_uri(endpoint, list(asked.items())))
-            code = read_code(await _wait_for(loopback, seconds), found.server)
-            login = await self._redeem(found, client, code, verifier, loopback.uri, scopes)
+            said = None
+            with trio.move_on_after(seconds):
+                said = await loopback.answers.receive()
+            if said is None:
+                raise TransportError(f"nobody came back from the browser within {seconds:g} s")
+            form = {
+                "grant_type": "authorization_code",
+                "code": read_code(said, found.server),
+                "redirect_uri": loopback.uri,
+                "code_verifier": verifier,
+                "resource": found.resource,
+            }
+            tokens = await request_tokens(self._http, found.server, client, form, scopes, self._clock())
+        login = Login(self._name, self._url, found.server.issuer, found.resource, client, tokens)
         await trio.to_thread.run_sync(self._store.save, login)
         return login
 
@@ -127,25 +134,9 @@ class LoginFlow:
             wanted.append(OFFLINE)
         return tuple(dict.fromkeys(wanted))
 
-    async def _redeem(
-        self, found: Found, client: OAuthClient, code: str, verifier: str, uri: str, scopes: tuple[str, ...]
-    ) -> Login:
-        form = {
-            "grant_type": "authorization_code",
-            "code": code,
-            "redirect_uri": uri,
-            "code_verifier": verifier,
-            "resource": found.resource,
-        }
-        tokens = await request_tokens(self._http, found.server, client, form, scopes, self._clock())
-        return Login(self._name, self._url, found.server.issuer, found.resource, client, tokens)
-
 
 def read_code(said: dict[str, str], server: AuthorizationServer) -> str:
-    """The code in an answer whose `state` was right. Raises Denied, RemoteProtocolError.
-
-    An answer of another issuer is not looked at any further.
-    """
+    """The code in an answer whose `state` and issuer are right. Raises Denied, RemoteProtocolError."""
     issuer = said.get("iss")
     if issuer is None and server.authorization_response_iss_parameter_supported:
         raise RemoteProtocolError(f"the answer does not say that it is of {server.issuer}: it is not used")
@@ -156,12 +147,6 @@ def read_code(said: dict[str, str], server: AuthorizationServer) -> str:
     if not said.get("code"):
         raise RemoteProtocolError(f"{server.issuer} sent no code")
     return said["code"]
-
-
-async def _wait_for(loopback: Loopback, seconds: float) -> dict[str, str]:
-    with trio.move_on_after(seconds):
-        return await loopback.answers.receive()
-    raise TransportError(f"nobody came back from the browser within {seconds:g} s")
 
 
 def _port_of(kept: Login | None) -> int:
@@ -179,10 +164,7 @@ class Loopback(NamedTuple):
 
 @asynccontextmanager
 async def open_loopback(ports: Sequence[int], state: str) -> AsyncIterator[Loopback]:
-    """Listen on the first of these loopback ports that can be had, 0 for any. Leaving closes it.
-
-    Raises TransportError.
-    """
+    """Listen on the first of these loopback ports that can be had, 0 for any. Raises TransportError."""
     listeners = await _listen(ports)
     bound = listeners[0].socket.getsockname()[1]
     send, receive = trio.open_memory_channel[dict[str, str]](1)
@@ -224,7 +206,7 @@ async def _listen(ports: Sequence[int]) -> list[trio.SocketListener]:
         try:
             return await trio.open_tcp_listeners(port, host=HOST)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
+            reason = reason_of(error)
     raise TransportError(f"cannot listen on {HOST}:{port} for the browser to come back: {reason}")
 
 

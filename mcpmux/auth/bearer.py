@@ -58,26 +58,14 @@ def hash_token(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-class StaticTokens:
-    """The tokens of a configuration."""
-
-    def __init__(self, tokens: Mapping[str, StaticToken]) -> None:
-        self._known = [
-            (bytes.fromhex(token.sha256), Principal(name, frozenset(token.scopes)))
-            for name, token in tokens.items()
-        ]
-
-    def __repr__(self) -> str:
-        return f"<StaticTokens {len(self._known)}>"
-
-    def find(self, token: str) -> Principal | None:
-        """Whose it is. Takes the same time wherever in the list it is, and when it is not there."""
-        digest = bytes.fromhex(hash_token(token))
-        found = None
-        for known, principal in self._known:
-            if hmac.compare_digest(known, digest):
-                found = principal
-        return found
+def holder_of(token: str, tokens: Mapping[str, StaticToken]) -> Principal | None:
+    """Whose a token is. Takes the same time wherever in the list it is, and when it is not there."""
+    digest = bytes.fromhex(hash_token(token))
+    found = None
+    for name, known in tokens.items():
+        if hmac.compare_digest(bytes.fromhex(known.sha256), digest):
+            found = name
+    return Principal(found, frozenset(tokens[found].scopes)) if found is not None else None
 
 
 def write_challenge(
@@ -107,10 +95,7 @@ class Challenge(NamedTuple):
 
 
 def read_challenge(value: str) -> Challenge:
-    """The first Bearer challenge in WWW-Authenticate, which may hold several of several schemes.
-
-    What cannot be read is as if it were not there.
-    """
+    """The first Bearer challenge in WWW-Authenticate, as far as it can be read; there may be others."""
     found: dict[str, str] = {}
     scheme = ""
     for match in _PART.finditer(value[:CHALLENGE_CHARACTERS]):

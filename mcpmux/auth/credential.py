@@ -36,14 +36,16 @@ REFUSES_TOKEN: Final = frozenset({401, 403})
 """Statuses that say something of a token: no good, or not for this."""
 
 Header = tuple[tuple[str, str], ...]
+Clock = Callable[[], float]
+"""Seconds since 1970."""
 
 log = structlog.get_logger()
 
 
 class Credential(ABC):
-    """One upstream's token. `clock`: seconds since 1970. `advice`: what to do about the last refusal."""
+    """One upstream's token. `advice`: what to do about the last refusal."""
 
-    def __init__(self, name: str, clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, clock: Clock) -> None:
         self.name = name
         self.advice: str | None = None
         self._clock = clock
@@ -65,23 +67,19 @@ class Credential(ABC):
     async def header(self) -> Header:
         """The Authorization header. Raises TransportError when there is none to be had."""
         async with self._turn:
-            if not self.header_now():
-                await self._make_ready()
+            if self.header_now():
+                return self._header
+            if self._clock() >= self._again:
+                try:
+                    await self._bounded(self._renew)
+                    return self._header
+                except McpmuxError as error:
+                    self._fail(error)
+            assert self._trouble is not None
+            if not self._header or self._clock() >= self._until:
+                raise self._trouble
+            self._due = min(self._again, self._until)  # the old one is still good
             return self._header
-
-    async def _make_ready(self) -> None:
-        """Raises TransportError."""
-        now = self._clock()
-        if now >= self._again:
-            try:
-                await self._bounded(self._renew)
-                return
-            except McpmuxError as error:
-                self._fail(error)
-        assert self._trouble is not None
-        if not self._header or self._clock() >= self._until:
-            raise self._trouble
-        self._due = min(self._again, self._until)  # the old one is still good
 
     async def refused(self, shown: Header, status: int, said: str) -> bool:
         """A request that carried `shown` was refused with WWW-Authenticate `said`; whether to repeat it.
@@ -110,14 +108,10 @@ class Credential(ABC):
             return await self._step_up(challenge)
         if self._clock() - self._made < NEW_SECONDS:
             raise TransportError("it refuses a token that was made for it just now")
-        self._drop()
-        await self._renew(challenge)
-        return True
-
-    def _drop(self) -> None:
-        """The token does not count any more."""
         self._header = ()
         self._due = self._until = -math.inf
+        await self._renew(challenge)
+        return True
 
     def _fail(self, error: McpmuxError) -> None:
         trouble = error if isinstance(error, TransportError) else TransportError(str(error))
@@ -134,11 +128,8 @@ class Credential(ABC):
         self._trouble = None
         if made_now:
             self._made = now
-            log.info(
-                "new token for an upstream",
-                upstream=self.name,
-                seconds=round(left) if left < math.inf else None,
-            )
+            seconds = round(left) if left < math.inf else None
+            log.info("new token for an upstream", upstream=self.name, seconds=seconds)
 
     async def _bounded(self, work: Callable[[], Awaitable[bool | None]]) -> bool:
         """Do it whole: a client that leaves must not take a refresh token along that was used up."""

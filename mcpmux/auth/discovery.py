@@ -1,29 +1,179 @@
-"""Finds out whom to ask for an upstream's tokens: resource metadata, then the authorization server's own.
+"""Whom to ask for an upstream's tokens: resource metadata, then the authorization server's own; and what
+mcpmux says of itself as a resource.
 
 Promises: an authorization server that the configuration names is the only one that is asked; one that the
 upstream names must be one that may be asked (`AddressPolicy`), and its metadata must be its own.
 
-Source: "Authorization Server Discovery", 2025-11-25 and 2026-07-28; "Server Metadata Discovery" and
-"Fallbacks for Servers without Metadata Discovery", 2025-03-26: a server is its own authorization server.
+Source: RFC 8414, sections 2, 3.1 and 3.3; OpenID Connect Discovery 1.0, section 4; RFC 9207, section 3; RFC
+9728, sections 2, 3.1 and 3.3; "Authorization Server Discovery", 2025-11-25 and 2026-07-28; "Server Metadata
+Discovery" and "Fallbacks for Servers without Metadata Discovery", 2025-03-26: a server is its own
+authorization server.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
 
+import msgspec
 import structlog
 
-from mcpmux.auth import metadata
-from mcpmux.auth.bearer import Challenge
+from mcpmux.auth.bearer import Challenge, read_scopes
 from mcpmux.auth.http import OAuthHttp
-from mcpmux.auth.metadata import AuthorizationServer, ProtectedResource
-from mcpmux.config.auth import OAuth
+from mcpmux.config.auth import Auth, OAuth, TrustedUrl
 from mcpmux.errors import RemoteProtocolError, TransportError
+from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.http.route import HttpOrigin
+
+MOST_SERVERS = 16  # authorization servers of one upstream
+
+_OAUTH = "/.well-known/oauth-authorization-server"
+_OPENID = "/.well-known/openid-configuration"
+_RESOURCE = "/.well-known/oauth-protected-resource"
 
 log = structlog.get_logger()
 
-NOT_FOUND = 404
+
+class AuthorizationServer(msgspec.Struct, frozen=True):
+    """What it says about itself. What it does not say is None."""
+
+    issuer: str
+    token_endpoint: str
+    authorization_endpoint: str | None = None
+    registration_endpoint: str | None = None
+    code_challenge_methods_supported: tuple[str, ...] | None = None
+    token_endpoint_auth_methods_supported: tuple[str, ...] | None = None
+    scopes_supported: tuple[str, ...] | None = None
+    authorization_response_iss_parameter_supported: bool = False
+    client_id_metadata_document_supported: bool = False
+
+    def takes(self, method: str) -> bool:
+        """Whether clients may authenticate so at its token endpoint; by RFC 8414 the default is Basic."""
+        return method in (self.token_endpoint_auth_methods_supported or ("client_secret_basic",))
+
+    def check_login(self) -> str:
+        """The authorization endpoint. Raises RemoteProtocolError when nobody can log in there safely."""
+        if self.authorization_endpoint is None:
+            raise RemoteProtocolError(f"{self.issuer} has no authorization endpoint: nobody can log in there")
+        if "S256" not in (self.code_challenge_methods_supported or ()):
+            raise RemoteProtocolError(
+                f"{self.issuer} does not say that it supports PKCE with S256: codes could be stolen"
+            )
+        return self.authorization_endpoint
+
+
+def server_urls(issuer: str) -> tuple[str, ...]:
+    """Where the metadata of an authorization server may be, in the order to try. Raises ValueError."""
+    parts = urlsplit(issuer)
+    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    if not path:
+        return origin + _OAUTH, origin + _OPENID
+    return origin + _OAUTH + path, origin + _OPENID + path, origin + path + _OPENID
+
+
+def read_server(data: bytes, issuer: str) -> AuthorizationServer:
+    """The metadata of `issuer`. Raises RemoteProtocolError when it is unusable or that of another issuer."""
+    try:
+        server = msgspec.json.decode(data, type=AuthorizationServer)
+    except UNREADABLE:
+        raise RemoteProtocolError(f"the metadata of {issuer} cannot be used") from None
+    if not is_same_issuer(server.issuer, issuer):
+        raise RemoteProtocolError(f"the metadata of {issuer} is that of another issuer")
+    return server
+
+
+def read_keys_url(data: bytes, issuer: str) -> str:
+    """The `jwks_uri` in the metadata of `issuer`, to the letter. Raises RemoteProtocolError."""
+    try:
+        document: Any = msgspec.json.decode(data)
+        claimed, url = document["issuer"], document["jwks_uri"]
+    except (*UNREADABLE, TypeError, KeyError):
+        raise RemoteProtocolError("its metadata has no `issuer` or no `jwks_uri`") from None
+    if claimed != issuer:
+        raise RemoteProtocolError("its metadata is that of another issuer")
+    try:
+        return TrustedUrl().read(url)
+    except ValueError as error:
+        raise RemoteProtocolError(f"its metadata names a bad `jwks_uri`: {error}") from None
+
+
+def is_same_issuer(one: str, other: str) -> bool:
+    """Whether two identifiers are the same, letter by letter.
+
+    One slash behind a bare host is let pass: libraries that parse URLs add it (RFC 3986, section 6.2.3).
+    """
+    bare, spelled = sorted((one, other), key=len)
+    return one == other or (spelled == f"{bare}/" and "/" not in bare.partition("://")[2])
+
+
+_Servers = Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MOST_SERVERS)]
+
+
+class ProtectedResource(msgspec.Struct):
+    """What tokens are to be made for, by whom, and with which scopes, as an upstream says."""
+
+    identifier: str = msgspec.field(name="resource")
+    issuers: _Servers = msgspec.field(name="authorization_servers")
+    scopes: tuple[str, ...] = msgspec.field(default=(), name="scopes_supported")
+
+
+def read_resource(data: bytes, url: str) -> ProtectedResource:
+    """The metadata of the upstream at `url`. Raises RemoteProtocolError when it is not about that."""
+    try:
+        resource = msgspec.json.decode(data, type=ProtectedResource)
+    except UNREADABLE:
+        raise RemoteProtocolError(
+            "its resource metadata has no `resource` or no `authorization_servers`"
+        ) from None
+    if not _covers(resource.identifier, url):
+        raise RemoteProtocolError("its resource metadata is that of another resource")
+    resource.scopes = read_scopes(" ".join(resource.scopes))
+    return resource
+
+
+def _covers(resource: str, url: str) -> bool:
+    """Whether a server that calls itself `resource` may stand at `url`: there or above it, nowhere else."""
+    try:
+        if HttpOrigin.from_url(as_http(resource)) != HttpOrigin.from_url(as_http(url)):
+            return False
+        above, path = urlsplit(resource).path.rstrip("/"), urlsplit(url).path.rstrip("/")
+    except ValueError:
+        return False
+    return path == above or path.startswith(f"{above}/")
+
+
+def as_http(url: str) -> str:
+    """A WebSocket URL as the one of the HTTP server that it is at."""
+    return f"http{url[2:]}" if url.startswith(("ws:", "wss:")) else url
+
+
+class OwnMetadata:
+    """What clients of mcpmux are told about whom to ask for tokens."""
+
+    def __init__(self, config: Auth, name: str) -> None:
+        """`name`: of mcpmux for people. The configuration has issuers."""
+        assert config.resource is not None
+        parts = urlsplit(config.resource)
+        self.path = parts.path.rstrip("/")
+        self.metadata_url = f"{parts.scheme}://{parts.netloc}{_RESOURCE}{self.path}"
+        document: dict[str, Any] = {
+            "resource": config.resource,
+            "authorization_servers": [issuer.issuer for issuer in config.issuers.values()],
+            "bearer_methods_supported": ["header"],
+            "resource_name": name,
+        }
+        if config.required_scopes:
+            document["scopes_supported"] = sorted(config.required_scopes)
+        self.document = msgspec.json.encode(document)
+
+    def __repr__(self) -> str:
+        return f"<OwnMetadata {self.metadata_url}>"
+
+    def is_metadata(self, path: str, endpoint: str) -> bool:
+        """Whether a request's path asks for the metadata of the endpoint at `endpoint` of a listener."""
+        if not path.startswith(_RESOURCE):
+            return False
+        return path[len(_RESOURCE) :].rstrip("/") in ("", self.path, endpoint.rstrip("/"))
 
 
 class NoMetadata(RemoteProtocolError):
@@ -49,7 +199,9 @@ class Discovery:
         self.url = url
         self.config = config
         self.http = http
-        self._identifier = metadata.canonical_url(url)
+        self._root, self._path = HttpOrigin.from_url(as_http(url)).url, urlsplit(url).path
+        # The resource identifier (RFC 8707, section 2): no query, no lone slash.
+        self._identifier = self._root + ("" if self._path == "/" else self._path)
 
     def __repr__(self) -> str:
         return f"<Discovery {self._identifier}>"
@@ -63,57 +215,53 @@ class Discovery:
         wanted = known or self.config.issuer
         if resource is None:
             return Found(await self._find_own_server(wanted), self._identifier, challenge.scopes)
-        server = await self.find_server(_issuer_of(resource, wanted))
+        if wanted is not None and not any(is_same_issuer(wanted, issuer) for issuer in resource.issuers):
+            shown = repr(resource.issuers[0][:200])
+            raise IssuerChanged(f"its authorization server is {shown} now, and not {wanted} any more")
+        server = await self.find_server(wanted or resource.issuers[0])
         return Found(server, resource.identifier, challenge.scopes or resource.scopes)
 
     async def _find_own_server(self, wanted: str | None) -> AuthorizationServer:
-        """A server without resource metadata is of 2025-03-26, and may have none at all but fixed paths."""
-        own = HttpOrigin.from_url(self._identifier).url
+        """One without resource metadata is of 2025-03-26, and may have only the paths that this demands."""
         try:
-            return await self.find_server(wanted or own)
+            return await self.find_server(wanted or self._root)
         except NoMetadata:
-            if wanted not in (None, own):
+            if wanted not in (None, self._root):
                 raise
-            return metadata.assume_server(own)
+        return AuthorizationServer(
+            self._root,
+            token_endpoint=f"{self._root}/token",
+            authorization_endpoint=f"{self._root}/authorize",
+            registration_endpoint=f"{self._root}/register",
+            code_challenge_methods_supported=("S256",),
+            token_endpoint_auth_methods_supported=("none", "client_secret_post", "client_secret_basic"),
+        )
 
     async def find_server(self, issuer: str) -> AuthorizationServer:
         """The metadata of an issuer. Raises TransportError, NoMetadata and other RemoteProtocolErrors."""
         try:
-            places = metadata.server_urls(issuer)
+            places = server_urls(issuer)
         except ValueError:
             raise RemoteProtocolError("its authorization server has no usable URL") from None
         missing = True
         for url in places:
             answer = await self.http.get(url)
             if answer.status == 200:
-                return metadata.read_server(answer.body, issuer)
-            missing = missing and answer.status == NOT_FOUND
+                return read_server(answer.body, issuer)
+            missing = missing and answer.status == 404
         why = f"{issuer} has no metadata of an authorization server"
         raise NoMetadata(why) if missing else RemoteProtocolError(why)
 
     async def _find_resource(self, challenge: Challenge) -> ProtectedResource | None:
         """The upstream's metadata; None when it has none. Raises RemoteProtocolError, TransportError."""
-        places = metadata.resource_urls(self.url)
+        places = [f"{self._root}{_RESOURCE}{path}" for path in dict.fromkeys((self._path.rstrip("/"), ""))]
         if challenge.metadata_url is not None:
-            places = (challenge.metadata_url,)
+            places = [challenge.metadata_url]
         for url in places:
             answer = await self.http.get(url)
-            if answer.status == 200 and _is_json(answer.headers):
-                return metadata.read_resource(answer.body, self.url)
+            # Many servers answer every path with the page of an application.
+            kind = answer.headers.get("content-type", "").partition(";")[0].lower()
+            if answer.status == 200 and "json" in kind:
+                return read_resource(answer.body, self.url)
         log.debug("the upstream has no resource metadata", places=len(places))
         return None
-
-
-def _issuer_of(resource: ProtectedResource, wanted: str | None) -> str:
-    """Raises IssuerChanged."""
-    if wanted is None:
-        return resource.issuers[0]
-    if not any(metadata.is_same_issuer(wanted, issuer) for issuer in resource.issuers):
-        shown = repr(resource.issuers[0][:200])
-        raise IssuerChanged(f"its authorization server is {shown} now, and not {wanted} any more")
-    return wanted
-
-
-def _is_json(headers: dict[str, str]) -> bool:
-    """Whether it says so: many servers answer every path with the page of an application."""
-    return "json" in headers.get("content-type", "").partition(";")[0].lower()

@@ -23,15 +23,13 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
-from mcpmux.auth.admission import CERTIFICATES, Admission, Turned, certified
-from mcpmux.auth.bearer import BadToken, StaticTokens, read_bearer, write_challenge
-from mcpmux.auth.metadata import OwnMetadata
+from mcpmux.auth.bearer import BadToken, holder_of, read_bearer, write_challenge
+from mcpmux.auth.discovery import OwnMetadata
 from mcpmux.config.auth import RESERVED, Auth
-from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.principal import CERTIFICATES, Admission, Principal, Turned, certified
 
 if TYPE_CHECKING:  # joserfc is for those who have issuers
-    from mcpmux.auth.jwks import Fetch
-    from mcpmux.auth.jwt import TrustedIssuer
+    from mcpmux.auth.jwt import Fetch, TrustedIssuer
 
 CACHE_SECONDS = 300.0  # a token is judged anew after this: its issuer may have taken back the key
 CACHE_LIMIT = 10_000  # tokens; about 2 MB
@@ -55,31 +53,27 @@ class Gate:
     def _take(self, config: Auth, name: str) -> None:
         self._config = config
         self.resource = OwnMetadata(config, name) if config.issuers and self.asks_tokens else None
-        self._tokens = StaticTokens(config.tokens)
         self._required = frozenset(config.required_scopes)
         self._issuers = self._trust(config) if config.issuers else {}
         self._grounds: dict[str, Any] = {f"tokens.{called}": token for called, token in config.tokens.items()}
-        self._grounds |= {
-            f"issuers.{called}": (issuer, config.resource) for called, issuer in config.issuers.items()
-        }
+        for called, issuer in config.issuers.items():
+            self._grounds[f"issuers.{called}"] = issuer, config.resource
         if config.certificates or not self.asks_tokens:
             self._grounds[CERTIFICATES] = True
 
     def _trust(self, config: Auth) -> dict[str, TrustedIssuer]:
         """The issuers by identifier. What is known of their keys stays known."""
-        from mcpmux.auth.jwks import IssuerKeys
         from mcpmux.auth.jwt import TrustedIssuer
 
-        known = {trusted.config: trusted.keys for trusted in self._issuers.values()}
-        return {
-            issuer.issuer: TrustedIssuer(
-                name, issuer, known.get(issuer) or IssuerKeys(name, issuer, self._fetch)
-            )
-            for name, issuer in config.issuers.items()
-        }
+        known = {trusted.config: trusted for trusted in self._issuers.values()}
+        issuers = {}
+        for name, issuer in config.issuers.items():
+            trusted = issuers[issuer.issuer] = known.get(issuer) or TrustedIssuer(name, issuer, self._fetch)
+            trusted.name = name
+        return issuers
 
     def __repr__(self) -> str:
-        return f"<Gate {self._tokens!r}, {len(self._issuers)} issuers, {len(self._judged)} judged>"
+        return f"<Gate of {', '.join(self._grounds)}; {len(self._judged)} judged>"
 
     def adopt(self, config: Auth, name: str) -> None:
         """The configuration is another one now. Streams end of those whom it does not let in as they are."""
@@ -95,10 +89,7 @@ class Gate:
             log.warning("nobody has a token that counts any more; from the next start on nobody is asked")
 
     async def admit(self, headers: Mapping[str, str], holder: str) -> Admission:
-        """Who sends a request with these headers; `holder`: of the client's certificate, "" for none.
-
-        Raises Turned.
-        """
+        """Who sends a request; `holder`: of the client's certificate, "" for none. Raises Turned."""
         if not self.asks_tokens:
             return certified(holder)
         try:
@@ -113,12 +104,16 @@ class Gate:
         raise self._unauthorized(None, "this needs a bearer token in the Authorization header")
 
     def _unauthorized(self, error: str | None, sentence: str) -> Turned:
-        value = write_challenge(self._metadata_url, self._required, error, sentence if error else None)
-        return Turned(401, sentence, (("WWW-Authenticate", value),))
+        return self._turn_away(401, sentence, self._required, error)
 
-    @property
-    def _metadata_url(self) -> str | None:
-        return self.resource.metadata_url if self.resource is not None else None
+    def _insufficient(self, scopes: frozenset[str]) -> Turned:
+        sentence = "the token does not have the scopes that this needs"
+        return self._turn_away(403, sentence, scopes, "insufficient_scope")
+
+    def _turn_away(self, status: int, sentence: str, scopes: frozenset[str], error: str | None) -> Turned:
+        url = self.resource.metadata_url if self.resource is not None else None
+        value = write_challenge(url, scopes, error, sentence if error else None)
+        return Turned(status, sentence, (("WWW-Authenticate", value),))
 
     async def _judge(self, token: str) -> Admission:
         """Raises BadToken, Turned."""
@@ -130,20 +125,16 @@ class Gate:
         admission = await self._verify(token, now)
         if not self._is_granted(admission):  # taken back while its issuer was asked for keys
             raise BadToken("this token does not count any more")
-        missing = self._required - admission.principal.scopes
-        if missing:
+        if not self._required <= admission.principal.scopes:
             raise self._insufficient(self._required)
-        self._remember(digest, admission, now)
-        return admission
-
-    def _remember(self, digest: bytes, admission: Admission, now: float) -> None:
         self._judged.pop(digest, None)
         if len(self._judged) >= CACHE_LIMIT:
             del self._judged[next(iter(self._judged))]
         self._judged[digest] = admission, min(admission.expires, now + CACHE_SECONDS)
+        return admission
 
     async def _verify(self, token: str, now: float) -> Admission:
-        principal = self._tokens.find(token)
+        principal = holder_of(token, self._config.tokens)
         if principal is not None:
             key = f"tokens.{principal.name}"
             return Admission(principal, ground=(key, self._grounds[key]))
@@ -153,9 +144,7 @@ class Gate:
 
         resource = self._config.resource
         assert resource is not None
-        verified = await verify_token(token, self._issuers, resource, now)
-        ground = f"issuers.{verified.issuer.name}", (verified.issuer.config, resource)
-        return Admission(verified.principal, verified.expires, ground)
+        return await verify_token(token, self._issuers, resource, now)
 
     def _is_granted(self, admission: Admission) -> bool:
         """Whether what let somebody in is still there as it was."""
@@ -164,10 +153,8 @@ class Gate:
 
     def holds(self, admission: Admission) -> bool:
         """Whether an admission, expired or not, would be given again."""
-        is_certificate = admission.ground[0] == CERTIFICATES
-        return self._is_granted(admission) and (
-            is_certificate or self._required <= admission.principal.scopes
-        )
+        has_scopes = self._required <= admission.principal.scopes or admission.ground[0] == CERTIFICATES
+        return has_scopes and self._is_granted(admission)
 
     def knows(self, principal: Principal) -> bool:
         """Whether there is still a way to come in as somebody of that name."""
@@ -204,11 +191,4 @@ class Gate:
         group = f"{method.rpartition('/')[0]}/*"
         rules = self._config.method_scopes
         needed = {scope for pattern in (method, group, "*") for scope in rules.get(pattern, ())}
-        if needed <= principal.scopes:
-            return None
-        return self._insufficient(self._required | needed)
-
-    def _insufficient(self, scopes: frozenset[str]) -> Turned:
-        sentence = "the token does not have the scopes that this needs"
-        value = write_challenge(self._metadata_url, scopes, "insufficient_scope", sentence)
-        return Turned(403, sentence, (("WWW-Authenticate", value),))
+        return None if needed <= principal.scopes else self._insufficient(self._required | needed)

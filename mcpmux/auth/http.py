@@ -1,16 +1,32 @@
-"""Requests to authorization servers: bounded in time and size, and made of none that must not be asked."""
+"""Requests to authorization servers: bounded in time and size, and only to those that may be asked.
+
+An upstream's metadata names URLs, and it is not trusted:
+
+  * Hosts that the configuration names may be asked, wherever they are.
+  * Others may be asked at public addresses; at private ones, or on this machine, only if a host of the
+    configuration is at such an address, too.
+  * Link-local addresses and the well-known ones of cloud metadata are never asked.
+  * https only; http on this machine, or to a host that the configuration itself names with http.
+
+A name is resolved once: `WebClient` connects to the address that was judged. Behind a proxy, which resolves
+names itself, only addresses in URLs are judged. Redirects are not followed anywhere.
+"""
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import trio
 
-from mcpmux.auth.address_policy import AddressPolicy
 from mcpmux.config import ClientTls, Secret
-from mcpmux.errors import ConfigError, RemoteProtocolError, TransportError
+from mcpmux.errors import ConfigError, ConnectFailed, RemoteProtocolError, TransportError
 from mcpmux.transports.http.message import Fields
-from mcpmux.transports.http.route import HttpOrigin, choose_proxy
+from mcpmux.transports.http.route import HttpOrigin, choose_proxy, is_loopback
+from mcpmux.transports.wire import reason_of
 
 if TYPE_CHECKING:
     from mcpmux.transports.web_client import WebAnswer, WebClient
@@ -20,6 +36,98 @@ HEAD_BYTES = 16 * 1024
 BODY_BYTES = 512 * 1024  # far more than the keys of any provider
 
 ACCEPT: Fields = (("Accept", "application/json"),)
+
+Address = IPv4Address | IPv6Address
+
+_METADATA = tuple(map(ip_network, ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "100.100.100.200/32")))
+_NAT64 = ip_network("64:ff9b::/96")
+
+
+class Kind(enum.Enum):
+    """Where an address leads."""
+
+    PUBLIC = "public"
+    PRIVATE = "private"
+    LOOPBACK = "loopback"
+    METADATA = "link-local or cloud metadata"
+
+
+def kind_of(address: Address) -> Kind:
+    """Where an address leads; one that carries another address inside leads where that does."""
+    if isinstance(address, IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and address in _NAT64:
+            inner = IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return kind_of(inner)
+    if any(address in network for network in _METADATA):
+        return Kind.METADATA
+    if address.is_loopback or address.is_unspecified:
+        return Kind.LOOPBACK
+    return Kind.PUBLIC if address.is_global and not address.is_multicast else Kind.PRIVATE
+
+
+class AddressPolicy:
+    """What may be asked for one upstream. `trusted`: the URLs that the configuration names."""
+
+    def __init__(self, trusted: Iterable[str]) -> None:
+        origins = [HttpOrigin.from_url(url) for url in trusted]
+        self._hosts = frozenset(origin.host for origin in origins)
+        self._plain = frozenset(origin.host for origin in origins if not origin.secure)
+
+    def __repr__(self) -> str:
+        return f"<AddressPolicy {sorted(self._hosts)}>"
+
+    def origin_of(self, url: str) -> HttpOrigin:
+        """The origin of a URL that an upstream names. Raises RemoteProtocolError when it may not be asked."""
+        try:
+            origin = HttpOrigin.from_url(url)
+            parts = urlsplit(url)
+        except ValueError:
+            raise RemoteProtocolError("what should be a URL of its authorization is none") from None
+        if parts.username is not None or not url.isascii() or not url.isprintable() or " " in url:
+            raise RemoteProtocolError(f"a URL of its authorization at {origin.authority} is malformed")
+        if not origin.secure and not is_loopback(origin.host) and origin.host not in self._plain:
+            raise RemoteProtocolError(f"{origin.authority} is to be asked without TLS: tokens need https://")
+        return origin
+
+    async def find(self, host: str, port: int) -> list[str]:
+        """The addresses to connect to for `host`. Raises ConnectFailed, RemoteProtocolError."""
+        if host in self._hosts:
+            return [host]
+        found = await _resolve(host, port)
+        kinds = {kind_of(address) for address in found} - {Kind.PUBLIC}
+        if kinds:
+            kinds -= await self._kinds_of_trusted()
+        if kinds:
+            words = " and ".join(sorted(kind.value for kind in kinds))
+            raise RemoteProtocolError(
+                f"{host}, which it names for authorization, is at a {words} address: "
+                "if that is right, set it as `issuer` in the upstream's `oauth`"
+            )
+        return [str(address) for address in found]
+
+    async def _kinds_of_trusted(self) -> set[Kind]:
+        kinds: set[Kind] = set()
+        for host in self._hosts:
+            try:
+                kinds.update(kind_of(address) for address in await _resolve(host, 0))
+            except ConnectFailed:
+                continue
+        return kinds - {Kind.METADATA}
+
+
+async def _resolve(host: str, port: int) -> list[Address]:
+    try:
+        return [ip_address(host.partition("%")[0])]
+    except ValueError:
+        pass
+    try:
+        found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConnectFailed(f"cannot connect to {host}: {reason_of(error)}") from error
+    texts = dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found)
+    return [ip_address(text) for text in texts]
 
 
 class OAuthHttp:
@@ -39,7 +147,7 @@ class OAuthHttp:
         return f"<OAuthHttp {self._policy!r}>"
 
     def check(self, url: str) -> None:
-        """Raises RemoteProtocolError when `url` is none that anybody may be sent to."""
+        """Raises RemoteProtocolError when nobody may be sent to `url`."""
         self._policy.origin_of(url)
 
     async def get(self, url: str) -> WebAnswer:
@@ -56,19 +164,13 @@ class OAuthHttp:
             proxy = choose_proxy(origin, self._proxy)
         except ConfigError as error:
             raise TransportError(str(error)) from None
-        client = (await _client())._replace(
-            tls=self._own_tls if origin == self._own else self._other_tls,
-            proxy=proxy,
-            find=self._policy.find,
-        )
+        tls = self._own_tls if origin == self._own else self._other_tls
+        client = (await _client())._replace(tls=tls, proxy=proxy, find=self._policy.find)
         return await _ask(client, origin, method, url, fields, body)
 
 
 async def fetch_json(url: str, ca: str | None) -> bytes:
-    """The body of a 200 answer to a GET, of a server that is trusted, without a proxy. `ca`: as above.
-
-    Raises TransportError, RemoteProtocolError.
-    """
+    """The body of a 200 answer of a trusted server, without a proxy; `ca` as above. Raises McpmuxError."""
     origin = HttpOrigin.from_url(url)
     client = (await _client())._replace(tls=ClientTls(ca=ca))
     answer = await _ask(client, origin, "GET", url, ACCEPT, b"")
@@ -89,11 +191,11 @@ async def _ask(
 
 
 async def _client() -> WebClient:
-    """With our limits. The first time httpx is imported, which takes a while: others go on meanwhile."""
-    return await trio.to_thread.run_sync(_make_client)
+    """With our limits. Importing httpx takes a while the first time: a thread lets others go on."""
 
+    def make() -> WebClient:
+        from mcpmux.transports.web_client import WebClient
 
-def _make_client() -> WebClient:
-    from mcpmux.transports.web_client import WebClient
+        return WebClient(head_bytes=HEAD_BYTES, body_bytes=BODY_BYTES)
 
-    return WebClient(head_bytes=HEAD_BYTES, body_bytes=BODY_BYTES)
+    return await trio.to_thread.run_sync(make)

@@ -11,12 +11,15 @@ import hashlib
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from mcpmux.errors import TransportError
+from mcpmux.protocol.envelope import UNREADABLE
+from mcpmux.transports.wire import reason_of
 
 OTHERS = 0o077
 DIGITS = 16  # of the URL's hash: one name may stand for different servers in different configurations
@@ -101,43 +104,40 @@ class TokenStore:
     def load(self, upstream: str, url: str) -> Login | None:
         """The login, None when there is none. Raises StoreTrouble."""
         path = self.path_of(upstream, url)
-        try:
-            with path.open("rb") as file:
+        with _told(path):
+            try:
+                file = path.open("rb")
+            except FileNotFoundError:
+                return None
+            with file:
                 if os.fstat(file.fileno()).st_mode & OTHERS:
                     raise StoreTrouble(f"{path} can be read by others: `chmod 600` it, or log in anew")
                 data = file.read(FILE_BYTES)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StoreTrouble(f"{path}: {(error.strerror or 'cannot be read').lower()}") from None
         try:
             login = msgspec.json.decode(data, type=Login)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             raise StoreTrouble(f"{path} is damaged: log in anew") from None
         return login if login.url == url else None
 
     def save(self, login: Login) -> None:
         """Keep a login in place of the one before it. Raises StoreTrouble."""
         path = self.path_of(login.upstream, login.url)
-        try:
+        with _told(path):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._folder.stat().st_mode & OTHERS:
                 self._folder.chmod(0o700)
             _write(path, msgspec.json.format(msgspec.json.encode(login)))
-        except OSError as error:
-            raise StoreTrouble(f"{path}: {(error.strerror or 'cannot be written').lower()}") from None
 
     def try_lock(self, upstream: str, url: str) -> int | None:
-        """Be the only process that renews a login: a descriptor to close at the end, None while another is.
+        """Be the only process that renews a login: a descriptor to close at the end. None while another is.
 
         Raises StoreTrouble.
         """
         path = self.path_of(upstream, url)
-        try:
+        with _told(path):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(
-                path.with_name(f".{path.stem}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600
-            )
+            lock = path.with_name(f".{path.stem}.lock")
+            descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BaseException as error:
@@ -145,20 +145,26 @@ class TokenStore:
                 if isinstance(error, BlockingIOError):
                     return None
                 raise
-        except OSError as error:
-            raise StoreTrouble(f"{path}: {(error.strerror or 'cannot be locked').lower()}") from None
         return descriptor
 
     def remove(self, upstream: str, url: str) -> bool:
         """Forget a login; whether there was one. Raises StoreTrouble."""
         path = self.path_of(upstream, url)
-        try:
-            path.unlink()
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise StoreTrouble(f"{path}: {(error.strerror or 'cannot be removed').lower()}") from None
+        with _told(path):
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                return False
         return True
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """An OSError inside is raised as StoreTrouble about the file."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreTrouble(f"{path}: {reason_of(error)}") from None
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -12,22 +12,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
 import structlog
 import trio
 
-from mcpmux.auth.address_policy import AddressPolicy
 from mcpmux.auth.authorization_code import LoginFlow
 from mcpmux.auth.bearer import Challenge
-from mcpmux.auth.credential import Credential
-from mcpmux.auth.discovery import Discovery, Found, IssuerChanged
-from mcpmux.auth.http import OAuthHttp
-from mcpmux.auth.metadata import as_http, is_same_issuer
-from mcpmux.auth.registration import configured_client
-from mcpmux.auth.token_endpoint import Denied, request_tokens
+from mcpmux.auth.credential import Clock, Credential
+from mcpmux.auth.discovery import Discovery, Found, IssuerChanged, as_http, is_same_issuer
+from mcpmux.auth.http import AddressPolicy, OAuthHttp
+from mcpmux.auth.oauth_client import Denied, configured_client, request_tokens
 from mcpmux.auth.token_store import Login, StoreTrouble, TokenStore, default_store
 from mcpmux.config import Http, WebSocket
 from mcpmux.config.auth import CLIENT_CREDENTIALS, OAuth
@@ -35,8 +32,6 @@ from mcpmux.errors import TransportError
 from mcpmux.transports.http.route import HttpOrigin
 
 LOCK_SECONDS = 0.1  # between two looks whether another process has renewed a login
-
-Clock = Callable[[], float]
 
 log = structlog.get_logger()
 

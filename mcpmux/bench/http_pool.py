@@ -22,9 +22,8 @@ from mcpmux.bench.operation import Ask
 from mcpmux.config import Http, Limits, Upstream
 from mcpmux.errors import RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import with_meta
+from mcpmux.protocol.call import modern_meta, with_meta
 from mcpmux.protocol.envelope import decode_fields, encode_request, raw
-from mcpmux.protocol.era import modern_meta
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.upstreams.connection import Connection

@@ -25,7 +25,7 @@ from random import Random
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from mcpmux.config.report import Unfit
-from mcpmux.mux.glob import matches as is_match
+from mcpmux.mux.pattern import matches as is_match
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw

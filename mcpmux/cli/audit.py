@@ -21,7 +21,7 @@ from mcpmux.cli.options import Decorator
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import format_ms, show_place
 from mcpmux.errors import ConfigError
-from mcpmux.mux.glob import Glob, casefold, is_inside, matches
+from mcpmux.mux.pattern import Glob, casefold, is_inside, matches
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw

@@ -19,10 +19,9 @@ from mcpmux.config import Config
 from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
 from mcpmux.mux.merge import PAGE_LIMIT
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.call import META, PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
-from mcpmux.protocol.meta import META, PROGRESS_TOKEN
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.merger import LEFT_OUT
 

@@ -39,7 +39,7 @@ from mcpmux.config.reading import STANDARD_INPUT
 from mcpmux.config.report import Unfit
 from mcpmux.errors import ConfigError
 from mcpmux.logs import set_up_logs
-from mcpmux.mux.worker_mark import WORKERS_LIMIT
+from mcpmux.mux.namespace import WORKERS_LIMIT
 
 
 @click.command()

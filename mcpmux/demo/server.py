@@ -14,12 +14,20 @@ import trio
 from mcpmux import __version__
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.call import (
+    META,
+    PROGRESS_TOKEN,
+    SERVER_INFO,
+    VERSION,
+    Call,
+    Event,
+    Notify,
+    check_call,
+    upgrade_result,
+)
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import Request, decode_any, raw
-from mcpmux.protocol.era import downgrade_error, downgrade_result, upgrade_result
-from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SERVER_INFO, VERSION
-from mcpmux.protocol.modern import check_call
+from mcpmux.protocol.era import downgrade_error, downgrade_result
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED, negotiate_legacy
 from mcpmux.runtime.link import open_link

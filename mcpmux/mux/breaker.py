@@ -1,6 +1,6 @@
-"""Whether an upstream that is connected may be asked anything: its circuit breaker.
+"""When an upstream that does not answer is asked again. Times are seconds of any clock, chances from 0 to 1.
 
-State
+Connected, but silent: its circuit breaker (`Breaker`)
 
     closed    --failures in a row--> suspect       (calls go on; a probe shall find out now)
     suspect   --probe failed--> open
@@ -9,21 +9,37 @@ State
     any       --answered--> closed                 (a call or a probe; an error of the server is an answer)
 
 While it is open or half-open no call is made. Probes are questions of our own, so that no call has to be the
-victim, and so that a server whose calls merely take too long, but which is alive, is never shut off.
+victim, and so that a server whose calls merely take too long is never shut off.
 
-`doubtful` is all that has to be looked at around a call: it is False as long as nothing has failed.
-Nothing outside this file changes its state. Times are seconds of any clock; chances are from 0 to 1.
+Lost: the next attempt to connect (`Comeback`) comes at once, then exponentially later, jittered, capped. A
+crash loop is DEATHS losses within WINDOW_SECONDS: sessions that were open, or processes that ended before
+theirs was. An attempt that finds nobody is no death. In a loop every attempt waits for LOOP_SECONDS, until
+a connection holds for STABLE_SECONDS.
+
+Laws: no wait is longer than its cap; without a death, waits never become shorter until a connection held;
+after one that held the next attempt comes at once. Nothing outside this file changes its state.
 """
 
 from __future__ import annotations
 
 import enum
+from collections import deque
+from typing import Final
 
-FAILURES = 5  # in a row; fewer happen to a server that is restarted behind a proxy
+GROWTH: Final = 2.0  # of pauses, from one to the next
+
+FAILURES: Final = 5  # in a row; fewer happen to a server that is restarted behind a proxy
 FIRST_PAUSE_SECONDS = 5.0
 LAST_PAUSE_SECONDS = 60.0
-GROWTH = 2.0
-JITTER = 0.25  # upstreams behind one broken proxy are not probed all at once
+PROBE_JITTER: Final = 0.25  # upstreams behind one broken proxy are not probed all at once
+
+FIRST_SECONDS: Final = 0.2  # an upstream that restarts is usually back within a second
+LAST_SECONDS: Final = 30.0  # a dead upstream is asked twice a minute
+JITTER: Final = 0.5  # a hundred upstreams that died together must not come back together
+STABLE_SECONDS: Final = 10.0  # a connection that held so long was a good one: the next loss starts afresh
+DEATHS: Final = 5  # the quick attempts of the first seconds; a server that survives none will not soon
+WINDOW_SECONDS: Final = 60.0
+LOOP_SECONDS: Final = 60.0
 
 
 class State(enum.Enum):
@@ -36,7 +52,10 @@ class State(enum.Enum):
 
 
 class Breaker:
-    """The breaker of one upstream. `retry_at`: when it is probed again, while it is open."""
+    """The breaker of one upstream. `retry_at`: when it is probed again, while it is open.
+
+    `doubtful` is all that has to be looked at around a call: False as long as nothing has failed.
+    """
 
     __slots__ = ("_pause", "doubtful", "failures", "retry_at", "state")
 
@@ -87,6 +106,41 @@ class Breaker:
         begins = not self.blocks
         pause = min(max(self._pause, wish), LAST_PAUSE_SECONDS)
         self.state, self.doubtful = State.OPEN, True
-        self.retry_at = now + pause * (1 - JITTER * chance)
+        self.retry_at = now + pause * (1 - PROBE_JITTER * chance)
         self._pause = min(self._pause * GROWTH, LAST_PAUSE_SECONDS)
         return begins
+
+
+class Comeback:
+    """The attempts to connect to one upstream. `looping`: whether it is in a crash loop."""
+
+    __slots__ = ("_deaths", "_next", "looping")
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._deaths: deque[float] = deque(maxlen=DEATHS)
+        self.looping = False
+
+    def __repr__(self) -> str:
+        return f"Comeback(next={self._next:.1f}s{', looping' if self.looping else ''})"
+
+    @property
+    def deaths(self) -> int:
+        """Losses that count at the moment."""
+        return len(self._deaths)
+
+    def wait(self, now: float, *, died: bool, held: float, chance: float) -> float:
+        """Seconds until the next attempt, after one that ended `now`.
+
+        `held`: seconds for which it had a connection; `died`: whether it counts as a death.
+        """
+        if held > STABLE_SECONDS:
+            self._next, self.looping = 0.0, False
+        if died:
+            self._deaths.append(now)
+        while self._deaths and self._deaths[0] <= now - WINDOW_SECONDS:
+            self._deaths.popleft()
+        self.looping = self.looping or len(self._deaths) == DEATHS
+        seconds = LOOP_SECONDS if self.looping else self._next
+        self._next = min(max(self._next * GROWTH, FIRST_SECONDS), LAST_SECONDS)
+        return seconds * (1 - JITTER * chance)

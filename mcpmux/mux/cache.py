@@ -1,6 +1,8 @@
 """What upstreams have answered and may be given again: bounded, and gone as soon as it may be wrong.
 
-State: entries, each under a key and an audience; open fetches, whose results may become entries.
+Whether an answer may be used again, and for whom, is told by the call and by the answer (`is_plain`,
+`is_public`, `ttl_of`, `Freshness`). What is kept is in a `Cache`: entries, each under a key and an
+audience, and open fetches, whose results may become entries.
 
     begin --> open --keep--> entry --expired, invalidated, or the least used when it is full--> gone
               open --invalidated--> spoiled --keep--> nothing is kept
@@ -9,30 +11,41 @@ State: entries, each under a key and an audience; open fetches, whose results ma
 Invalidation is by session: `update` (a resource), `change` (lists), `drop` (all). The session MERGED is not
 an upstream's: its lists are made of all others', so whatever touches a list of any session touches it too.
 
+What clients do invalidates as well, in every process that serves together, by counters (`Generations`) in
+memory that they share. An answer belongs to the generation of its upstream in which it was asked for.
+
 Laws: nothing is found that was fetched before its last invalidation ended, nor after its time, nor in
 another generation than the one in which its fetch began; what was kept for one audience is found for that
-audience only; bytes and entries never pass their limits.
-
-The time comes in as a value (seconds). Values are never looked into.
+audience only; bytes and entries never pass their limits. Times come in as seconds. Values are never looked
+into.
 
 Source: `server/utilities/caching` (freshness, notifications invalidate), 2026-07-28.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 import msgspec
 
+from mcpmux.errors import Refused, RpcError
 from mcpmux.mux.subscriptions import at_or_above
 from mcpmux.protocol import method as m
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, VERSION, Call
+from mcpmux.protocol.codes import URL_ELICITATION_REQUIRED
+from mcpmux.protocol.envelope import raw, text_of, value_of
+from mcpmux.protocol.raw_json import Fields, Raw
 
-MERGED: Final = ""  # no upstream has this key
+MERGED: Final = ""
+"""In place of an upstream: what is made of all of them. No upstream has this key or name."""
+
 ENTRY_OVERHEAD: Final = 600  # bytes that an entry costs besides its value, about
-# The part of everything that one entry may take: it must not displace all others.
-LARGEST_SHARE: Final = 4
+LARGEST_SHARE: Final = 4  # the part of everything that one entry may take: it must not displace all others
 URI_LIMIT: Final = 2048  # characters of a URI whose contents are kept
 PARTS_LIMIT: Final = 32  # of such a URI: it is found by each of them when something above it changes
 
@@ -43,8 +56,106 @@ CHANGES: Final = {
 }
 """Which lists a notification is about."""
 
+LONGEST_TTL_MS: Final = 24 * 3600 * 1000  # whatever a server promises, it is asked again after a day
+SHORT_BYTES: Final = 1024  # of what a client says of itself, whose digest is kept ready
+_COMPLETE: Final = raw("complete")
+_PRIVATE: Final = b'"private"'  # as it is mostly said
+
+HEARD: Final = frozenset({LOG_LEVEL, PROGRESS_TOKEN})
+"""What a client wants to hear while it waits: nobody else hears that, and an answer from here is silent."""
+
+PLAIN: Final = HEARD | {VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, "traceparent", "tracestate"}
+"""Members of `_meta` that an answer does not depend on, but for who asks."""
+
+SLOTS: Final = 256
+ROW_BYTES: Final = 2 * SLOTS * 8
+
 Audience = Hashable
 """Whom an entry is for. None: everybody."""
+
+
+# Whether an answer may be used again, and for whom
+
+
+def like(call: Call) -> Hashable:
+    """What is the same for clients whom a server takes for the same one: the principal, and the host app."""
+    info, offered = call.meta.get(CLIENT_INFO, b""), call.meta.get(CLIENT_CAPABILITIES, b"")
+    said = b"\0".join((info, offered))
+    return call.principal.name, (_digest_again if len(said) <= SHORT_BYTES else _digest)(said)
+
+
+def _digest(said: bytes) -> bytes:
+    return hashlib.blake2b(said, digest_size=16).digest()
+
+
+_digest_again = lru_cache(maxsize=128)(_digest)
+
+
+def is_plain(call: Call) -> bool:
+    """Whether an answer depends on nothing in `_meta` but who asks."""
+    return PLAIN.issuperset(call.meta)
+
+
+def ttl_of(result: Fields) -> int:
+    """The milliseconds that a result may be used for, a day at most; 0 when it does not say so."""
+    ttl = value_of(result.get("ttlMs"))
+    return max(0, min(ttl, LONGEST_TTL_MS)) if isinstance(ttl, int) and not isinstance(ttl, bool) else 0
+
+
+def is_public(result: Fields) -> bool:
+    """Whether a result is complete, and the same for everybody."""
+    scope = result.get("cacheScope")
+    if scope is None or bytes(scope) == _PRIVATE or text_of(scope) != "public" or "inputRequests" in result:
+        return False
+    return text_of(result.get("resultType", _COMPLETE)) == "complete"
+
+
+def is_own_answer(error: RpcError) -> bool:
+    """Whether a server itself has said that, and to everybody who asks the same."""
+    ours = isinstance(error, Refused) or not (error.data is None or isinstance(error.data, Raw))
+    return not ours and error.code != URL_ELICITATION_REQUIRED
+
+
+def related(uri: str, other: str) -> bool:
+    """Whether a change of one resource may be one of the other: it is the same, or below or above it."""
+    return other in at_or_above(uri) or uri in at_or_above(other)
+
+
+def size_of(parts: Iterable[Raw]) -> int:
+    """Bytes of raw values."""
+    return sum(len(memoryview(part)) for part in parts)
+
+
+class Freshness:
+    """How long, and for whom, something made of several results may be kept.
+
+    The shortest time and the narrowest scope win; a part without caching hints is not fresh at all.
+    """
+
+    def __init__(self) -> None:
+        self._ttl_ms: int | None = None
+        self.scope = "public"
+
+    def __repr__(self) -> str:
+        return f"Freshness({self.ttl_ms} ms, {self.scope})"
+
+    def take(self, result: Fields) -> None:
+        """One more part. An empty result is no part: there was nothing to ask."""
+        if not result:
+            return
+        ttl = value_of(result.get("ttlMs"))
+        ttl = ttl if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl > 0 else 0
+        self._ttl_ms = ttl if self._ttl_ms is None else min(self._ttl_ms, ttl)
+        if text_of(result.get("cacheScope")) != "public":
+            self.scope = "private"
+
+    @property
+    def ttl_ms(self) -> int:
+        """Milliseconds; 0 when nothing was taken."""
+        return self._ttl_ms or 0
+
+
+# What is kept
 
 
 class Key(NamedTuple):
@@ -67,18 +178,12 @@ class Entry(msgspec.Struct, frozen=True):
     generation: int = 0
 
 
-class Fetch:
+class Fetch(msgspec.Struct, eq=False):
     """An open fetch. `spoiled`: what it brings must not be kept; `generation`: in which it began."""
 
-    __slots__ = ("generation", "key", "spoiled")
-
-    def __init__(self, key: Key, generation: int) -> None:
-        self.key = key
-        self.generation = generation
-        self.spoiled = False
-
-    def __repr__(self) -> str:
-        return f"<Fetch {self.key}{' spoiled' if self.spoiled else ''}>"
+    key: Key
+    generation: int
+    spoiled: bool = False
 
 
 class Cache:
@@ -140,8 +245,7 @@ class Cache:
     ) -> bool:
         """Keep what a fetch has brought; False when that must not be, or does not fit.
 
-        `size`: bytes, about; `generation`: that of now. A value that is found must not be changed by whoever
-        finds it.
+        `size`: bytes, about; `generation`: that of now. Whoever finds the value must not change it.
         """
         tags = None if fetch.spoiled or generation != fetch.generation else _tags(fetch.key)
         if tags is None:
@@ -169,17 +273,16 @@ class Cache:
         for other in above:
             self._remove_tagged(("at", session, other))
         for fetch in self._open.get(session, ()):
-            target = fetch.key.target
-            if fetch.key.method == m.RESOURCES_READ and target is not None:
-                fetch.spoiled = fetch.spoiled or target in above or uri in at_or_above(target)
+            target = fetch.key.target or ""
+            if fetch.key.method == m.RESOURCES_READ and (target in above or uri in at_or_above(target)):
+                fetch.spoiled = True
 
     def change(self, session: str, lists: Collection[str]) -> None:
         """Lists (their methods) of a session have changed."""
         for each in {session, MERGED}:
             for method in lists:
                 self._remove_tagged(("list", each, method))
-            for fetch in self._open.get(each, ()):
-                fetch.spoiled = fetch.spoiled or fetch.key.method in lists
+            _spoil(fetch for fetch in self._open.get(each, ()) if fetch.key.method in lists)
 
     def drop(self, session: str) -> None:
         """Nothing that a session has said holds any more."""
@@ -237,3 +340,54 @@ def _tags(key: Key) -> tuple[Hashable, ...] | None:
     if len(above) > PARTS_LIMIT:
         return None
     return ("all", session), ("at", session, uri), *(("below", session, each) for each in above)
+
+
+class Generations:
+    """How often something may have changed at each upstream, counted for all processes that serve together.
+
+    What a client does begins another generation twice: when it is sent, and when it is over, however it
+    ends. So nobody who asks after an act gets what was asked for before its end, in any process.
+
+    Layout of the counters: a row for each process, which it alone writes, of 64-bit counters: SLOTS of
+    acts, then SLOTS of what was heard. Upstreams share a slot when the hash of their names is the same,
+    which only makes what is remembered of them old too early. Slot 0 is for MERGED.
+    """
+
+    def __init__(self, counters: memoryview | None = None, process: int = 0, processes: int = 1) -> None:
+        """`counters`: ROW_BYTES for each process, all zero at first, in memory that they share.
+
+        Without it, those of one process that shares nothing. `process`: whose row is this one's.
+        """
+        data = memoryview(bytearray(ROW_BYTES)) if counters is None else counters
+        self._counts = data.cast("B").cast("Q")
+        self._row = process * 2 * SLOTS
+        self.processes = processes
+
+    def __repr__(self) -> str:
+        return f"<Generations {self.of(MERGED)}, row {self._row // (2 * SLOTS)} of {self.processes}>"
+
+    def act(self, name: str) -> None:
+        """Something was done at an upstream, or is being done: another generation for every process."""
+        counts, begin = self._counts, self._row
+        counts[begin + _slot(name)] += 1
+        counts[begin] += 1
+
+    def hear(self, name: str) -> None:
+        """Something has changed, of which this process knows what: another generation for every other one."""
+        if self.processes > 1:
+            counts, begin = self._counts, self._row + SLOTS
+            counts[begin + _slot(name)] += 1
+            counts[begin] += 1
+
+    def of(self, name: str) -> int:
+        """The generation of an upstream, or of MERGED, for this process."""
+        counts, slot = self._counts, _slot(name)
+        if self.processes == 1:
+            return counts[slot]
+        heard = sum(counts[SLOTS + slot :: 2 * SLOTS]) - counts[self._row + SLOTS + slot]
+        return sum(counts[slot :: 2 * SLOTS]) + heard
+
+
+@lru_cache(maxsize=4096)
+def _slot(name: str) -> int:
+    return crc32(name.encode()) % (SLOTS - 1) + 1 if name else 0

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mcpmux.mux.cursor import Position
 from mcpmux.mux.exposed_list import join_lists
+from mcpmux.mux.seal import Position
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import EXTENSION, task_capabilities
@@ -118,12 +118,7 @@ class Walk:
         return full or not self.wanted
 
 
-# What mcpmux says about itself: capabilities and instructions out of many servers' own.
-#
-# Advertised capabilities are the union of what connected upstreams offer, cut to what mcpmux delivers. An
-# extension, and what is experimental, is told as the servers tell it when those that have it agree on its
-# settings: what it adds to items and results passes untouched. Methods and notifications of its own reach a
-# server that is the only one and unprefixed.
+# What mcpmux says about itself
 
 DELIVERED: dict[str, frozenset[str]] = {
     "tools": frozenset({"listChanged"}),
@@ -134,26 +129,26 @@ DELIVERED: dict[str, frozenset[str]] = {
 }
 """Capability → the options of it that mcpmux delivers."""
 
-_PASSED = ("extensions", "experimental")
-"""Capabilities that hold others, by names that mcpmux need not know."""
-
 _OWN = "listChanged"
 """Delivered for every list, whatever the servers offer: one of them may go, or come back different."""
 
 
 def merge_capabilities(servers: Iterable[ServerFacts], *, legacy: bool = False) -> dict[str, Any]:
-    """The union of the servers' capabilities that mcpmux can stand for, before a client of that era."""
+    """The union of the servers' capabilities that mcpmux can stand for, before a client of that era.
+
+    An extension, and what is experimental, is told as the servers tell it when those that have it agree on
+    its settings: what it adds to items and results passes untouched. Methods and notifications of its own
+    reach a server that is the only one and unprefixed.
+    """
     servers = list(servers)
     merged: dict[str, Any] = task_capabilities(servers, legacy=legacy)
     for facts in servers:
         for capability, options in DELIVERED.items():
             if facts.offers(capability):
                 offered = facts.capabilities.get(capability) or {}
-                ours = merged.setdefault(capability, {})
-                ours.update(
-                    {option: True for option in options if option == _OWN or offered.get(option) is True}
-                )
-    for kind in _PASSED:
+                told = {option: True for option in options if option == _OWN or offered.get(option) is True}
+                merged.setdefault(capability, {}).update(told)
+    for kind in ("extensions", "experimental"):  # they hold others, by names that mcpmux need not know
         for name, settings in _agreed(kind, servers).items():
             merged.setdefault(kind, {}).setdefault(name, settings)
     return merged

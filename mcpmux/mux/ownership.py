@@ -1,11 +1,7 @@
 """Whose a thing is that a server speaks of by an id: a task, a URL that a user was sent to.
 
-Rules
-  * A thing is named by (upstream key, the upstream's own id) and has at most one owner, the first one.
-  * Each owner holds at most OWNED_LIMIT things; past that its oldest is nobody's again.
-  * When an owner goes, all it had is nobody's.
-
-Whoever is asked about a thing that is nobody's may go by the id alone: ids are made to be unguessable.
+A thing is named by (upstream key, the upstream's own id) and has at most one owner, the first one. Whoever
+is asked about a thing that is nobody's may go by the id alone: ids are made to be unguessable.
 """
 
 from __future__ import annotations
@@ -13,13 +9,18 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 OWNED_LIMIT = 1000  # things of one owner: more than any client looks after
+HELD_LIMIT = 50_000  # tasks of principals; about 10 MB
 
 Note = TypeVar("Note")
 Key = tuple[str, str]
 
 
 class Ownership(Generic[Note]):
-    """Who owns what, with a note for each thing."""
+    """Who owns what, with a note for each thing.
+
+    Each owner holds at most OWNED_LIMIT things; past that its oldest is nobody's again. When an owner goes,
+    all it had is nobody's.
+    """
 
     def __init__(self) -> None:
         self._things: dict[Key, tuple[object, Note]] = {}
@@ -47,15 +48,14 @@ class Ownership(Generic[Note]):
         """(owner, note); None when it is nobody's."""
         return self._things.get((upstream, own_id))
 
-    def may_use(self, upstream: str, own_id: str, client: object) -> bool:
-        """Whether it is `client`'s, or nobody's."""
-        found = self.find(upstream, own_id)
-        return found is None or found[0] is client
-
     def is_of(self, upstream: str, own_id: str, client: object) -> bool:
         """Whether it is `client`'s."""
         found = self.find(upstream, own_id)
         return found is not None and found[0] is client
+
+    def may_use(self, upstream: str, own_id: str, client: object) -> bool:
+        """Whether it is `client`'s, or nobody's."""
+        return self.find(upstream, own_id) is None or self.is_of(upstream, own_id, client)
 
     def leave(self, owner: object) -> None:
         """The owner has gone."""
@@ -63,19 +63,11 @@ class Ownership(Generic[Note]):
             del self._things[key]
 
 
-# Which principal a task is of. A thing that is nobody's goes by its id, as ids are made to be unguessable.
-#
-# Rules
-#   * A task is named by (upstream key, the upstream's own id); the first principal that it is noted for has
-#     it.
-#   * A principal has what it made, whatever session it made it in, and when that session is gone.
-#   * Past HELD_LIMIT the oldest is nobody's again. A restart forgets all.
-
-HELD_LIMIT = 50_000  # tasks; about 10 MB
-
-
 class Holding:
-    """Tasks of principals, by name."""
+    """Tasks of principals: the first one that a task is noted for has it, whatever session made it.
+
+    Past HELD_LIMIT the oldest is nobody's again. A restart forgets all.
+    """
 
     def __init__(self) -> None:
         self._holders: dict[tuple[str, str], str] = {}

@@ -23,18 +23,14 @@ Completions tell what exists, so a template's are given only when whatever it st
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
-from functools import cached_property
 from typing import Final, NamedTuple
 
 from mcpmux.config import AccessRule
-from mcpmux.mux.glob import Glob, matches, may_meet, parse_glob
-from mcpmux.mux.spelling import STAR, Way, is_clear, read, readings_of, without_tail
+from mcpmux.mux.pattern import Glob, matches, may_meet, parse_glob, template_glob
+from mcpmux.mux.spelling import STAR, Target, TargetGlob
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import Principal
-
-# One access rule, ready to be applied, and the target that it is applied to. Pure.
 
 USES: Final = {
     "read": m.RESOURCES_READ,
@@ -45,184 +41,8 @@ USES: Final = {
 }
 """What rules call a use → its method."""
 
-_EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
-
-
-class Target:
-    """What a use is about: a URI, which has several readings, or a name, which has one."""
-
-    def __init__(self, text: str, *, is_uri: bool) -> None:
-        self.text = text
-        self.is_uri = is_uri
-
-    @cached_property
-    def readings(self) -> list[tuple[Way | None, str]]:
-        """Every way to read it, with what it is then."""
-        if not self.is_uri or not self.is_clear:
-            return [(None, self.text)]
-        return list(dict.fromkeys(readings_of(self.text)))
-
-    @cached_property
-    def broadly(self) -> frozenset[str]:
-        """Everything that it can be taken for."""
-        texts = {text for _, text in self.readings}
-        return frozenset(texts | {without_tail(text) for text in texts} if self.is_uri else texts)
-
-    @cached_property
-    def is_clear(self) -> bool:
-        """Whether all its readings are known."""
-        return not self.is_uri or is_clear(self.text)
-
-
-class Template:
-    """A URI template that is to be completed, read in the same ways as URIs."""
-
-    def __init__(self, text: str) -> None:
-        self._marked = STAR.join(template_glob(text))
-        self.is_clear = is_clear(self._marked)
-
-    @cached_property
-    def readings(self) -> list[tuple[Way | None, Glob]]:
-        """Every way to read it, with what it then stands for."""
-        return [(way, tuple(text.split(STAR))) for way, text in dict.fromkeys(readings_of(self._marked))]
-
-
-class TargetGlob:
-    """A glob for targets, read in the same ways as the URIs that it is held against."""
-
-    def __init__(self, text: str) -> None:
-        self.glob = parse_glob(text)
-        self._marked = text.replace("*", STAR)
-        self._by_way: dict[Way | None, Glob] = {None: self.glob}
-
-    @cached_property
-    def _broadly(self) -> frozenset[Glob]:
-        """Everything that the glob can be taken for."""
-        return frozenset(tuple(text.split(STAR)) for _, text in readings_of(self._marked))
-
-    def _read(self, way: Way | None) -> Glob:
-        """The glob in one way; there are few to remember."""
-        glob = self._by_way.get(way)
-        if glob is None:
-            glob = self._by_way[way] = tuple(read(self._marked, way).split(STAR))
-        return glob
-
-    def __repr__(self) -> str:
-        return f"TargetGlob({'*'.join(self.glob)!r})"
-
-    def is_every(self, target: Target) -> bool:
-        """Whether it fits every reading of a target."""
-        return target.is_clear and all(matches(self._read(way), text) for way, text in target.readings)
-
-    def covers(self, template: Template) -> bool:
-        """Whether it stands for everything that a template stands for, in every reading of both."""
-        return template.is_clear and all(_contains(self._read(way), glob) for way, glob in template.readings)
-
-    def meets(self, template: Template) -> bool:
-        """Whether it may stand for something that a template stands for, in some reading of either."""
-        return not template.is_clear or any(
-            may_meet(ours, glob) for _, glob in template.readings for ours in self._broadly
-        )
-
-    def is_any(self, target: Target) -> bool:
-        """Whether it fits, or may fit, something that the target can be taken for."""
-        if not target.is_clear:
-            return True
-        globs = self._broadly if target.is_uri else (self.glob,)
-        return any(matches(glob, text) for text in target.broadly for glob in globs)
-
-
-class Rule:
-    """A rule. `allow`: it allows; else it denies."""
-
-    def __init__(self, rule: AccessRule, name: str) -> None:
-        self.name = name
-        self.source = rule
-        self.allow = rule.effect == "allow"
-        self._principals = tuple(map(parse_glob, rule.principals))
-        self._scopes = frozenset(rule.scopes)
-        self._upstreams = tuple(map(parse_glob, rule.upstreams))
-        self._methods = tuple(parse_glob(USES.get(name, name)) for name in rule.methods)
-        self._targets = tuple(map(TargetGlob, rule.targets))
-
-    @classmethod
-    def of(cls, rule: AccessRule, place: str) -> Rule:
-        """The rule that stands at `place` of the configuration."""
-        return cls(rule, rule.name or place)
-
-    def __repr__(self) -> str:
-        return f"<Rule {self.name}>"
-
-    @property
-    def is_about_all(self) -> bool:
-        """Whether it names no target."""
-        return not self._targets
-
-    def fits(self, principal: Principal, upstream: str, method: str) -> bool:
-        """Whether it is about this, whatever the target."""
-        return (
-            self.fits_principal(principal)
-            and self._scopes <= principal.scopes
-            and _fits(self._upstreams, upstream)
-            and _fits(self._methods, method)
-        )
-
-    def fits_principal(self, principal: Principal) -> bool:
-        """Whether it names the principal, or nobody."""
-        return not self._principals or (bool(principal) and _fits(self._principals, principal.name))
-
-    def misfits(self, principal: Principal, upstream: str, method: str) -> list[str]:
-        """Which of its members do not fit, for people."""
-        found = [] if self.fits_principal(principal) else ["principals"]
-        found += [] if self._scopes <= principal.scopes else ["scopes"]
-        found += [] if _fits(self._upstreams, upstream) else ["upstreams"]
-        return found + ([] if _fits(self._methods, method) else ["methods"])
-
-    # Of a rule that fits otherwise
-
-    def allows(self, target: Target | None) -> bool:
-        """Whether it allows the target for sure."""
-        if not self._targets:
-            return True
-        return target is not None and any(glob.is_every(target) for glob in self._targets)
-
-    def denies(self, target: Target | None) -> bool:
-        """Whether it may deny the target."""
-        return not self._targets or target is None or any(glob.is_any(target) for glob in self._targets)
-
-    def may_allow(self, glob: Glob) -> bool:
-        """Whether it may allow something that `glob` stands for."""
-        return not self._targets or any(may_meet(each.glob, glob) for each in self._targets)
-
-    def may_deny(self, template: Template) -> bool:
-        """Whether it may deny something that a template stands for."""
-        return not self._targets or any(each.meets(template) for each in self._targets)
-
-    def allows_all(self, template: Template) -> bool:
-        """Whether it allows everything that a template stands for."""
-        return not self._targets or any(each.covers(template) for each in self._targets)
-
-    def covers(self, glob: Glob) -> bool:
-        """Whether it fits everything that `glob` stands for, as that is written."""
-        return not self._targets or any(_contains(each.glob, glob) for each in self._targets)
-
-
-def template_glob(template: str) -> Glob:
-    """A URI template (RFC 6570) as a glob: each expression may stand for any text."""
-    return tuple(_EXPRESSION.split(template))
-
-
-def _fits(globs: tuple[Glob, ...], text: str) -> bool:
-    return not globs or any(matches(glob, text) for glob in globs)
-
-
-def _contains(outer: Glob, inner: Glob) -> bool:
-    """Whether `outer` stands for everything that `inner` stands for.
-
-    A mark that no literal of `outer` holds stands for each star of `inner`: only a star can take it in.
-    """
-    return matches(outer, STAR.join(inner))
-
+_ANY_OTHER: Final = "*"
+"""Stands for every method that mcpmux does not know: rules about all methods fit it."""
 
 NO_RULE: Final = "access"
 """What refuses when no rule allows."""
@@ -247,8 +67,57 @@ CAPABILITY_USES: Final = {
 
 NAMES_URIS: Final = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE})
 
-# (principal, upstream, method) whose rules are remembered; then they are found anew.
-MEMORY_LIMIT: Final = 4096
+MEMORY_LIMIT: Final = 4096  # (principal, upstream, method) whose rules are remembered
+
+
+class Rule:
+    """A rule, ready to be applied. It allows if `allow`, else denies; `is_about_all`: it names no target."""
+
+    def __init__(self, rule: AccessRule, place: str) -> None:
+        """`place`: in the configuration, the name of a rule without one."""
+        self.name = rule.name or place
+        self.allow = rule.effect == "allow"
+        self._principals = tuple(map(parse_glob, rule.principals))
+        self._scopes = frozenset(rule.scopes)
+        self._upstreams = tuple(map(parse_glob, rule.upstreams))
+        self._methods = tuple(parse_glob(USES.get(name, name)) for name in rule.methods)
+        self._targets = tuple(map(TargetGlob, rule.targets))
+        self.is_about_all = not self._targets
+
+    def __repr__(self) -> str:
+        return f"<Rule {self.name}>"
+
+    def misfits(self, principal: Principal, upstream: str, method: str) -> list[str]:
+        """Which of its members do not fit, whatever the target; none when it is about this use."""
+        fits = {
+            "principals": not self._principals
+            or (bool(principal) and _fits(self._principals, principal.name)),
+            "scopes": self._scopes <= principal.scopes,
+            "upstreams": _fits(self._upstreams, upstream),
+            "methods": _fits(self._methods, method),
+        }
+        return [member for member, is_fit in fits.items() if not is_fit]
+
+    # Of a rule that fits otherwise
+
+    def fits(self, target: Target | None) -> bool:
+        """Whether it is about the target: an `allow` for sure, a `deny` perhaps."""
+        if self.is_about_all or target is None:
+            return self.is_about_all or not self.allow
+        return any(target.is_in(glob) if self.allow else target.may_be_in(glob) for glob in self._targets)
+
+    def may_allow(self, glob: Glob) -> bool:
+        """Whether it may fit something that `glob` stands for, as that is written."""
+        return self.is_about_all or any(may_meet(each.glob, glob) for each in self._targets)
+
+    def covers(self, glob: Glob) -> bool:
+        """Whether it fits everything that `glob` stands for, as that is written."""
+        # A mark that no literal holds stands for each star: only a star can take it in.
+        return self.is_about_all or any(matches(each.glob, STAR.join(glob)) for each in self._targets)
+
+
+def _fits(globs: tuple[Glob, ...], text: str) -> bool:
+    return not globs or any(matches(glob, text) for glob in globs)
 
 
 class Decision(NamedTuple):
@@ -281,24 +150,26 @@ class Policy:
         if found is None:
             if len(self._memory) >= MEMORY_LIMIT:
                 self._memory.clear()
-            fitting = [rule for rule in self.rules if rule.fits(principal, upstream, method)]
+            fitting = [rule for rule in self.rules if not rule.misfits(principal, upstream, method)]
             found = self._memory[key] = _Relevant(
                 tuple(rule for rule in fitting if rule.allow),
                 tuple(rule for rule in fitting if not rule.allow),
             )
         return found
 
-    def decide(self, principal: Principal, upstream: str, method: str, target: str | None) -> Decision:
+    def decide(
+        self, principal: Principal, upstream: str, method: str, target: str | Target | None
+    ) -> Decision:
         """Whether `principal` may do `method` with `target`, in the upstream's own words; None: unknown."""
         relevant = self._relevant(principal, upstream, method)
-        if not relevant.allows:
+        if not relevant.allows and not isinstance(target, Target):
             return Decision(False, NO_RULE)
-        asked = None if target is None else Target(target, is_uri=method in NAMES_URIS)
+        asked = Target(target, is_uri=method in NAMES_URIS) if isinstance(target, str) else target
         for rule in relevant.denies:
-            if rule.denies(asked):
+            if rule.fits(asked):
                 return Decision(False, rule.name)
         for rule in relevant.allows:
-            if rule.allows(asked):
+            if rule.fits(asked):
                 return Decision(True, rule.name)
         return Decision(False, NO_RULE)
 
@@ -316,7 +187,7 @@ class Policy:
 
     def sees(self, principal: Principal, upstream: str) -> bool:
         """Whether `principal` may use an upstream for anything, so that it may know that there is one."""
-        return self.may_use(principal, upstream, *_EVERY_USE, _ANY_OTHER)
+        return self.may_use(principal, upstream, *USES.values(), _ANY_OTHER)
 
     def offers(self, principal: Principal, upstream: str, capability: str) -> bool:
         """Whether a capability of an upstream is of any use to `principal`."""
@@ -333,15 +204,7 @@ class Policy:
 
     def may_complete(self, principal: Principal, upstream: str, template: str) -> Decision:
         """Whether everything that a template can stand for is allowed to be told."""
-        relevant = self._relevant(principal, upstream, m.COMPLETE)
-        meant = Template(template)
-        for rule in relevant.denies:
-            if rule.may_deny(meant):
-                return Decision(False, rule.name)
-        for rule in relevant.allows:
-            if rule.allows_all(meant):
-                return Decision(True, rule.name)
-        return Decision(False, NO_RULE)
+        return self.decide(principal, upstream, m.COMPLETE, Target(template, is_template=True))
 
     def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool:
         """Whether a list shows an item, named by its URI, template or name; None: it has none."""
@@ -350,19 +213,11 @@ class Policy:
         return self.allows(principal, upstream, USED_BY[list_method], item)
 
 
-_EVERY_USE: Final = (m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.TOOLS_CALL, m.PROMPTS_GET, m.COMPLETE)
-_ANY_OTHER: Final = "*"
-"""Stands for every method that mcpmux does not know: rules about all methods fit it."""
-
-
 def policy_of(rules: Collection[AccessRule]) -> Policy | None:
     """The policy that a configuration says; None when it has no rules."""
     if not rules:
         return None
-    return Policy([Rule.of(rule, f"access[{number}]") for number, rule in enumerate(rules)])
-
-
-# Why an access rule decides as it does, for people. Pure.
+    return Policy([Rule(rule, f"access[{number}]") for number, rule in enumerate(rules)])
 
 
 class Reason(NamedTuple):
@@ -374,12 +229,14 @@ class Reason(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """The decision about one use, and what every rule says of it."""
+    """The decision about one use, and what every rule says of it, for people.
+
+    `readings`: what a server may take the target for, besides what it looks like.
+    """
 
     decision: Decision
     reasons: tuple[Reason, ...]
     readings: tuple[str, ...]
-    """What a server may take the target for, besides what it looks like."""
 
 
 def explain(
@@ -398,18 +255,10 @@ def explain(
         else policy.decide(principal, upstream, method, target)
     )
     asked = Target(target, is_uri=method in NAMES_URIS)
+    meant = Target(target, is_template=True) if is_template else asked
     reasons = []
     for rule in policy.rules:
-        misfits = rule.misfits(principal, upstream, method)
-        if not _fits_target(rule, asked, is_template):
-            misfits.append("targets")
+        misfits = rule.misfits(principal, upstream, method) + ([] if rule.fits(meant) else ["targets"])
         reasons.append(Reason(rule.name, "allow" if rule.allow else "deny", tuple(misfits)))
     others = sorted({text for _, text in asked.readings} - {target})
     return Explanation(decision, tuple(reasons), tuple(others))
-
-
-def _fits_target(rule: Rule, target: Target, is_template: bool) -> bool:
-    if is_template:
-        template = Template(target.text)
-        return rule.allows_all(template) if rule.allow else rule.may_deny(template)
-    return rule.allows(target) if rule.allow else rule.denies(target)

@@ -14,7 +14,11 @@ bytes. A transparent upstream's messages never come here.
 | tool-call arguments that are wholly an exposed URI of the upstream being called | back to its own URI |
 | `logger` of log messages | `upstream` or `upstream/logger` |
 | `data.uri` of errors | URI |
-| task ids | see mux/task_ids |
+| `taskId` of requests about a task, of their results, and of `notifications/tasks/status` | task id |
+| `tasks[].taskId` of `tasks/list`, `task.taskId` of a result that made a task | task id |
+| related task in `_meta` of results, notifications, questions and their answers | task id |
+
+Source: `basic/utilities/tasks`, 2025-11-25, and the Tasks extension (SEP-2663) for task ids.
 """
 
 from __future__ import annotations
@@ -24,13 +28,25 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from mcpmux.errors import RpcError
-from mcpmux.mux import task_ids
 from mcpmux.mux.namespace import Namespace, Space
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import decode_fields, decode_items, decode_list, first_byte, raw, text_of
+from mcpmux.protocol.call import META
+from mcpmux.protocol.envelope import (
+    UNREADABLE,
+    decode_fields,
+    decode_items,
+    decode_list,
+    encode,
+    first_byte,
+    list_decoder,
+    members_of,
+    raw,
+    text_of,
+)
+from mcpmux.protocol.input_requests import RELATED_TASK, RESPONSES
 from mcpmux.protocol.large import LARGE_BYTES, is_large, raw_list, read_objects
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.tasks import made_task
+from mcpmux.protocol.tasks import TASK, TASK_ID, made_task
 
 TextChange = Callable[[str], str]
 
@@ -50,23 +66,22 @@ _PLAIN_BLOCKS: Final = frozenset({b'"text"', b'"image"', b'"audio"'})
 DEPTH_LIMIT: Final = 64  # nesting of content blocks and arguments that is followed; deeper is left as it is
 
 
+# Outward. Whatever is given is changed in place.
+
+
 def expose_item(method: str, item: Fields, space: Space) -> Fields:
-    """One item of the list that `method` asks for, as clients see it (changed in place)."""
-    if method == m.RESOURCES_LIST:
-        _change(item, "uri", space.expose_uri)
-    elif method == m.TEMPLATES_LIST:
-        _change(item, "uriTemplate", space.expose_uri)
-    elif method == m.TASKS_LIST:
-        task_ids.expose_task(item, space)
-    else:
-        _change(item, "name", space.expose_name)
-        if method == m.TOOLS_LIST:
-            _change_within(item, "_meta", lambda meta: _expose_ui(meta, space))
+    """One item of the list that `method` asks for, as clients see it."""
+    if method == m.TASKS_LIST:
+        return expose_task(item, space)
+    key = NAMED_BY[method]
+    _change(item, key, space.expose_name if key == "name" else space.expose_uri)
+    if method == m.TOOLS_LIST:
+        _change_within(item, META, lambda meta: _expose_ui(meta, space))
     return item
 
 
 def expose_result(method: str, result: Fields, space: Space) -> Fields:
-    """The result of a routed request, as clients see it (changed in place)."""
+    """The result of a routed request, as clients see it."""
     if method == m.RESOURCES_READ:
         _expose_contents(result, space)
     elif method in m.ABOUT_TASKS:
@@ -74,9 +89,49 @@ def expose_result(method: str, result: Fields, space: Space) -> Fields:
     elif method == m.PROMPTS_GET:
         _change_each(result, "messages", lambda message: _expose_content(message, space))
     if "inputRequests" in result:
-        _change_within(result, "inputRequests", lambda requests: _expose_input_requests(requests, space))
-        task_ids.expose_questions(result, space)
+        _change_members(result, "inputRequests", lambda request: _expose_request(request, space))
     return result
+
+
+def expose_error(error: RpcError, space: Space) -> RpcError:
+    """An upstream's error with `data.uri` as clients see it."""
+    if not isinstance(error.data, Raw):
+        return error
+    data = members_of(error.data)
+    if "uri" not in data:
+        return error
+    _change(data, "uri", space.expose_uri)
+    return RpcError(error.code, error.message, raw(data))
+
+
+def expose_event(method: str, params: Fields, space: Space) -> Fields:
+    """A notification's parameters as clients see them."""
+    if method == m.RESOURCE_UPDATED:
+        _change(params, "uri", space.expose_uri)
+    elif method == m.LOG_MESSAGE:
+        logger = text_of(params.get("logger"))
+        params["logger"] = raw(f"{space.upstream}/{logger}" if logger else space.upstream)
+    return expose_related(params, space)
+
+
+def expose_question(method: str | None, params: Fields, space: Space) -> Fields:
+    """What an upstream asks a client, as clients see it."""
+    if method == m.CREATE_MESSAGE:
+        _change_each(params, "messages", lambda message: _expose_content(message, space))
+    return expose_related(params, space)
+
+
+def expose_task(task: Fields, space: Space) -> Fields:
+    """A task, or a notification about one, as clients see it."""
+    _change(task, TASK_ID, space.expose_task)
+    return expose_related(task, space)
+
+
+def expose_related(fields: Fields, space: Space) -> Fields:
+    """The related task in `_meta` as clients see it."""
+    if META in fields:
+        _change_related(fields, space.expose_task)
+    return fields
 
 
 def _expose_contents(result: Fields, space: Space) -> None:
@@ -86,14 +141,14 @@ def _expose_contents(result: Fields, space: Space) -> None:
         _change_each(result, "contents", lambda content: _change(content, "uri", space.expose_uri))
         return
     try:
-        members: list[dict[str, Any]] = decode_list(contents)
-    except ValueError:
+        members: list[dict[str, Any]] = list_decoder.decode(contents)
+    except UNREADABLE:
         return
     for member in members:
         uri = text_of(member.get("uri"))
         if uri is not None:
             member["uri"] = space.expose_uri(uri)
-    result["contents"] = raw(members)
+    result["contents"] = Raw(encode(members))
 
 
 def _expose_outcome(method: str, result: Fields, space: Space) -> None:
@@ -103,7 +158,8 @@ def _expose_outcome(method: str, result: Fields, space: Space) -> None:
     else:
         _change_within(result, "result", lambda inner: _expose_outcome(m.TOOLS_CALL, inner, space))
     if method != m.TOOLS_CALL or made_task(result) is not None:
-        task_ids.expose_made(result, space)
+        _change_within(result, TASK, lambda task: _change(task, TASK_ID, space.expose_task))
+        expose_task(result, space)
 
 
 def _expose_blocks(result: Fields, space: Space) -> None:
@@ -113,8 +169,8 @@ def _expose_blocks(result: Fields, space: Space) -> None:
         _change_each(result, "content", lambda block: _expose_block(block, space))
         return
     try:
-        blocks = decode_list(content)
-    except ValueError:
+        blocks = list_decoder.decode(content)
+    except UNREADABLE:
         return
     changed = False
     for block in blocks:
@@ -126,35 +182,38 @@ def _expose_blocks(result: Fields, space: Space) -> None:
         result["content"] = raw(blocks)
 
 
-def expose_error(error: RpcError, space: Space) -> RpcError:
-    """An upstream's error with `data.uri` as clients see it."""
-    if not isinstance(error.data, Raw):
-        return error
-    try:
-        data = decode_fields(error.data)
-    except ValueError:
-        return error
-    if "uri" not in data:
-        return error
-    _change(data, "uri", space.expose_uri)
-    return RpcError(error.code, error.message, raw(data))
+def _expose_ui(meta: Fields, space: Space) -> None:
+    _change(meta, "ui/resourceUri", space.expose_uri)
+    _change_within(meta, "ui", lambda ui: _change(ui, "resourceUri", space.expose_uri))
 
 
-def expose_event(method: str, params: Fields, space: Space) -> Fields:
-    """A notification's parameters as clients see them (changed in place)."""
-    if method == m.RESOURCE_UPDATED:
-        _change(params, "uri", space.expose_uri)
-    elif method == m.LOG_MESSAGE:
-        logger = text_of(params.get("logger"))
-        params["logger"] = raw(f"{space.upstream}/{logger}" if logger else space.upstream)
-    return task_ids.expose_related(params, space)
+def _expose_content(message: Fields, space: Space, depth: int = DEPTH_LIMIT) -> None:
+    """`content` of a message: one block, or (sampling, 2025-11-25 and later) an array of blocks."""
+    content = message.get("content")
+    if content is None or depth == 0:
+        return
+    if first_byte(content) == b"[":
+        _change_each(message, "content", lambda block: _expose_block(block, space, depth))
+    else:
+        _change_within(message, "content", lambda block: _expose_block(block, space, depth))
 
 
-def expose_question(method: str, params: Fields, space: Space) -> Fields:
-    """What an upstream asks a client outside of any call, as clients see it (changed in place)."""
-    if method == m.CREATE_MESSAGE:
-        _change_each(params, "messages", lambda message: _expose_content(message, space))
-    return task_ids.expose_related(params, space)
+def _expose_block(block: Fields, space: Space, depth: int = DEPTH_LIMIT) -> None:
+    kind = text_of(block.get("type"))
+    if kind == "resource_link":
+        _change(block, "uri", space.expose_uri)
+    elif kind == "resource":
+        _change_within(block, "resource", lambda inner: _change(inner, "uri", space.expose_uri))
+    elif kind == "tool_result":
+        _expose_content(block, space, depth - 1)
+
+
+def _expose_request(request: Fields, space: Space) -> None:
+    method = text_of(request.get("method"))
+    _change_within(request, "params", lambda params: expose_question(method, params, space))
+
+
+# Inward. What is given stays as it is.
 
 
 def resolve_arguments(arguments: Raw, upstream: str, namespace: Namespace) -> Raw:
@@ -194,6 +253,23 @@ def _may_hold(value: Raw, text: bytes) -> bool:
     return data.find(text) >= 0 or data.find(b"\\") >= 0  # sooner than `in`, which tries something else first
 
 
+def resolve_related(fields: Fields, resolve: TextChange) -> Fields:
+    """The related task in an answer's `_meta` as the upstream knows it."""
+    resolved = fields.copy()
+    _change_related(resolved, resolve)
+    return resolved
+
+
+def resolve_answers(params: Fields, resolve: TextChange) -> Fields:
+    """A call's `inputResponses` with each related task as the upstream knows it."""
+    resolved = params.copy()
+    _change_members(resolved, RESPONSES, lambda response: _change_related(response, resolve))
+    return resolved
+
+
+# How it is changed: in place, and anything of another kind than is expected stays as it is.
+
+
 def _changed_text(value: Raw, change: TextChange) -> Raw:
     """The string `value` changed; the very same value when it is no string or stays as it is."""
     text = text_of(value)
@@ -208,8 +284,8 @@ def _change(item: Fields, key: str, change: TextChange) -> None:
         item[key] = _changed_text(item[key], change)
 
 
-def _change_within(item: Fields, key: str, change: Callable[[Fields], None]) -> None:
-    """Apply `change` to the object at `key`; anything but an object stays as it is."""
+def _change_within(item: Fields, key: str, change: Callable[[Fields], object]) -> None:
+    """Apply `change` to the object at `key`."""
     value = item.get(key)
     if value is None:
         return
@@ -221,8 +297,18 @@ def _change_within(item: Fields, key: str, change: Callable[[Fields], None]) -> 
     item[key] = raw(inner)
 
 
-def _change_each(item: Fields, key: str, change: Callable[[Fields], None]) -> None:
-    """Apply `change` to each object in the array at `key`; anything but an array of objects stays."""
+def _change_members(item: Fields, key: str, change: Callable[[Fields], object]) -> None:
+    """Apply `change` to each member of the object at `key` that is an object."""
+
+    def change_each(members: Fields) -> None:
+        for name in list(members):
+            _change_within(members, name, change)
+
+    _change_within(item, key, change_each)
+
+
+def _change_each(item: Fields, key: str, change: Callable[[Fields], object]) -> None:
+    """Apply `change` to each object in the array of objects at `key`."""
     value = item.get(key)
     if value is None:
         return
@@ -236,41 +322,10 @@ def _change_each(item: Fields, key: str, change: Callable[[Fields], None]) -> No
     item[key] = raw_list(members) if large else raw(members)
 
 
-def _expose_ui(meta: Fields, space: Space) -> None:
-    _change(meta, "ui/resourceUri", space.expose_uri)
-    _change_within(meta, "ui", lambda ui: _change(ui, "resourceUri", space.expose_uri))
+def _change_related(fields: Fields, change: TextChange) -> None:
+    """Apply `change` to the id of the related task in `_meta`."""
 
+    def change_meta(meta: Fields) -> None:
+        _change_within(meta, RELATED_TASK, lambda related: _change(related, TASK_ID, change))
 
-def _expose_content(message: Fields, space: Space, depth: int = DEPTH_LIMIT) -> None:
-    """`content` of a message: one block, or (sampling, 2025-11-25 and later) an array of blocks."""
-    content = message.get("content")
-    if content is None or depth == 0:
-        return
-    if first_byte(content) == b"[":
-        _change_each(message, "content", lambda block: _expose_block(block, space, depth))
-    else:
-        _change_within(message, "content", lambda block: _expose_block(block, space, depth))
-
-
-def _expose_block(block: Fields, space: Space, depth: int = DEPTH_LIMIT) -> None:
-    kind = text_of(block.get("type"))
-    if kind == "resource_link":
-        _change(block, "uri", space.expose_uri)
-    elif kind == "resource":
-        _change_within(block, "resource", lambda inner: _change(inner, "uri", space.expose_uri))
-    elif kind == "tool_result":
-        _expose_content(block, space, depth - 1)
-
-
-def _expose_input_requests(requests: Fields, space: Space) -> None:
-    for key in list(requests):
-        _change_within(requests, key, lambda request: _expose_input_request(request, space))
-
-
-def _expose_input_request(request: Fields, space: Space) -> None:
-    if text_of(request.get("method")) == m.CREATE_MESSAGE:
-        _change_within(
-            request,
-            "params",
-            lambda params: _change_each(params, "messages", lambda message: _expose_content(message, space)),
-        )
+    _change_within(fields, META, change_meta)

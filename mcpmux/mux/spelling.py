@@ -10,8 +10,8 @@ one takes `\\` for `/`. mcpmux cannot know which server does what, so a URI has 
     lower case, without user and default port, without dot segments, `file:/x` and `file://localhost/x` as
     `file:///x`.
 
-A glob is read in the same ways, with a mark for each of its stars. Which readings count is the rule's
-business. Names of tools and prompts are no URIs and have one reading.
+A glob is read in the same ways, with a mark for each of its stars. Whether all readings count, or any, is the
+rule's business. Names of tools and prompts are no URIs and have one reading.
 
 Source: RFC 3986 sections 5.2.4 and 6.2; RFC 8089 appendix B; the URL standard of WHATWG (backslashes, tabs).
 """
@@ -21,8 +21,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Literal, NamedTuple
 from urllib.parse import unquote
+
+from mcpmux.mux.pattern import Glob, matches, may_meet, parse_glob, template_glob
 
 STAR = "\ue000"
 """Stands for a star while a glob is read; in a URI it would have to be percent-encoded."""
@@ -41,21 +44,24 @@ _SLASHES = re.compile(r"/{2,}")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443", "ws": ":80", "wss": ":443"}
 
 
+Cut = Literal["first", "last", "never"]
+
+
 class Way(NamedTuple):
-    """One way of reading. `rounds` of decoding; `cut`: when query and fragment are taken off, if ever."""
+    """One way of reading. `rounds` of decoding; `cut`: when query and fragment are taken off, if ever.
+
+    `merging`: whether repeated slashes are one; `trimming`: whether tabs and line ends are left out, and
+    blanks at both ends; `turning`: whether a backslash is a slash.
+    """
 
     rounds: int
-    cut: Literal["first", "last", "never"]
+    cut: Cut
     merging: bool
-    """Whether repeated slashes are one."""
     trimming: bool
-    """Whether tabs and line ends are left out, and blanks at both ends."""
     turning: bool
-    """Whether a backslash is a slash."""
 
 
-AS_WRITTEN = None
-CUTS: tuple[Literal["first", "last", "never"], ...] = ("first", "last", "never")
+CUTS: tuple[Cut, ...] = ("first", "last", "never")
 BOTH = (True, False)
 
 
@@ -68,8 +74,8 @@ def is_plain(uri: str) -> bool:
 
 
 def readings_of(uri: str) -> Iterator[tuple[Way | None, str]]:
-    """(way, reading) for every way that a server may take; some readings come more than once."""
-    yield AS_WRITTEN, uri
+    """(way, reading) for every way that a server may take, the first as written; some come more than once."""
+    yield None, uri
     if is_plain(uri):
         return
     last = min(_rounds_in(uri), DECODE_LIMIT)
@@ -80,8 +86,7 @@ def readings_of(uri: str) -> Iterator[tuple[Way | None, str]]:
     merging = BOTH if "//" in turned.partition("://")[2] or "://" not in turned else BOTH[:1]
     trimming = BOTH if _BLANKS.search(bare) else BOTH[:1]
     turning = BOTH if "\\" in bare else BOTH[:1]
-    for settings in itertools.product(range(last + 1), cuts, merging, trimming, turning):
-        way = Way(*settings)
+    for way in itertools.starmap(Way, itertools.product(range(last + 1), cuts, merging, trimming, turning)):
         yield way, read(uri, way)
 
 
@@ -92,7 +97,7 @@ def is_clear(uri: str) -> bool:
 
 def read(uri: str, way: Way | None) -> str:
     """What a server that reads in this way takes the URI for."""
-    if way is AS_WRITTEN:
+    if way is None:
         return uri
     if way.trimming:
         uri = uri.strip(_ENDS).translate(_IGNORED)
@@ -108,18 +113,6 @@ def read(uri: str, way: Way | None) -> str:
     if way.turning:
         front = front.replace("\\", "/")
     return _read_front(front, way.merging) + tail
-
-
-def without_tail(uri: str) -> str:
-    """A URI without query and fragment, for servers that do not look at them."""
-    cut = _TAIL.search(uri)
-    return uri[: cut.start()] if cut is not None else uri
-
-
-def has_dot_segment(uri: str) -> bool:
-    """Whether a path has a `.` or `..` in it, encoded or not."""
-    decoded = without_tail(_decoded(uri, DECODE_LIMIT)).replace("\\", "/")
-    return any(segment in (".", "..") for segment in decoded.split("/"))
 
 
 def _rounds_in(uri: str) -> int:
@@ -151,16 +144,13 @@ def _read_front(front: str, merging: bool) -> str:
     if not rest.startswith("//"):
         return f"{scheme}:{_read_path(rest, merging)}"
     authority, slash, path = rest[2:].partition("/")
-    authority = _read_authority(scheme, authority)
+    authority = authority.rpartition("@")[2].lower()
+    authority = authority.removesuffix(_DEFAULT_PORTS.get(scheme, ":")).removesuffix(".")
+    if scheme == "file" and authority == "localhost":
+        authority = ""
     # A star in the authority may stand for a path as well.
     path = f"/{path}" if slash or (authority and STAR not in authority) else ""
     return f"{scheme}://{authority}{_read_path(path, merging)}"
-
-
-def _read_authority(scheme: str, authority: str) -> str:
-    authority = authority.rpartition("@")[2].lower()
-    authority = authority.removesuffix(_DEFAULT_PORTS.get(scheme, ":")).removesuffix(".")
-    return "" if scheme == "file" and authority == "localhost" else authority
 
 
 def _read_path(path: str, merging: bool) -> str:
@@ -179,3 +169,75 @@ def _read_path(path: str, merging: bool) -> str:
     if segments[-1] in (".", "..") and kept:
         kept.append("")
     return root + "/".join(kept)
+
+
+# What a rule is held against
+
+
+class Target:
+    """What a use is about: a URI, which has several readings; a name, which has one; or a URI template.
+
+    A template is read in the same ways as URIs, with a mark for each of its expressions, which may stand for
+    any text.
+    """
+
+    def __init__(self, text: str, *, is_uri: bool = True, is_template: bool = False) -> None:
+        self._text = STAR.join(template_glob(text)) if is_template else text
+        self._is_uri = is_uri
+        self._is_template = is_template
+
+    @cached_property
+    def is_clear(self) -> bool:
+        """Whether all its readings are known."""
+        return not self._is_uri or is_clear(self._text)
+
+    @cached_property
+    def readings(self) -> list[tuple[Way | None, str]]:
+        """Every way to read it, with what it is then."""
+        if not self._is_uri or not self.is_clear:
+            return [(None, self._text)]
+        return list(dict.fromkeys(readings_of(self._text)))
+
+    @cached_property
+    def _broadly(self) -> frozenset[str]:
+        """Everything that it can be taken for. Some servers do not look at query and fragment."""
+        texts = {text for _, text in self.readings}
+        return frozenset(texts | {_TAIL.split(text, 1)[0] for text in texts} if self._is_uri else texts)
+
+    def is_in(self, glob: TargetGlob) -> bool:
+        """Whether the glob fits it, or all that a template stands for, in every reading."""
+        return self.is_clear and all(matches(glob.read(way), text) for way, text in self.readings)
+
+    def may_be_in(self, glob: TargetGlob) -> bool:
+        """Whether the glob fits, or may fit, something that it can be taken for or may stand for."""
+        if not self.is_clear:
+            return True
+        if self._is_template:
+            meant = [tuple(text.split(STAR)) for _, text in self.readings]
+            return any(may_meet(each, own) for own in meant for each in glob.broadly)
+        globs = glob.broadly if self._is_uri else (glob.glob,)
+        return any(matches(each, text) for text in self._broadly for each in globs)
+
+
+class TargetGlob:
+    """A glob for targets, read in the same ways as the URIs that are held against it."""
+
+    def __init__(self, text: str) -> None:
+        self.glob = parse_glob(text)
+        self._marked = text.replace("*", STAR)
+        self._by_way: dict[Way | None, Glob] = {None: self.glob}
+
+    def __repr__(self) -> str:
+        return f"TargetGlob({'*'.join(self.glob)!r})"
+
+    @cached_property
+    def broadly(self) -> frozenset[Glob]:
+        """Everything that the glob can be taken for."""
+        return frozenset(tuple(text.split(STAR)) for _, text in readings_of(self._marked))
+
+    def read(self, way: Way | None) -> Glob:
+        """The glob in one way; there are few to remember."""
+        glob = self._by_way.get(way)
+        if glob is None:
+            glob = self._by_way[way] = tuple(read(self._marked, way).split(STAR))
+        return glob

@@ -63,23 +63,20 @@ class Subscriptions(Generic[Listener]):
 
     def move(self, upstream: str, other: str) -> frozenset[str]:
         """All interest in `upstream` is interest in `other` from now on; the URIs that it is about."""
-        moved = self._interest.pop(upstream, {})
-        for uri, listeners in moved.items():
-            self._interest.setdefault(other, {}).setdefault(uri, set()).update(listeners)
-            for listener in listeners:
-                held = self._of_listener[listener]
-                held.discard((upstream, uri))
-                held.add((other, uri))
-        return frozenset(moved)
+        moved = self._held(upstream)
+        for listener, uri in moved:
+            self.remove(listener, upstream, uri)
+            self.add(listener, other, uri)
+        return frozenset(uri for _, uri in moved)
 
     def forget(self, upstream: str) -> None:
         """Nobody listens to anything of `upstream` any more."""
-        for uri, listeners in self._interest.pop(upstream, {}).items():
-            for listener in listeners:
-                held = self._of_listener[listener]
-                held.discard((upstream, uri))
-                if not held:
-                    del self._of_listener[listener]
+        for listener, uri in self._held(upstream):
+            self.remove(listener, upstream, uri)
+
+    def _held(self, upstream: str) -> list[tuple[Listener, str]]:
+        interest = self._interest.get(upstream, {})
+        return [(listener, uri) for uri, listeners in interest.items() for listener in listeners]
 
     def wanted(self, upstream: str) -> frozenset[str]:
         """The URIs of `upstream` that somebody listens to."""

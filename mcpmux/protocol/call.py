@@ -1,7 +1,9 @@
-"""A call in the core's one language: a request of revision 2026-07-28 without its id.
+"""A call and an event in the core's one language: a request of 2026-07-28 without its id, and a notification.
 
-Ids, progress tokens and headers belong to a leg of the way and are made anew by each edge.
-Source: "_meta" in the Base Protocol overview, 2026-07-28.
+Ids, progress tokens and headers belong to a leg of the way and are made anew by each edge. The `_meta` of a
+call is checked here; what HTTP headers say of it is for `headers`.
+
+Source: "_meta" in the Base Protocol overview, `server/utilities/logging`; 2026-07-28.
 """
 
 from __future__ import annotations
@@ -9,14 +11,65 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, Final
 
-from mcpmux.protocol.envelope import UNREADABLE, decode_fields, id_of, text_decoder
-from mcpmux.protocol.meta import META, MODERN_KEYS, PROGRESS_TOKEN, Meta
+from mcpmux.protocol import method as m
+from mcpmux.protocol.codes import MalformedRequest, unsupported_version
+from mcpmux.protocol.envelope import (
+    EMPTY_OBJECT,
+    UNREADABLE,
+    Value,
+    decode_fields,
+    encode_notification,
+    first_byte,
+    id_of,
+    raw,
+    text_decoder,
+    text_of,
+)
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.value import Value
+from mcpmux.protocol.revisions import NEWEST, is_modern
+
+META: Final = "_meta"
+PROGRESS_TOKEN: Final = "progressToken"
+VERSION: Final = "io.modelcontextprotocol/protocolVersion"
+CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
+CLIENT_CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
+LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
+SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
+SUBSCRIPTION_ID: Final = "io.modelcontextprotocol/subscriptionId"
+
+MODERN_KEYS: Final = frozenset({VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, LOG_LEVEL})
+"""Members of a request's `_meta` that only 2026-07-28 has; legacy sessions say them once."""
+
+LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""Least to most severe (RFC 5424)."""
 
 KEPT: Final = 256  # values of `_meta` that are kept as they were read
 KEPT_BYTES: Final = 1024  # of one; a longer one is read anew each time
+RECENT: Final = 8  # encoded events; those of one update differ only in how its clients spell the URI
+
+
+_COMPLETE: Final = raw("complete")
+_NOT_FRESH: Final = raw(0)
+_PRIVATE: Final = raw("private")
+_NEWEST: Final = raw(NEWEST)
+
+
+class Meta(dict[str, Raw]):
+    """A `_meta` of MODERN_KEYS alone: what a client says again and again. Calls share it: nobody changes it.
+
+    `encoded`: all of it. `sound`: whether it was found to say what 2026-07-28 requires. `complete`: whether
+    it says all that we say to a server of our newest revision.
+    """
+
+    __slots__ = ("complete", "encoded", "sound", "version")
+
+    def __init__(self, members: Fields) -> None:
+        super().__init__(members)
+        self.encoded = raw(members)
+        self.version = text_of(members.get(VERSION))
+        self.sound = False
+        self.complete = self.version == NEWEST and CLIENT_INFO in members and CLIENT_CAPABILITIES in members
 
 
 class Call(Value):
@@ -49,15 +102,8 @@ class Call(Value):
         self.principal = principal
 
     def parts(self) -> tuple[object, ...]:
-        return (
-            self.method,
-            self.params,
-            self.meta,
-            self.client,
-            self.capabilities,
-            self.legacy,
-            self.principal,
-        )
+        asked = self.method, self.params, self.meta
+        return *asked, self.client, self.capabilities, self.legacy, self.principal
 
     @staticmethod
     def of(
@@ -133,9 +179,7 @@ Notify = Callable[[Event], Awaitable[None]]
 """Takes one request-scoped notification toward the client; waits while that client is slow."""
 
 Exchange = Callable[[Call, Notify], Awaitable[Fields]]
-"""The core's one verb: answers with the result's members or raises RpcError.
-
-Cancelling it cancels the work."""
+"""The core's one verb: answers with the result's members or raises RpcError. Cancelling cancels the work."""
 
 
 def with_meta(params: Fields, meta: Fields) -> Mapping[str, Any]:
@@ -148,19 +192,104 @@ def with_meta(params: Fields, meta: Fields) -> Mapping[str, Any]:
 _kept: dict[bytes, Meta] = {}  # the oldest first
 
 
-def _read_meta(meta: bytes) -> Fields:
+def _read_meta(data: bytes) -> Fields:
     """Its members, kept when others may say the same. Raises ValueError when it is no object."""
-    members = _members_of(meta)
-    if len(meta) > KEPT_BYTES or not MODERN_KEYS.issuperset(members):  # a token, say, is for one call
+    members = decode_fields(data)
+    if PROGRESS_TOKEN in members and id_of(members[PROGRESS_TOKEN]) is None:
+        del members[PROGRESS_TOKEN]  # null and the like are no tokens
+    if len(data) > KEPT_BYTES or not MODERN_KEYS.issuperset(members):  # a token, say, is for one call
         return members
     if len(_kept) >= KEPT:
         del _kept[next(iter(_kept))]
-    _kept[meta] = kept = Meta(members)
+    _kept[data] = kept = Meta(members)
     return kept
 
 
-def _members_of(meta: bytes) -> Fields:
-    members = decode_fields(meta)
-    if PROGRESS_TOKEN in members and id_of(members[PROGRESS_TOKEN]) is None:
-        del members[PROGRESS_TOKEN]  # null and the like are no tokens
-    return members
+def modern_meta(call: Call, client_info: Raw) -> Fields:
+    """The `_meta` that a modern server gets: its own leg's version, the client's other statements.
+
+    `client_info` stands in where the client did not identify itself.
+    """
+    if isinstance(call.meta, Meta) and call.meta.complete:
+        return call.meta
+    meta = {**call.meta, VERSION: _NEWEST}
+    meta.setdefault(CLIENT_INFO, client_info)
+    meta.setdefault(CLIENT_CAPABILITIES, EMPTY_OBJECT)
+    return meta
+
+
+def upgrade_result(method: str, result: Fields) -> Fields:
+    """A result with what 2026-07-28 requires in it (changed in place); a server of today may leave it out."""
+    result.setdefault("resultType", _COMPLETE)
+    if method in m.CACHEABLE:
+        result.setdefault("ttlMs", _NOT_FRESH)
+        result.setdefault("cacheScope", _PRIVATE)
+    return result
+
+
+def check_call(call: Call) -> None:
+    """The required members of `_meta` are there and make sense. Raises RpcError."""
+    meta = call.meta
+    if isinstance(meta, Meta) and meta.sound:
+        return
+    version = stated_version(call)
+    if version is None:
+        raise MalformedRequest(f'"_meta" must have "{VERSION}", a string')
+    if not is_modern(version):
+        raise unsupported_version(version)
+    if CLIENT_CAPABILITIES not in meta:
+        raise MalformedRequest(f'"_meta" must have "{CLIENT_CAPABILITIES}", an object')
+    for key in (CLIENT_CAPABILITIES, CLIENT_INFO):
+        if key in meta and first_byte(meta[key]) != b"{":
+            raise MalformedRequest(f'"{key}" must be an object')
+    if LOG_LEVEL in meta and text_of(meta[LOG_LEVEL]) not in LOG_LEVELS:
+        raise MalformedRequest(f'"{LOG_LEVEL}" must be one of {", ".join(LOG_LEVELS)}')
+    if isinstance(meta, Meta):
+        meta.sound = True
+
+
+def stated_version(call: Call) -> str | None:
+    """The version in `_meta`; None when there is no text."""
+    meta = call.meta
+    return meta.version if isinstance(meta, Meta) else text_of(meta.get(VERSION))
+
+
+def severity(level: Any) -> int:
+    """Rank of a log level, higher is worse; an unknown one ranks highest, so that it is not lost."""
+    return LOG_LEVELS.index(level) if level in LOG_LEVELS else len(LOG_LEVELS)
+
+
+_recent: dict[int, tuple[Event, bytes]] = {}
+"""By the identity of the event, which is kept with it, so that no other has the same."""
+
+
+def encode_notice(event: Event) -> bytes:
+    """`event` as a JSON-RPC message, encoded once however many clients hear of it."""
+    found = _recent.get(id(event))
+    if found is None:
+        if len(_recent) >= RECENT:
+            _recent.clear()
+        found = _recent[id(event)] = (event, encode_notification(event.method, event.params))
+    return found[1]
+
+
+class Tagged:
+    """Encodes notifications for a client that has the same `_meta` in each, behind the shared parameters."""
+
+    __slots__ = ("_alone", "_behind", "_meta")
+
+    def __init__(self, meta: Raw) -> None:
+        self._meta = meta
+        member = b'"%b":%b' % (META.encode(), bytes(meta))
+        self._behind = b",%b}}" % member
+        self._alone = b',"params":{%b}}' % member
+
+    def __repr__(self) -> str:
+        return f"<Tagged {bytes(self._meta)!r}>"
+
+    def encode(self, event: Event) -> bytes:
+        """`event` as a JSON-RPC message with that `_meta`, in place of any other."""
+        if META in event.params:
+            return encode_notification(event.method, {**event.params, META: self._meta})
+        data = encode_notice(event)
+        return data[:-2] + self._behind if event.params else data[:-1] + self._alone

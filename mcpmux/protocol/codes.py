@@ -1,12 +1,16 @@
-"""Error codes, in one place.
+"""Error codes, and the errors that mcpmux answers with by itself.
 
-Source: JSON-RPC 2.0 section 5.1; "Error Codes" in the Base Protocol overview, revision 2026-07-28;
-`server/resources` (error handling) of 2025-11-25 and earlier for -32002; 2025-11-25 for -32042.
+Source: JSON-RPC 2.0 section 5.1; "Error Codes" in the Base Protocol overview and "Streamable HTTP" (server
+validation), 2026-07-28; `server/resources` of 2025-11-25 and earlier for -32002; 2025-11-25 for -32042; for
+Busy RFC 9110 sections 10.2.3 and 15.6.4, RFC 6585 section 4.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol.revisions import SUPPORTED
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -14,8 +18,7 @@ METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 SERVER_ERROR: Final = -32000  # servers' own; SDKs say it to a request without a session
-# Servers' own; the TypeScript SDK says it of an unknown session.
-SESSION_NOT_FOUND: Final = -32001
+SESSION_NOT_FOUND: Final = -32001  # servers' own; the TypeScript SDK says it of an unknown session
 
 # 2026-07-28
 HEADER_MISMATCH: Final = -32020
@@ -31,13 +34,52 @@ RESERVED: Final = range(-32768, -31999)
 
 MODERN_ONLY: Final = frozenset({HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_VERSION})
 
-# Outside the range that JSON-RPC and MCP reserve, as revision 2026-07-28 asks for codes of one's own.
-# An upstream cannot be reached, or died while it worked on the request.
-UPSTREAM_UNAVAILABLE: Final = -31001
-# An upstream did not answer within its deadline.
-UPSTREAM_TIMEOUT: Final = -31002
-# Too much is in flight; nothing was done, so the same request can be sent again.
-BUSY: Final = -31003
+# Outside the reserved range, as revision 2026-07-28 asks for codes of one's own.
+UPSTREAM_UNAVAILABLE: Final = -31001  # it cannot be reached, or died while it worked on the request
+UPSTREAM_TIMEOUT: Final = -31002  # it did not answer within its deadline
+BUSY: Final = -31003  # too much is in flight; nothing was done, so the same request can be sent again
 
 OWN: Final = frozenset({UPSTREAM_UNAVAILABLE, UPSTREAM_TIMEOUT, BUSY})
-"""Ours, which an upstream that is a mcpmux says, too."""
+"""Ours. An upstream that is a mcpmux says them, too."""
+
+_BAD_REQUEST: Final = frozenset({PARSE_ERROR, INVALID_REQUEST}) | MODERN_ONLY
+
+RETRY_SECONDS = 1  # what is in the way is an exchange that runs, and few run longer
+TOO_MANY_REQUESTS: Final = 429
+UNAVAILABLE: Final = 503
+IN_FLIGHT: Final = "limits.max_in_flight"  # the setting
+
+
+class Busy(RpcError):
+    """-31003: there is too much to do, and nothing was done.
+
+    `data` is `{"retryAfterSeconds": …, "limit": …}`. `status` is the one of HTTP for a modern client.
+    """
+
+    def __init__(self, sentence: str, limit: str, *, own: bool = False, upstream: str | None = None) -> None:
+        """`limit`: the setting that was reached; `own`: it is one on what a single client asks."""
+        data: dict[str, object] = {"retryAfterSeconds": RETRY_SECONDS, "limit": limit}
+        if upstream is not None:
+            data["upstream"] = upstream
+        super().__init__(BUSY, f"Busy: {sentence}; try again later", data)
+        self.status = TOO_MANY_REQUESTS if own else UNAVAILABLE
+
+
+class MalformedRequest(RpcError):
+    """-32602 about the envelope of a modern request, which HTTP answers with status 400."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(INVALID_PARAMS, f"Invalid params: {message}")
+
+
+def unsupported_version(requested: str) -> RpcError:
+    """-32022, with the versions that a client can choose from."""
+    data = {"supported": list(SUPPORTED), "requested": requested}
+    return RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
+
+
+def http_status(error: RpcError) -> int:
+    """The HTTP status of a modern answer that is this error."""
+    if isinstance(error, MalformedRequest) or error.code in _BAD_REQUEST:
+        return 400
+    return 404 if error.code == METHOD_NOT_FOUND else 200

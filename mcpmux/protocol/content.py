@@ -1,7 +1,5 @@
 """What an older revision has no word for, as the closest thing that it can carry.
 
-Of results, here:
-
 | in a result | not before | becomes |
 | --- | --- | --- |
 | `resource_link` | 2025-06-18 | a text block: its title or name, and its URI |
@@ -9,13 +7,7 @@ Of results, here:
 | `structuredContent`, an object | 2025-06-18 | kept, and said as text when there is no text in the result |
 | `structuredContent`, anything else | 2026-07-28 | left out, and said as text when there is no text |
 
-In `era`, for every legacy revision: `resultType`, `ttlMs`, `cacheScope` and the `_meta` of a leg are left
-out, output schemas that are of no object, too; schemas that are `true` or `false` are written as objects;
-error codes are those of the revision.
-
-Of questions, in `input_requests`:
-
-| asked | not before | becomes |
+| in a question | not before | becomes |
 | --- | --- | --- |
 | `elicitation/create` | 2025-06-18 | refused: the server hears that the client does not offer it |
 | elicitation, mode `url` | 2025-11-25 | refused as well; 2025-11-25 gets the `elicitationId` |
@@ -25,13 +17,15 @@ Of questions, in `input_requests`:
 | sampling: tool use and tool results | 2025-11-25 | their JSON as text |
 | sampling: audio | 2025-03-26 | a text that says what is missing |
 
-| answered | not before | becomes |
+| in an answer | not before | becomes |
 | --- | --- | --- |
 | sampling: several blocks | 2025-11-25 | the block, if it is one; else one text |
 | sampling: audio | 2025-03-26 | a text that says what is missing |
 
-Everything else passes as it is: titles, icons, annotations, `_meta`, the context of a completion and whatever
-else is new are members that older revisions allow and do not look at.
+What no legacy revision has is for `era`. Everything else passes as it is: titles, icons, annotations,
+`_meta`, the context of a completion and whatever else is new are members that older revisions allow and do
+not look at. Whether a client offers sampling with tools at all is told by its capabilities, see
+`input_requests`.
 
 Source: `server/tools` (tool result), `server/prompts`, `client/elicitation` and `client/sampling` of each
 revision, and its schema.
@@ -39,23 +33,43 @@ revision, and its schema.
 
 from __future__ import annotations
 
-from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import decode_fields, decode_list, first_byte, raw, text_of
-from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.revisions import V_2025_03_26, V_2025_06_18
+from collections.abc import Callable
+from typing import Final
 
-AUDIO_URI = "audio:"  # an embedded resource must have a URI; sound in a message has none
+from mcpmux.errors import RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.codes import METHOD_NOT_FOUND
+from mcpmux.protocol.envelope import decode_fields, decode_list, first_byte, raw, text_of, value_of
+from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.revisions import V_2025_03_26, V_2025_06_18, V_2025_11_25
+
+AUDIO_URI: Final = "audio:"  # an embedded resource must have a URI; sound in a message has none
+
+_TOOL_BLOCKS: Final = frozenset({"tool_use", "tool_result"})
+
+
+# Results
 
 
 def downgrade_content(method: str, result: Fields, revision: str) -> Fields:
     """The result of a tool call or prompt for a client of a legacy `revision` (changed in place)."""
+
+    def carry(block: Fields) -> Fields:
+        return _carried(block, revision)
+
+    def carry_in(message: Fields) -> Fields:
+        content = message.get("content")
+        if content is None or first_byte(content) != b"{":
+            return message
+        return {**message, "content": raw(carry(decode_fields(content)))}
+
     if method == m.TOOLS_CALL:
         if "structuredContent" in result:
             _say_structured(result, result["structuredContent"], revision)
         if revision < V_2025_06_18:
-            _replace_blocks(result, "content", revision)
+            _replace_each(result, "content", carry)
     elif method == m.PROMPTS_GET and revision < V_2025_06_18:
-        _replace_in_messages(result, revision)
+        _replace_each(result, "messages", carry_in)
     return result
 
 
@@ -71,28 +85,15 @@ def _say_structured(result: Fields, structured: Raw, revision: str) -> None:
     except ValueError:
         return
     if not any(text_of(block.get("type")) == "text" for block in blocks):
-        said = {"type": raw("text"), "text": raw(bytes(structured).decode())}
-        result["content"] = raw([*blocks, said])
+        result["content"] = raw([*blocks, _text(bytes(structured).decode())])
 
 
-def _replace_in_messages(result: Fields, revision: str) -> None:
+def _replace_each(result: Fields, key: str, change: Callable[[Fields], Fields]) -> None:
     try:
-        messages = decode_list(result["messages"])
+        items = decode_list(result[key])
     except (KeyError, ValueError):
         return
-    for message in messages:
-        content = message.get("content")
-        if content is not None and first_byte(content) == b"{":
-            message["content"] = raw(_carried(decode_fields(content), revision))
-    result["messages"] = raw(messages)
-
-
-def _replace_blocks(result: Fields, key: str, revision: str) -> None:
-    try:
-        blocks = decode_list(result[key])
-    except (KeyError, ValueError):
-        return
-    result[key] = raw([_carried(block, revision) for block in blocks])
+    result[key] = raw([change(item) for item in items])
 
 
 def _carried(block: Fields, revision: str) -> Fields:
@@ -100,13 +101,147 @@ def _carried(block: Fields, revision: str) -> Fields:
     kind = text_of(block.get("type"))
     if kind == "resource_link":
         label = text_of(block.get("title")) or text_of(block.get("name")) or "Resource"
-        return _kept(block, {"type": raw("text"), "text": raw(f"{label}: {text_of(block.get('uri'))}")})
-    if kind == "audio" and revision < V_2025_03_26:
+        instead = _text(f"{label}: {text_of(block.get('uri'))}")
+    elif kind == "audio" and revision < V_2025_03_26:
         resource = {"uri": raw(AUDIO_URI), "mimeType": block.get("mimeType"), "blob": block.get("data")}
-        return _kept(block, {"type": raw("resource"), "resource": raw(resource)})
+        instead = {"type": raw("resource"), "resource": raw(resource)}
+    else:
+        return block
+    if "annotations" in block:  # what every kind of block may have
+        instead["annotations"] = block["annotations"]
+    return instead
+
+
+def _text(text: str) -> Fields:
+    return {"type": raw("text"), "text": raw(text)}
+
+
+# Questions of servers, and their answers
+
+
+def downgrade_question(method: str, params: Fields, revision: str, elicitation_id: str) -> Fields:
+    """The parameters for a client of `revision`; `elicitation_id` names a URL elicitation that has no name.
+
+    Raises RpcError when that revision cannot be asked this.
+    """
+    if method == m.ELICIT:
+        return _elicitation_for(params, revision, elicitation_id)
+    if method != m.CREATE_MESSAGE or revision >= V_2025_11_25 or "messages" not in params:
+        return params
+    try:
+        messages = [each for one in decode_list(params["messages"]) for each in _split(one, revision)]
+    except ValueError:
+        return params
+    return {**params, "messages": raw(messages)}
+
+
+def upgrade_answer(method: str, params: Fields, answer: Fields, revision: str) -> Fields:
+    """What a client of `revision` answered to the question that had `params` before `downgrade_question`."""
+    if method != m.ELICIT or revision >= V_2025_11_25 or "content" not in answer:
+        return answer
+    try:
+        several = [name for name, schema in _properties(params).items() if _is_array(schema)]
+        content = decode_fields(answer["content"])
+    except ValueError:
+        return answer
+    for name in several:
+        given = text_of(content.get(name))
+        if given is not None:
+            content[name] = raw([part.strip() for part in given.split(",") if part.strip()])
+    return {**answer, "content": raw(content)} if several else answer
+
+
+def downgrade_answer(method: str, answer: Fields, revision: str) -> Fields:
+    """A client's answer for a server of `revision`."""
+    content = answer.get("content")
+    if method != m.CREATE_MESSAGE or revision >= V_2025_11_25 or content is None:
+        return answer
+    try:
+        shown = [_block_for(block, revision) for block in _blocks_in(content)]
+    except ValueError:
+        return answer
+    if len(shown) != 1:
+        said = "\n\n".join(text_of(block.get("text")) or bytes(raw(block)).decode() for block in shown)
+        shown = [_text(said)]
+    return {**answer, "content": raw(shown[0])}
+
+
+def _elicitation_for(params: Fields, revision: str, elicitation_id: str) -> Fields:
+    by_url = text_of(params.get("mode")) == "url"
+    if revision < (V_2025_11_25 if by_url else V_2025_06_18):
+        kind = "URL elicitation" if by_url else "elicitation"
+        raise RpcError(METHOD_NOT_FOUND, f"the client speaks {revision}, which has no {kind}")
+    if by_url:
+        return {**params, "elicitationId": params.get("elicitationId", raw(elicitation_id))}
+    if revision >= V_2025_11_25 or "requestedSchema" not in params:
+        return params
+    try:
+        form = decode_fields(params["requestedSchema"])
+        form["properties"] = raw({name: _field_for(schema) for name, schema in _properties(params).items()})
+    except ValueError:
+        return params
+    return {**params, "requestedSchema": raw(form)}
+
+
+def _properties(params: Fields) -> dict[str, Fields]:
+    """The fields of a form. Raises ValueError when they are none."""
+    form = decode_fields(params.get("requestedSchema"))
+    return {name: decode_fields(schema) for name, schema in decode_fields(form.get("properties")).items()}
+
+
+def _is_array(schema: Fields) -> bool:
+    return text_of(schema.get("type")) == "array"
+
+
+def _field_for(schema: Fields) -> Fields:
+    """A field of a form as 2025-06-18 knows them; a choice of several is to be written down by the user."""
+    if "oneOf" in schema:
+        values, names = _choices(schema["oneOf"])
+        kept = {key: value for key, value in schema.items() if key != "oneOf"}
+        return {**kept, "enum": raw(values), "enumNames": raw(names)}
+    if not _is_array(schema):
+        return schema
+    items = decode_fields(schema.get("items"))
+    choices = zip(*_choices(items.get("anyOf") or items.get("enum") or Raw(b"[]")), strict=True)
+    offered = [value if value == name else f"{value} ({name})" for value, name in choices]
+    about = text_of(schema.get("description"))
+    hint = f"Any of these, separated by commas: {', '.join(offered)}"
+    field = {"type": raw("string"), "description": raw(f"{about} {hint}" if about else hint)}
+    return {**field, "title": schema["title"]} if "title" in schema else field
+
+
+def _choices(listed: Raw) -> tuple[list[str], list[str]]:
+    """(values, names to show): of strings, or objects with `const` and `title`. Raises ValueError."""
+    choices = value_of(listed)
+    if not isinstance(choices, list):
+        raise ValueError("choices are not an array")
+    values, names = [], []
+    for choice in choices:
+        value = choice.get("const") if isinstance(choice, dict) else choice
+        title = choice.get("title") if isinstance(choice, dict) else choice
+        values.append(str(value))
+        names.append(str(title if title is not None else value))
+    return values, names
+
+
+def _split(message: Fields, revision: str) -> list[Fields]:
+    """A sampling message as those that have one block each."""
+    content = message.get("content", Raw(b"null"))
+    if first_byte(content) not in (b"[", b"{"):
+        return [message]
+    return [{**message, "content": raw(_block_for(block, revision))} for block in _blocks_in(content)]
+
+
+def _blocks_in(content: Raw) -> list[Fields]:
+    """The blocks of a sampling message: one, or an array. Raises ValueError when they are none."""
+    return decode_list(content) if first_byte(content) == b"[" else [decode_fields(content)]
+
+
+def _block_for(block: Fields, revision: str) -> Fields:
+    """A block of a sampling message; before 2025-11-25 these are text, image and (2025-03-26) audio."""
+    kind = text_of(block.get("type"))
+    if kind in _TOOL_BLOCKS:
+        return _text(bytes(raw(block)).decode())
+    if kind == "audio" and revision < V_2025_03_26:
+        return _text(f"[a sound ({text_of(block.get('mimeType'))}) that revision {revision} cannot carry]")
     return block
-
-
-def _kept(block: Fields, instead: Fields) -> Fields:
-    """What every kind of block may have besides goes along."""
-    return instead | {key: block[key] for key in ("annotations",) if key in block}

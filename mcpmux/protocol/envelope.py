@@ -1,10 +1,8 @@
 """JSON-RPC 2.0 messages: bytes to values and back, the payload left as it came.
 
 Promises: what is inside `params`, `result` and `error.data` is never re-encoded unless somebody asks for
-it; key order, number spelling and unknown members survive. Refuses to know what a method means.
-
-Payload objects travel as `Fields`: a dict of the object's own members, each value still raw JSON. Changing
-one member costs one shallow decode and one encode, whatever the size of the others.
+it; key order, number spelling and unknown members survive. Payload objects travel as `Fields`: a dict of the
+object's own members, each value still raw JSON. Refuses to know what a method means.
 
 Source: JSON-RPC 2.0; "Messages" in the Base Protocol overview of every MCP revision (ids are strings or
 integers and never null, 2024-11-05 onward).
@@ -13,23 +11,54 @@ integers and never null, 2024-11-05 onward).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
-from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.shapes import Id, ReplyOut, RequestOut, Wire, WireError, WireReply, WireRequest
-from mcpmux.protocol.value import Value
+from mcpmux.protocol.raw_json import (
+    Fields,
+    Id,
+    Raw,
+    ReplyOut,
+    RequestOut,
+    Wire,
+    WireError,
+    WireReply,
+    WireRequest,
+)
+
+
+class Value:
+    """Compares, and shows itself, by its parts. Nobody changes it, unless it says so.
+
+    A plain class: compiled code has its attributes at hand, and asks for those of a msgspec.Struct by name.
+    """
+
+    __slots__ = ()
+
+    def parts(self) -> tuple[object, ...]:
+        """What it is made of, in the order in which it is made."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, Value) and self.parts() == other.parts()
+
+    def __hash__(self) -> int:
+        return hash(self.parts())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}{self.parts()!r}"
+
 
 T = TypeVar("T")
 
-_encoder: Final = msgspec.json.Encoder()
+encode: Final = msgspec.json.Encoder().encode
 _fields_decoder: Final = msgspec.json.Decoder(Fields)
-_list_decoder: Final = msgspec.json.Decoder(list[Fields])
+list_decoder: Final = msgspec.json.Decoder(list[Fields])
 _any_decoder: Final = msgspec.json.Decoder()
 text_decoder: Final = msgspec.json.Decoder(str)
 _items_decoder: Final = msgspec.json.Decoder(list[Raw])
@@ -53,13 +82,7 @@ class Request(Value):
 
     __slots__ = ("id", "members", "method", "params")
 
-    def __init__(
-        self,
-        id: Id,  # noqa: A002 - the field's name
-        method: str,
-        params: Raw | None = None,
-        members: Fields | None = None,
-    ) -> None:
+    def __init__(self, id: Id, method: str, params: Raw | None = None, members: Fields | None = None) -> None:  # noqa: A002 - the field's name
         self.id = id
         self.method = method
         self.params = params
@@ -151,10 +174,32 @@ def decode_message(data: bytes) -> Message:
         wire = _wire_decoder.decode(data)
     except msgspec.ValidationError as error:
         reason = NO_BATCH if is_batch(data) else f"Invalid request: {_lower_first(str(error))}"
-        raise BadMessage(INVALID_REQUEST, reason, _salvage_id(data)) from None
+        # Its sender can match the error by the id, when that is right.
+        raise BadMessage(INVALID_REQUEST, reason, id_of(members_of(bytes(data)).get("id"))) from None
     except UNREADABLE as unreadable:
         raise _parse_error(unreadable) from None
-    return _classify(wire)
+    request_id = None if wire.id is UNSET else wire.id
+    if wire.jsonrpc != "2.0":
+        raise BadMessage(INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"', request_id)
+    if wire.method is not UNSET:
+        params = None if wire.params is UNSET else wire.params
+        start = b"n" if params is None else first_byte(params)
+        if start == b"n":  # null, which some clients send for "none"
+            params = None
+        elif start != b"{":
+            raise BadMessage(INVALID_REQUEST, 'Invalid request: "params" must be an object', request_id)
+        if wire.id is UNSET:
+            return Notification(wire.method, params)
+        if wire.id is None:
+            raise BadMessage(INVALID_REQUEST, 'Invalid request: "id" must not be null')
+        return Request(wire.id, wire.method, params)
+    if wire.error is not UNSET:
+        return _decode_error(wire.error, request_id)
+    if wire.result is not UNSET and request_id is not None:
+        return Reply(request_id, wire.result)
+    raise BadMessage(
+        INVALID_REQUEST, 'Invalid request: neither "method" nor "result" nor "error" in it', request_id
+    )
 
 
 def decode_request(data: bytes) -> Request | None:
@@ -188,37 +233,6 @@ def _parse_error(error: Exception) -> BadMessage:
     return BadMessage(PARSE_ERROR, f"Parse error: {_lower_first(reason)}")
 
 
-def _classify(wire: Wire) -> Message:
-    request_id = None if wire.id is UNSET else wire.id
-    if wire.jsonrpc != "2.0":
-        raise BadMessage(INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"', request_id)
-    if wire.method is not UNSET:
-        params = _object_or_none(wire.params, request_id)
-        if wire.id is UNSET:
-            return Notification(wire.method, params)
-        if wire.id is None:
-            raise BadMessage(INVALID_REQUEST, 'Invalid request: "id" must not be null')
-        return Request(wire.id, wire.method, params)
-    if wire.error is not UNSET:
-        return _decode_error(wire.error, request_id)
-    if wire.result is not UNSET and request_id is not None:
-        return Reply(request_id, wire.result)
-    raise BadMessage(
-        INVALID_REQUEST, 'Invalid request: neither "method" nor "result" nor "error" in it', request_id
-    )
-
-
-def _object_or_none(params: Raw | UnsetType, request_id: Id | None) -> Raw | None:
-    if params is UNSET:
-        return None
-    start = first_byte(params)
-    if start == b"n":  # null, which some clients send for "none"
-        return None
-    if start != b"{":
-        raise BadMessage(INVALID_REQUEST, 'Invalid request: "params" must be an object', request_id)
-    return params
-
-
 def first_byte(value: Raw) -> bytes:
     """What a raw value begins with; tells objects, arrays, strings and null apart without a copy."""
     return memoryview(value)[:1].tobytes()
@@ -231,15 +245,6 @@ def _decode_error(raw: Raw, request_id: Id | None) -> ErrorReply:
     except ValueError:
         return ErrorReply(request_id, INTERNAL_ERROR, "The answer is a malformed error", raw)
     return ErrorReply(request_id, error.code, error.message, None if error.data is UNSET else error.data)
-
-
-def _salvage_id(data: bytes) -> Id | None:
-    """The id of a message that is wrong elsewhere, so that its sender can match the error."""
-    try:
-        found = decode_any(decode_fields(data)["id"])
-    except (ValueError, KeyError):
-        return None
-    return found if isinstance(found, int | str) and not isinstance(found, bool) else None
 
 
 def _lower_first(text: str) -> str:
@@ -263,10 +268,7 @@ def split_batch(data: bytes) -> list[bytes]:
 
 
 def decode_fields(raw: Raw | bytes | Fields | None) -> Fields:
-    """The members of a raw JSON object; none for an absent one. Raises ValueError for anything else.
-
-    What is decoded already is copied.
-    """
+    """The members of an object, none for an absent one, copied if decoded already. Raises ValueError."""
     if raw is None:
         return {}
     if isinstance(raw, dict):
@@ -277,10 +279,20 @@ def decode_fields(raw: Raw | bytes | Fields | None) -> Fields:
         raise ValueError(str(error)) from None
 
 
+def members_of(value: Any) -> dict[str, Any]:
+    """The members of a raw or decoded JSON object; none for anything else."""
+    if isinstance(value, dict):
+        return value
+    try:
+        return decode_fields(value) if isinstance(value, (Raw, bytes)) else {}
+    except ValueError:
+        return {}
+
+
 def decode_list(raw: Raw | bytes) -> list[Fields]:
     """The members of each object in a raw JSON array of objects. Raises ValueError for anything else."""
     try:
-        return _list_decoder.decode(raw)
+        return list_decoder.decode(raw)
     except UNREADABLE as error:
         raise ValueError(str(error)) from None
 
@@ -291,10 +303,7 @@ def decode_items(raw: Raw | bytes) -> list[Raw]:
 
 
 def decode_any(raw: Raw | bytes) -> Any:
-    """A whole raw JSON value as Python values.
-
-    Raises ValueError when it is malformed, holds a number that Python cannot, or is nested too deeply.
-    """
+    """A whole raw value as Python values. Raises ValueError: malformed, too large a number, or too deep."""
     return _decode(_any_decoder, raw)
 
 
@@ -323,6 +332,20 @@ def value_of(raw: Raw | None) -> Any:
         return None
 
 
+def value_at(value: Any, path: Sequence[str]) -> Any:
+    """The member at a path of names in a decoded value; None when it is absent."""
+    for name in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
+    return value
+
+
+def data_of(error: RpcError) -> Any:
+    """The data of an error as a Python value; None when there is none."""
+    return value_of(error.data) if isinstance(error.data, Raw) else error.data
+
+
 def id_of(raw: Raw | None) -> Id | None:
     """The request id or progress token that `raw` holds, or None when it is absent or none."""
     value = value_of(raw)
@@ -331,14 +354,14 @@ def id_of(raw: Raw | None) -> Id | None:
 
 def raw(value: Any) -> Raw:
     """Any value (dicts of raw members included) as raw JSON."""
-    return Raw(_encoder.encode(value))
+    return Raw(encode(value))
 
 
 def encode_request(id: Id, method: str, params: Mapping[str, Any] | None) -> bytes:  # noqa: A002
     """One request line."""
     if params is None:
-        return _encoder.encode({"jsonrpc": "2.0", "id": id, "method": method})
-    return _encoder.encode(RequestOut(id, method, params))
+        return encode({"jsonrpc": "2.0", "id": id, "method": method})
+    return encode(RequestOut(id, method, params))
 
 
 def encode_notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
@@ -346,21 +369,26 @@ def encode_notification(method: str, params: Mapping[str, Any] | None = None) ->
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     if params:
         message["params"] = params
-    return _encoder.encode(message)
+    return encode(message)
 
 
 def encode_reply(id: Id, result: Mapping[str, Any]) -> bytes:  # noqa: A002
     """One successful answer."""
-    return _encoder.encode(ReplyOut(id, result))
+    return encode(ReplyOut(id, result))
 
 
 def encode_error(id: Id | None, error: RpcError) -> bytes:  # noqa: A002
     """One failed answer; the id is left out when the request's could not be read."""
-    body: dict[str, Any] = {"code": error.code, "message": error.message}
-    if error.data is not None:
-        body["data"] = error.data
     message: dict[str, Any] = {"jsonrpc": "2.0"}
     if id is not None:
         message["id"] = id
-    message["error"] = body
-    return _encoder.encode(message)
+    message["error"] = error_body(error)
+    return encode(message)
+
+
+def error_body(error: RpcError) -> dict[str, Any]:
+    """An error as the JSON object that stands for it in a message."""
+    body: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.data is not None:
+        body["data"] = error.data
+    return body

@@ -12,7 +12,7 @@ Each edge uses one half. Upward (what a legacy peer says): `upgrade_*`. Downward
 | -32002 resource not found | -32602 with `data.uri` |
 | a read refused with a code that nobody has reserved | -32602 with `data.uri`, the server's in `data.error` |
 
-What else an older revision cannot say is in the table below.
+What only some legacy revisions cannot say is in the table of `content`.
 
 Source: changelog of 2026-07-28; `server/resources` error handling; `server/utilities/caching`;
 `server/tools` (output schema) of 2025-11-25 and of 2026-07-28.
@@ -21,37 +21,21 @@ Source: changelog of 2026-07-28; `server/resources` error handling; `server/util
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call
-from mcpmux.protocol.client_facts import ClientFacts
+from mcpmux.protocol.call import META, MODERN_KEYS, SERVER_INFO, Call, Meta
 from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, OWN, RESERVED, RESOURCE_NOT_FOUND
-from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, decode_list, raw, text_of
-from mcpmux.protocol.meta import (
-    CLIENT_CAPABILITIES,
-    CLIENT_INFO,
-    META,
-    MODERN_KEYS,
-    SERVER_INFO,
-    VERSION,
-    Meta,
-)
+from mcpmux.protocol.envelope import decode_fields, decode_list, error_body, members_of, raw, text_of
+from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.revisions import NEWEST
 
-_COMPLETE: Final = raw("complete")
-_NOT_FRESH: Final = raw(0)
-_PRIVATE: Final = raw("private")
-_NEWEST: Final = raw(NEWEST)
 _NAMES_A_RESOURCE: Final = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
 _BOOLEAN_SCHEMAS: Final = {b"true": raw({}), b"false": raw({"not": {}})}
 KEPT: Final = 64  # values of `_meta` whose rest is kept: a server says the same with every result
 KEPT_BYTES: Final = 1024  # of one; of a longer one it is found anew each time
-
-_MODERN_RESULT_KEYS: Final = ("resultType", "ttlMs", "cacheScope")
 
 
 def upgrade_call(
@@ -73,47 +57,20 @@ def downgrade_meta(call: Call) -> Fields:
     return {key: value for key, value in call.meta.items() if key not in MODERN_KEYS}
 
 
-def modern_meta(call: Call, client_info: Raw) -> Fields:
-    """The `_meta` that a modern server gets: its own leg's version, the client's other statements.
-
-    `client_info` stands in where the client did not identify itself.
-    """
-    if isinstance(call.meta, Meta) and call.meta.complete:
-        return call.meta
-    meta = {**call.meta, VERSION: _NEWEST}
-    meta.setdefault(CLIENT_INFO, client_info)
-    meta.setdefault(CLIENT_CAPABILITIES, EMPTY_OBJECT)
-    return meta
-
-
-def upgrade_result(method: str, result: Fields) -> Fields:
-    """A result with what 2026-07-28 requires in it (changed in place); a server of today may leave it out."""
-    result.setdefault("resultType", _COMPLETE)
-    if method in m.CACHEABLE:
-        result.setdefault("ttlMs", _NOT_FRESH)
-        result.setdefault("cacheScope", _PRIVATE)
-    return result
-
-
 def downgrade_result(result: Fields) -> Fields:
     """A modern result without what legacy revisions do not know (changed in place)."""
-    for key in _MODERN_RESULT_KEYS:
+    for key in ("resultType", "ttlMs", "cacheScope"):
         result.pop(key, None)
-    _drop_server_info(result)
+    meta = result.get(META)
+    if meta is not None:
+        rest = (_kept_rest if len(meta) <= KEPT_BYTES else _rest_of)(bytes(meta))
+        if rest is None:
+            del result[META]
+        else:
+            result[META] = rest
     if "tools" in result:
         _tighten_schemas(result)
     return result
-
-
-def _drop_server_info(result: Fields) -> None:
-    meta = result.get(META)
-    if meta is None:
-        return
-    rest = (_kept_rest if len(meta) <= KEPT_BYTES else _rest_of)(bytes(meta))
-    if rest is None:
-        del result[META]
-    else:
-        result[META] = rest
 
 
 def _rest_of(meta: bytes) -> Raw | None:
@@ -138,34 +95,21 @@ def _tighten_schemas(result: Fields) -> None:
         return
     changed = False
     for tool in tools:
-        if "outputSchema" in tool and not _is_of_object(tool["outputSchema"]):
-            del tool["outputSchema"]
-            changed = True
         for key in ("inputSchema", "outputSchema"):
-            tightened = _with_object_properties(tool[key]) if key in tool else None
-            if tightened is not None:
-                tool[key] = tightened
+            if key not in tool:
+                continue
+            schema = members_of(tool[key])
+            if key == "outputSchema" and text_of(schema.get("type")) != "object":
+                del tool[key]
+                changed = True
+                continue
+            properties = members_of(schema.get("properties"))
+            tightened = {name: _BOOLEAN_SCHEMAS.get(bytes(one), one) for name, one in properties.items()}
+            if tightened != properties:
+                tool[key] = raw({**schema, "properties": tightened})
                 changed = True
     if changed:
         result["tools"] = raw(tools)
-
-
-def _with_object_properties(schema: Raw) -> Raw | None:
-    """The schema with every property an object, which means the same; None when that is so already."""
-    try:
-        fields = decode_fields(schema)
-        properties = decode_fields(fields.get("properties"))
-    except ValueError:
-        return None
-    tightened = {name: _BOOLEAN_SCHEMAS.get(bytes(value), value) for name, value in properties.items()}
-    return raw({**fields, "properties": tightened}) if tightened != properties else None
-
-
-def _is_of_object(schema: Raw) -> bool:
-    try:
-        return text_of(decode_fields(schema).get("type")) == "object"
-    except ValueError:
-        return False
 
 
 def upgrade_error(method: str, params: Fields, error: RpcError) -> RpcError:
@@ -174,7 +118,7 @@ def upgrade_error(method: str, params: Fields, error: RpcError) -> RpcError:
         return error
     data = error.data
     if method in _NAMES_A_RESOURCE and "uri" in params:
-        known = _members(data)
+        known = members_of(data)
         if "uri" not in known:
             data = raw({**known, "uri": params["uri"]})
     return RpcError(INVALID_PARAMS, error.message, data)
@@ -189,28 +133,15 @@ def upgrade_refusal(params: Fields, error: RpcError) -> RpcError:
     """
     if error.code in RESERVED or error.code in OWN or "uri" not in params:
         return error
-    own: Fields = {"code": raw(error.code), "message": raw(error.message)}
-    if error.data is not None:
-        own["data"] = raw(error.data)
-    return RpcError(INVALID_PARAMS, error.message, raw({"uri": params["uri"], "error": raw(own)}))
+    return RpcError(INVALID_PARAMS, error.message, raw({"uri": params["uri"], "error": error_body(error)}))
 
 
 def downgrade_error(method: str, error: RpcError) -> RpcError:
     """A modern error as the legacy revisions say it."""
-    if error.code == INVALID_PARAMS and method in _NAMES_A_RESOURCE and "uri" in _members(error.data):
+    if error.code == INVALID_PARAMS and method in _NAMES_A_RESOURCE and "uri" in members_of(error.data):
         if isinstance(error, Refused):
             return Refused(RESOURCE_NOT_FOUND, error.message, error.rule, error.data)
         return RpcError(RESOURCE_NOT_FOUND, error.message, error.data)
     if error.code in MODERN_ONLY:
         return RpcError(INVALID_PARAMS, error.message, error.data)
     return error
-
-
-def _members(data: Any) -> dict[str, Any]:
-    """The members of an error's data, raw or not; none when it is no object."""
-    if isinstance(data, Raw):
-        try:
-            return decode_fields(data)
-        except ValueError:
-            return {}
-    return data if isinstance(data, dict) else {}

@@ -1,10 +1,13 @@
-"""Newline framing: one JSON-RPC message per line ("stdio" in the transports page of every MCP revision).
+"""What one piece of text holds: one JSON-RPC message per line, and several in a batch.
 
     start --bytes--> keeping --more than the limit--> discarding --newline--> start
                      keeping --newline--> start
 
 Promises: any chunking of the same bytes gives the same messages; memory stays within the limit however
-long a line is. Refuses to know what a message says.
+long a line is; a member of a batch that cannot be read spoils only itself.
+
+Source: "stdio" in the transports page of every MCP revision. Batches, which 2025-03-26 alone has: JSON-RPC
+2.0 section 6, "Batching" in the Base Protocol overview and "Transports" of that revision.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ Line = bytes | Oversized
 # As numbers: a byte is found much faster than a sequence of one.
 LF: Final = 0x0A
 CR: Final = 0x0D
+
+BATCH_LIMIT: Final = 256  # members; as many as a session may have requests in flight
 
 
 def encode_line(message: bytes) -> bytes:
@@ -91,47 +96,30 @@ class LineDecoder:
             self._kept.clear()
 
 
-# JSON-RPC batches, which revision 2025-03-26 alone has: what is in one, and the one answer to it.
-#
-# Promises: a member that cannot be read spoils only itself; the answer is one array, with an answer for
-# each request that was not cancelled, in the order in which they were ready; nothing when there is none to
-# give.
-#
-#     reading --settle()--> ended   (then the array, as soon as no answer is awaited any more)
-#     expect()              one more answer is awaited
-#     settle(answer)        one of them is there; None: there will be none
-#
-# Source: JSON-RPC 2.0 section 6; "Batching" in the Base Protocol overview and "Transports", 2025-03-26.
-
-BATCH_LIMIT: Final = 256  # members; as many as a session may have requests in flight
-
-
 def read_batch(data: bytes) -> list[Message | BadMessage]:
     """The members of a batch; those that are no messages as what is wrong with them.
 
-    Answers are last, as whoever waits for one hears of nothing that comes behind it.
-
-    Raises BadMessage when the whole is malformed, empty or too long.
+    Answers are last, as whoever waits for one hears of nothing that comes behind it. Raises BadMessage when
+    the whole is malformed, empty or too long.
     """
     members = split_batch(data)
     if len(members) > BATCH_LIMIT:
         raise BadMessage(INVALID_REQUEST, f"Invalid request: a batch of more than {BATCH_LIMIT} messages")
-    return sorted(map(_read, members), key=_is_answer)
-
-
-def _is_answer(message: Message | BadMessage) -> bool:
-    return isinstance(message, Reply | ErrorReply)
-
-
-def _read(member: bytes) -> Message | BadMessage:
-    try:
-        return decode_message(member)
-    except BadMessage as bad:
-        return bad
+    found: list[Message | BadMessage] = []
+    for member in members:
+        try:
+            found.append(decode_message(member))
+        except BadMessage as bad:
+            found.append(bad)
+    return sorted(found, key=lambda message: isinstance(message, Reply | ErrorReply))
 
 
 class BatchAnswer:
-    """The answer to one batch, while it is made."""
+    """The one answer to a batch, while it is made.
+
+    An array with an answer for each request that was not cancelled, in the order in which they were ready;
+    nothing when there is none to give.
+    """
 
     def __init__(self) -> None:
         self._awaited = 1  # the reading itself, so that no answer is the last one before its end

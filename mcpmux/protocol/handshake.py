@@ -6,15 +6,24 @@ earlier.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from mcpmux.errors import RemoteProtocolError, RpcError
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LOG_LEVEL,
+    META,
+    SERVER_INFO,
+    VERSION,
+    Call,
+    Meta,
+)
 from mcpmux.protocol.codes import HEADER_MISMATCH, MODERN_ONLY, UNSUPPORTED_VERSION
-from mcpmux.protocol.envelope import decode_any, decode_fields, raw, text_of, value_of
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, META, SERVER_INFO, VERSION
+from mcpmux.protocol.envelope import EMPTY_OBJECT, data_of, decode_any, decode_fields, raw, text_of, value_at
 from mcpmux.protocol.method import DISCOVER, INITIALIZE
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import LEGACY, NEWEST, NEWEST_LEGACY, V_2024_11_05
@@ -42,17 +51,13 @@ class ServerFacts(msgspec.Struct, frozen=True):
 
 def discover_call(client_info: Raw) -> Call:
     """The probe that every modern server answers."""
-    meta = {VERSION: raw(NEWEST), CLIENT_INFO: client_info, CLIENT_CAPABILITIES: raw({})}
+    meta = {VERSION: raw(NEWEST), CLIENT_INFO: client_info, CLIENT_CAPABILITIES: EMPTY_OBJECT}
     return Call(DISCOVER, {}, meta)
 
 
 def initialize_call(client_info: Raw, capabilities: Raw, revision: str = NEWEST_LEGACY) -> Call:
     """The opening of a legacy session, in the newest legacy revision or another."""
-    params = {
-        "protocolVersion": raw(revision),
-        "capabilities": capabilities,
-        "clientInfo": client_info,
-    }
+    params = {"protocolVersion": raw(revision), "capabilities": capabilities, "clientInfo": client_info}
     return Call(INITIALIZE, params, {})
 
 
@@ -62,10 +67,7 @@ def read_discover_result(result: Fields) -> ServerFacts | None:
         versions = decode_any(result.get("supportedVersions", b"null"))
         if not isinstance(versions, list) or NEWEST not in versions:
             return None
-        meta = decode_fields(result.get(META))
-        return ServerFacts(
-            NEWEST, _capabilities(result), meta.get(SERVER_INFO), text_of(result.get("instructions"))
-        )
+        return _facts(NEWEST, result, decode_fields(result.get(META)).get(SERVER_INFO))
     except ValueError:
         return None
 
@@ -79,17 +81,17 @@ def read_initialize_result(result: Fields) -> ServerFacts:
         known = ", ".join(LEGACY)
         raise RemoteProtocolError(f"it speaks revision {version!r}; mcpmux knows {known} and {NEWEST}")
     try:
-        capabilities = _capabilities(result)
+        return _facts(version, result, result.get("serverInfo"))
     except ValueError:
         raise RemoteProtocolError("it answered `initialize` with malformed capabilities") from None
-    return ServerFacts(version, capabilities, result.get("serverInfo"), text_of(result.get("instructions")))
 
 
-def _capabilities(result: Fields) -> dict[str, Any]:
-    value = decode_any(result.get("capabilities", b"{}"))
-    if not isinstance(value, dict):
+def _facts(revision: str, result: Fields, info: Raw | None) -> ServerFacts:
+    """Raises ValueError for malformed capabilities."""
+    capabilities = decode_any(result.get("capabilities", b"{}"))
+    if not isinstance(capabilities, dict):
         raise ValueError("capabilities are not an object")
-    return value
+    return ServerFacts(revision, capabilities, info, text_of(result.get("instructions")))
 
 
 def is_modern_error(error: RpcError) -> bool:
@@ -119,6 +121,19 @@ def refusal(error: RpcError) -> str:
 
 
 def _supported(error: RpcError) -> list[str]:
-    data = value_of(error.data) if isinstance(error.data, Raw) else error.data
-    versions = data.get("supported") if isinstance(data, dict) else None
+    versions = value_at(data_of(error), ("supported",))
     return [version for version in versions if isinstance(version, str)] if isinstance(versions, list) else []
+
+
+class ClientFacts(msgspec.Struct, frozen=True, dict=True):
+    """What a legacy client said in `initialize`, as raw JSON, and the log level it set since."""
+
+    info: Raw
+    capabilities: Raw
+    log_level: str | None = None
+
+    @cached_property
+    def meta(self) -> Meta:
+        """The same as every request of 2026-07-28 says it."""
+        members = {VERSION: raw(NEWEST), CLIENT_INFO: self.info, CLIENT_CAPABILITIES: self.capabilities}
+        return Meta(members if self.log_level is None else {**members, LOG_LEVEL: raw(self.log_level)})

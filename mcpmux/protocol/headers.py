@@ -1,8 +1,11 @@
-"""What Streamable HTTP says in headers: making them for a request, checking them against a body.
+"""What HTTP headers say: made for a request, and checked against a body.
 
-Headers come as a dict with lower-case names. Nothing here knows how they were received.
+Headers come as a dict with lower-case names. A tool whose `x-mcp-header` annotations break the rules is
+left out of the list; a call carries a `Mcp-Param-*` header for each annotated argument. Only Streamable
+HTTP of 2026-07-28 has that. Nothing here knows how headers were received.
 
-Source: "Streamable HTTP" (Request Metadata, Server Validation), 2026-07-28; `server/tools` (x-mcp-header).
+Source: "Streamable HTTP" (Request Metadata, Server Validation, Custom Headers from Tool Parameters) and
+`server/tools` (x-mcp-header), 2026-07-28; RFC 9110 section 10.2.3 (Retry-After).
 """
 
 from __future__ import annotations
@@ -10,17 +13,20 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import Call, Meta, check_call, stated_version
 from mcpmux.protocol.codes import HEADER_MISMATCH, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import text_of
+from mcpmux.protocol.envelope import UNREADABLE, decode_list, raw, text_decoder, text_of, value_at, value_of
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED
 
 Headers = tuple[tuple[str, str], ...]
+Path = tuple[str, ...]
+"""Names of properties, from the outermost to the innermost."""
 
 VERSION_HEADER: Final = "mcp-protocol-version"
 METHOD_HEADER: Final = "mcp-method"
@@ -29,10 +35,15 @@ PARAM_PREFIX: Final = "mcp-param-"
 SESSION_HEADER: Final = "mcp-session-id"
 LAST_EVENT_ID: Final = "last-event-id"
 
+TOOL_LIMIT: Final = 10_000  # annotated tools remembered of one server; those beyond get no headers
+LONGEST_SECONDS = 24 * 3600.0  # a longer wish is told as a day; nobody waits so long for an answer
+
+_MARK: Final = b"x-mcp-header"
 _NAMED_BY: Final = {m.TOOLS_CALL: "name", m.PROMPTS_GET: "name", m.RESOURCES_READ: "uri"}
 _NAMED_TASKS: Final = frozenset({m.TASKS_GET, m.TASKS_UPDATE, m.TASKS_CANCEL})
 """Named by their `taskId`, says the Tasks extension; said by us, and believed when a client says nothing."""
 _NAMING: Final = {**_NAMED_BY, **dict.fromkeys(_NAMED_TASKS, "taskId")}
+_SHOWN: Final = {VERSION_HEADER: "MCP-Protocol-Version", METHOD_HEADER: "Mcp-Method", NAME_HEADER: "Mcp-Name"}
 _PACKED: Final = "=?base64?"
 _SENTINEL: Final = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
 _PLAIN: Final = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)?")
@@ -88,10 +99,7 @@ def _is_plain(text: str) -> bool:
 
 
 def method_headers(method: str, revision: str) -> Headers:
-    """The standard headers that every modern request for a method has.
-
-    Raises RpcError for a method that no header can carry: no server has it.
-    """
+    """The headers that every modern request has. Raises RpcError for a method that no header can carry."""
     if not _PLAIN.fullmatch(method):
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
     return (("MCP-Protocol-Version", revision), ("Mcp-Method", method))
@@ -100,8 +108,11 @@ def method_headers(method: str, revision: str) -> Headers:
 def name_headers(method: str, params: Fields) -> Headers:
     """The standard header that says what a modern request is about, if its method has one."""
     key = _NAMING.get(method)
-    name = text_of(params.get(key)) if key is not None else None
-    if name is None:
+    if key is None or key not in params:
+        return ()
+    try:
+        name = text_decoder.decode(params[key])
+    except UNREADABLE:
         return ()
     if name.isascii() and name.isprintable() and " " not in name and not name.startswith(_PACKED):
         return (("Mcp-Name", name),)  # as most are
@@ -109,24 +120,18 @@ def name_headers(method: str, params: Fields) -> Headers:
 
 
 def request_headers(method: str, params: Fields, revision: str) -> Headers:
-    """All standard headers of a modern request. `params` without or with `_meta`, it does not matter.
-
-    Raises as `method_headers` does.
-    """
+    """All standard headers of a modern request. Raises as `method_headers` does."""
     return method_headers(method, revision) + name_headers(method, params)
 
 
-def check_version(headers: dict[str, str], version: str) -> None:
-    """The version in the body is the one in the header, whether we know it or not. Raises HeaderMismatch."""
-    if headers.get(VERSION_HEADER) != version or version not in SUPPORTED:
-        _expect(headers, VERSION_HEADER, version, encoded=False)
-
-
-def check_headers(headers: dict[str, str], call: Call) -> None:
-    """The standard headers of a modern request agree with its body. Raises HeaderMismatch.
-
-    But for the version, which is looked at before the body is: see `check_version`.
-    """
+def check_request(headers: dict[str, str], call: Call) -> None:
+    """`_meta` of a modern request is complete, and the HTTP headers agree with the body. Raises RpcError."""
+    meta = call.meta
+    if not (isinstance(meta, Meta) and meta.sound and headers.get(VERSION_HEADER) == meta.version):
+        version = stated_version(call)
+        if version is not None and (headers.get(VERSION_HEADER) != version or version not in SUPPORTED):
+            _expect(headers, VERSION_HEADER, version, encoded=False)
+        check_call(call)
     if headers.get(METHOD_HEADER) != call.method or call.method not in _NAMING:
         _expect(headers, METHOD_HEADER, call.method, encoded=False)
     key = _NAMED_BY.get(call.method)
@@ -142,50 +147,41 @@ def check_headers(headers: dict[str, str], call: Call) -> None:
 def _expect(headers: dict[str, str], header: str, body: str | None, *, encoded: bool) -> None:
     value = headers.get(header)
     if value is None:
-        raise HeaderMismatch(f"the {_canonical(header)} header is missing")
+        raise HeaderMismatch(f"the {_SHOWN[header]} header is missing")
     if value == body and not value.startswith(_PACKED) and _is_plain(value):
         return
     value = value.strip(_WHITESPACE)
     said = decode_value(value) if encoded else _plain(value)
     if said != body:
-        raise HeaderMismatch(f"{_canonical(header)} header value {said!r} does not match body value {body!r}")
+        raise HeaderMismatch(f"{_SHOWN[header]} header value {said!r} does not match body value {body!r}")
 
 
-def _canonical(header: str) -> str:
-    return "MCP-Protocol-Version" if header == VERSION_HEADER else header.title()
+class Rejected(NamedTuple):
+    """A tool that must not be offered, and why."""
 
-
-Path = tuple[str, ...]
+    name: str
+    reason: str
 
 
 def header_params(schema: Any) -> dict[str, Path]:
-    """Header name (as annotated) → path of property names, for a tool's decoded `inputSchema`.
-
-    Raises InvalidHeaderSchema when an annotation breaks a rule.
-    """
+    """Header name → path of property names, of a decoded `inputSchema`. Raises InvalidHeaderSchema."""
     found: dict[str, Path] = {}
     used: set[str] = set()
     for path, inner in _schemas(schema):
-        if "x-mcp-header" in inner:
-            if not path:
-                raise InvalidHeaderSchema(
-                    "x-mcp-header on something that is not reached by `properties` alone"
-                )
-            header = _header_of(inner, ".".join(path))
-            if header.lower() in used:
-                raise InvalidHeaderSchema(f"x-mcp-header {header} is used twice")
-            used.add(header.lower())
-            found[header] = path
+        if "x-mcp-header" not in inner:
+            continue
+        if not path:
+            raise InvalidHeaderSchema("x-mcp-header on something that is not reached by `properties` alone")
+        header, where = inner["x-mcp-header"], ".".join(path)
+        if not isinstance(header, str) or not _TOKEN.fullmatch(header):
+            raise InvalidHeaderSchema(f"x-mcp-header of {where} is not a header name")
+        if inner.get("type") not in ("string", "integer", "boolean"):
+            raise InvalidHeaderSchema(f"x-mcp-header of {where} needs the type string, integer or boolean")
+        if header.lower() in used:
+            raise InvalidHeaderSchema(f"x-mcp-header {header} is used twice")
+        used.add(header.lower())
+        found[header] = path
     return found
-
-
-def _header_of(schema: dict[str, Any], where: str) -> str:
-    header = schema["x-mcp-header"]
-    if not isinstance(header, str) or not _TOKEN.fullmatch(header):
-        raise InvalidHeaderSchema(f"x-mcp-header of {where} is not a header name")
-    if schema.get("type") not in ("string", "integer", "boolean"):
-        raise InvalidHeaderSchema(f"x-mcp-header of {where} needs the type string, integer or boolean")
-    return header
 
 
 def _schemas(root: Any) -> Iterator[tuple[Path | None, dict[str, Any]]]:
@@ -241,15 +237,6 @@ def check_param_headers(headers: Mapping[str, str], params: Mapping[str, Path], 
             raise HeaderMismatch(f"Mcp-Param-{header} does not match the body")
 
 
-def value_at(arguments: Any, path: Path) -> Any:
-    """The argument at a path of property names, None when it is absent."""
-    for name in path:
-        if not isinstance(arguments, dict):
-            return None
-        arguments = arguments.get(name)
-    return arguments
-
-
 def _spell(value: Any) -> str | None:
     """A value as a header says it; None for null, and for objects and arrays, which no header can say."""
     if isinstance(value, bool):
@@ -265,3 +252,70 @@ def _same_number(text: str, value: Any) -> bool:
         return False
     written = _INTEGER.fullmatch(text)
     return written is not None and int(written[1]) == value
+
+
+class ToolHeaders:
+    """The annotated tools of one server. Learns from its lists, one page after the other.
+
+    `params`: by tool, the path of the argument for each header.
+    """
+
+    def __init__(self) -> None:
+        self.params: dict[str, dict[str, Path]] = {}
+
+    def __repr__(self) -> str:
+        return f"<ToolHeaders of {len(self.params)} tools>"
+
+    def learn(self, result: Fields) -> list[Rejected]:
+        """Take in a page of `tools/list` and cut the invalid tools out of it (in place)."""
+        if "tools" not in result or (not self.params and _MARK not in bytes(result["tools"])):
+            return []
+        try:
+            tools = decode_list(result["tools"])
+        except ValueError:
+            return []
+        kept: list[Fields] = []
+        rejected: list[Rejected] = []
+        for tool in tools:
+            name, schema = text_of(tool.get("name")) or "", tool.get("inputSchema")
+            self.params.pop(name, None)
+            try:
+                params = header_params(value_of(schema)) if schema and _MARK in bytes(schema) else {}
+            except InvalidHeaderSchema as error:
+                rejected.append(Rejected(name, str(error)))
+                continue
+            kept.append(tool)
+            if params and len(self.params) < TOOL_LIMIT:
+                self.params[name] = params
+        if rejected:
+            result["tools"] = raw(kept)
+        return rejected
+
+    def headers_of(self, call: Call) -> tuple[tuple[str, str], ...]:
+        """The `Mcp-Param-*` headers of a tool call; none for a tool that is not known to have any."""
+        params = self.params.get(call.text("name") or "")
+        return tuple(param_headers(params, value_of(call.params.get("arguments")))) if params else ()
+
+    def check(self, headers: Mapping[str, str], call: Call) -> None:
+        """The headers of a tool call say the same as its arguments. Raises HeaderMismatch."""
+        params = self.params.get(call.text("name") or "") if call.method == m.TOOLS_CALL else None
+        if params:
+            check_param_headers(headers, params, value_of(call.params.get("arguments")))
+
+
+def read_retry_after(value: str | None, now: datetime) -> float | None:
+    """Seconds from `now` (aware), from 0 to a day; None for no value, or one that says nothing."""
+    if value is None:
+        return None
+    value = value.strip()
+    if re.fullmatch(r"[0-9]{1,10}", value):
+        return min(float(value), LONGEST_SECONDS)
+    from email.utils import parsedate_to_datetime  # not at the top: it is large, and few servers say a date
+
+    try:
+        then = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if then.tzinfo is None:  # "-0000" is an unknown zone; of an HTTP date only GMT can be meant
+        then = then.replace(tzinfo=UTC)
+    return min(max((then - now).total_seconds(), 0.0), LONGEST_SECONDS)

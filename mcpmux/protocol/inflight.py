@@ -22,15 +22,13 @@ from typing import Any, Final, Protocol, TypeVar
 
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event
-from mcpmux.protocol.envelope import ErrorReply, Reply, Request, encode_request, raw
-from mcpmux.protocol.meta import LOG_LEVEL, META, PROGRESS_TOKEN, VERSION, Meta
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.call import LOG_LEVEL, META, PROGRESS_TOKEN, VERSION, Call, Event, Meta
+from mcpmux.protocol.envelope import ErrorReply, Reply, Request, encode, raw
+from mcpmux.protocol.raw_json import Id, RequestOut
 
 T = TypeVar("T", bound="Ticket")
 
 EVENT_LIMIT: Final = 64  # events that wait for one exchange; a reader that keeps up never sees the bound
-
 
 _SAY_NOTHING: Final = frozenset({m.LISTEN, m.DISCOVER, m.PING})
 """Requests on whose way a server says nothing of its own."""
@@ -173,7 +171,9 @@ class Outgoing:
         """
         tickets = [t for t in self._tickets.values() if t.call.method not in _SAY_NOTHING]
         if method == m.LOG_MESSAGE:
-            tickets = [t for t in tickets if _may_hear_logs(t.call)] or tickets
+            # One that has asked for log messages, or is of an era in which none has to.
+            hearing = [t for t in tickets if LOG_LEVEL in t.call.meta or VERSION not in t.call.meta]
+            tickets = hearing or tickets
         if not tickets:
             return None
         client = tickets[0].call.client
@@ -197,11 +197,6 @@ class Outgoing:
         return self._tickets.get(token)
 
 
-def _may_hear_logs(call: Call) -> bool:
-    """Whether a request has asked for log messages, or is of an era in which none has to."""
-    return LOG_LEVEL in call.meta or VERSION not in call.meta
-
-
 def encode_call(request_id: int, call: Call) -> bytes:
     """A call as it is sent, with its id as its progress token if it has one."""
     params: Mapping[str, Any] = call.params
@@ -212,4 +207,6 @@ def encode_call(request_id: int, call: Call) -> bytes:
         params = {**params, META: {**meta, PROGRESS_TOKEN: raw(request_id)}}
     elif meta:
         params = {**params, META: meta}
-    return encode_request(request_id, call.method, params or None)
+    if not params:
+        return encode({"jsonrpc": "2.0", "id": request_id, "method": call.method})
+    return encode(RequestOut(request_id, call.method, params))

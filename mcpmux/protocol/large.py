@@ -11,11 +11,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import msgspec
-
-from mcpmux.protocol.envelope import BadMessage, Reply, decode_fields, decode_list, decode_message, raw
-from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.envelope import (
+    BadMessage,
+    Reply,
+    decode_fields,
+    decode_list,
+    decode_message,
+    encode,
+    raw,
+)
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 
 LARGE_BYTES: Final = 64 * 1024  # of a value: copying a smaller one costs less than a part of its own
 TAIL_BYTES: Final = 512  # behind the result: an id, and little else
@@ -31,8 +36,6 @@ Body = bytes | bytearray
 _MEMBER: Final = rb'\s*"(?:jsonrpc|id)"\s*:\s*(?:-?[0-9]{1,18}|"[^"\\]{0,200}")\s*'
 _HEAD: Final = re.compile(rb"\s*\{((?:" + _MEMBER + rb',){0,2})\s*"result"\s*:\s*(?=\{)')
 _TAIL: Final = re.compile(rb"((?:," + _MEMBER + rb"){0,2})\}\s*\Z")
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 def read_large_reply(data: Body) -> Reply | None:
@@ -50,7 +53,8 @@ def read_large_reply(data: Body) -> Reply | None:
     try:
         around = decode_message(b'{%b"result":{}%b}' % (head[1], tail[1]))
         result = Raw(memoryview(data)[head.end() : start + tail.start()])
-        members = {key: _apart(value) for key, value in decode_fields(result).items()}
+        # A small value does not keep the whole message in memory.
+        members = {key: v if is_large(v) else v.copy() for key, v in decode_fields(result).items()}
         check_utf8(data)
     except (BadMessage, ValueError):
         return None
@@ -60,11 +64,6 @@ def read_large_reply(data: Body) -> Reply | None:
 def is_large(value: Raw) -> bool:
     """Whether a value is better not copied."""
     return len(value) > LARGE_BYTES
-
-
-def _apart(value: Raw) -> Raw:
-    """A small value does not keep the whole message in memory."""
-    return value if is_large(value) else value.copy()
 
 
 def check_utf8(data: Body) -> None:
@@ -88,7 +87,7 @@ def encode_large_reply(id: Id, result: Mapping[str, Raw]) -> list[Part] | None: 
             break
     else:
         return None
-    return [b'{"jsonrpc":"2.0","id":%b,"result":' % _encode(id), *_object(result), b"}"]
+    return [b'{"jsonrpc":"2.0","id":%b,"result":' % encode(id), *_object(result), b"}"]
 
 
 def raw_list(members: Sequence[Fields]) -> Raw:
@@ -106,7 +105,7 @@ def _object(fields: Mapping[str, Raw]) -> list[Part]:
     small = bytearray(b"{")
     for number, (key, value) in enumerate(fields.items()):
         view = memoryview(value)
-        small += b"%b%b:" % (b"," if number else b"", _encode(key))
+        small += b"%b%b:" % (b"," if number else b"", encode(key))
         if len(view) > LARGE_BYTES:
             parts += [bytes(small), view]
             small = bytearray()
@@ -116,10 +115,7 @@ def _object(fields: Mapping[str, Raw]) -> list[Part]:
 
 
 def read_objects(value: Raw) -> list[Fields]:
-    """As `decode_list`, of a part of a message that was read: its long strings are not looked through again.
-
-    Raises ValueError.
-    """
+    """As `decode_list`, of valid JSON: its long strings are not looked through again. Raises ValueError."""
     view = memoryview(value)
     spans = _long_strings(view)
     if not spans:

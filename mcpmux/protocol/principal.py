@@ -1,4 +1,4 @@
-"""Who a client has been shown to be. Pure: how it was shown is for the edges.
+"""Who a client has been shown to be, and until when. Pure: how it was shown is for the edges.
 
 A principal is what sessions, listens, cursors and request states are bound to, and what access rules are
 about. Two clients with the same principal are the same somebody, however they were told.
@@ -6,22 +6,25 @@ about. Two clients with the same principal are the same somebody, however they w
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from mcpmux.errors import McpmuxError
+
 MOST_NAME: Final = 256  # characters
+CERTIFICATES: Final = "certificates"
 
 _NAME: Final = re.compile(rf"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,{MOST_NAME}}}")
 
 
 class Principal(msgspec.Struct, frozen=True, gc=False):
-    """Somebody. `name` is unique among all who can be shown to be somebody; "" is nobody in particular."""
+    """Somebody. `name` is unique; "" is nobody in particular. `scopes`: of OAuth, which its token carries."""
 
     name: str
     scopes: frozenset[str] = frozenset()
-    """OAuth scopes that its token carries."""
 
     def __bool__(self) -> bool:
         return bool(self.name)
@@ -34,3 +37,27 @@ ANYONE: Final = Principal("")
 def is_name(value: object) -> bool:
     """Whether somebody can be called so: text of bounded length without control characters."""
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+class Admission(NamedTuple):
+    """Who it is, until when that holds (seconds since 1970, or infinity), and what setting let it in."""
+
+    principal: Principal
+    expires: float = math.inf
+    ground: tuple[str, Any] = (CERTIFICATES, True)
+
+
+class Turned(McpmuxError):
+    """Somebody is not let in. `status` and `fields` are for HTTP, the text is for whoever asked."""
+
+    def __init__(self, status: int, sentence: str, fields: tuple[tuple[str, str], ...]) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.fields = fields
+
+
+def certified(holder: str) -> Admission:
+    """Who the holder of a certificate is. Raises Turned when it names nobody."""
+    if not holder:
+        raise Turned(403, "the client's certificate names nobody", ())
+    return Admission(Principal(f"cert:{holder}"))

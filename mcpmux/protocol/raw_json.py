@@ -1,31 +1,83 @@
-"""The type of a JSON value that nobody has read: `msgspec.Raw`, as it is.
+"""JSON that is not read: raw values, and the shapes of JSON-RPC messages around them as msgspec has them.
 
-Its stubs make it a subclass of `bytes`, which it is not: it has the buffer of one. Code that is compiled
-would believe them.
+Never compiled: a compiled class keeps too little of its annotations for msgspec.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, final
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 if TYPE_CHECKING:
-
+    # The stubs of msgspec make it a subclass of `bytes`, which it is not. Compiled code would believe them.
     @final
     class Raw:
-        """What msgspec decodes and encodes as it stands."""
+        """A JSON value that msgspec decodes and encodes as it stands."""
 
         def __init__(self, msg: bytes | bytearray | memoryview | str = b"", /) -> None: ...
-
         def __buffer__(self, flags: int, /) -> memoryview: ...
-
         def __len__(self) -> int: ...
-
         def copy(self) -> Raw: ...
-
 else:
-    from msgspec import Raw
+    from msgspec import Raw as Raw
 
 Fields = dict[str, Raw]
 """A JSON object whose members nobody has read."""
 
-__all__ = ["Fields", "Raw"]
+Id = int | str
+
+
+class Wire(msgspec.Struct, gc=False):
+    """Any message."""
+
+    jsonrpc: str | UnsetType = UNSET
+    id: Id | UnsetType | None = UNSET
+    method: str | UnsetType = UNSET
+    params: Raw | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+
+class WireError(msgspec.Struct, gc=False):
+    """What is in `error`."""
+
+    code: int
+    message: str = ""
+    data: Raw | UnsetType = UNSET
+
+
+class WireReply(msgspec.Struct, gc=False):
+    """A successful answer, read at once."""
+
+    jsonrpc: str
+    id: Id
+    result: Fields
+    method: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+
+class WireRequest(msgspec.Struct, gc=False):
+    """A request, read at once."""
+
+    jsonrpc: str
+    id: Id
+    method: str
+    params: Fields | None = None
+
+
+class RequestOut(msgspec.Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
+    """A request to be written."""
+
+    id: Id
+    method: str
+    params: Mapping[str, Any]
+
+
+class ReplyOut(msgspec.Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
+    """A successful answer to be written."""
+
+    id: Id
+    result: Mapping[str, Any]

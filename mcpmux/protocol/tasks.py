@@ -10,8 +10,8 @@
 | questions | requests while `tasks/result` waits | `inputRequests` in `tasks/get`; `tasks/update` |
 | list | `tasks/list` | none |
 
-No form can stand for the other without waiting for something, so the core carries both; who asks in one and
-is answered in the other is served by `runtime/tasks`. This module only says how each of them looks.
+No form can stand for the other without waiting for something, so the core carries both. Who asks in one and
+is answered in the other is served by `runtime/tasks`.
 
 Source: `basic/utilities/tasks`, 2025-11-25; the Tasks extension (SEP-2663).
 """
@@ -22,11 +22,20 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.codes import MISSING_CLIENT_CAPABILITY
-from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of, value_of
+from mcpmux.protocol.call import META
+from mcpmux.protocol.codes import INTERNAL_ERROR, MISSING_CLIENT_CAPABILITY
+from mcpmux.protocol.envelope import (
+    data_of,
+    decode_list,
+    error_body,
+    members_of,
+    raw,
+    text_of,
+    value_at,
+    value_of,
+)
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.input_requests import RELATED_TASK
-from mcpmux.protocol.meta import META
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_11_25, is_modern
 
@@ -34,6 +43,7 @@ EXTENSION: Final = "io.modelcontextprotocol/tasks"
 TASK: Final = "task"
 _COMPLETE: Final = b'"complete"'  # as most results say it
 TASK_ID: Final = "taskId"
+_EXTENSION_AT: Final = ("extensions", EXTENSION)
 TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
 
 _RENAMED: Final = {"ttl": "ttlMs", "pollInterval": "pollIntervalMs"}
@@ -44,9 +54,7 @@ _POLL_BOUNDS_MS: Final = (100, 10_000)
 
 def knows_extension(capabilities: Raw | None) -> bool:
     """Whether a modern client declares that it understands tasks."""
-    declared = value_of(capabilities)
-    extensions = declared.get("extensions") if isinstance(declared, dict) else None
-    return isinstance(extensions, dict) and isinstance(extensions.get(EXTENSION), dict)
+    return isinstance(value_at(value_of(capabilities), _EXTENSION_AT), dict)
 
 
 def with_extension(capabilities: Raw | None) -> Raw:
@@ -64,27 +72,20 @@ def extension_missing() -> RpcError:
 
 def misses_extension(error: RpcError) -> bool:
     """Whether a server says that it can only serve a client that understands tasks."""
-    data = value_of(error.data) if isinstance(error.data, Raw) else error.data
-    required = data.get("requiredCapabilities") if isinstance(data, dict) else None
-    extensions = required.get("extensions") if isinstance(required, dict) else None
-    return (
-        error.code == MISSING_CLIENT_CAPABILITY and isinstance(extensions, dict) and EXTENSION in extensions
-    )
+    required = value_at(data_of(error), ("requiredCapabilities", "extensions"))
+    return error.code == MISSING_CLIENT_CAPABILITY and isinstance(required, dict) and EXTENSION in required
 
 
 def offers_tasks(facts: ServerFacts) -> bool:
     """Whether a server makes tasks of tool calls, in the way of its own era."""
     if is_modern(facts.revision):
-        extensions = facts.capabilities.get("extensions")
-        return isinstance(extensions, dict) and isinstance(extensions.get(EXTENSION), dict)
-    call: Any = facts.capabilities.get("tasks")
-    for key in ("requests", "tools", "call"):
-        call = call.get(key) if isinstance(call, dict) else None
+        return isinstance(value_at(facts.capabilities, _EXTENSION_AT), dict)
+    call = value_at(facts.capabilities, ("tasks", "requests", "tools", "call"))
     return isinstance(call, dict) and facts.revision >= V_2025_11_25
 
 
 def task_capabilities(servers: Iterable[ServerFacts], *, legacy: bool) -> dict[str, Any]:
-    """What a client may be told about tasks: only what some server can do and reaches that client.
+    """What a client may be told about tasks: what some server can do and reaches that client.
 
     A legacy client has tasks of legacy servers only; a modern one that understands them has all.
     """
@@ -103,8 +104,7 @@ def task_support(tools: Iterable[Fields]) -> dict[str, str]:
     """Tool name → `execution.taskSupport`, for each tool that states it."""
     stated = {}
     for tool in tools:
-        execution = value_of(tool.get("execution"))
-        support = execution.get("taskSupport") if isinstance(execution, dict) else None
+        support = value_at(value_of(tool.get("execution")), ("taskSupport",))
         name = text_of(tool.get("name"))
         if name is not None and isinstance(support, str):
             stated[name] = support
@@ -118,10 +118,7 @@ def made_task(result: Fields) -> Fields | None:
         return result
     if TASK not in result or "content" in result:
         return None
-    try:
-        task = decode_fields(result[TASK])
-    except ValueError:
-        return None
+    task = members_of(result[TASK])
     return task if text_of(task.get(TASK_ID)) is not None else None
 
 
@@ -137,6 +134,7 @@ def upgrade_made(result: Fields, task: Fields) -> Fields:
 
 
 def _detailed(task: Fields, status: str, **details: Raw) -> Fields:
+    """A legacy task as `tasks/get` of the extension answers it."""
     return {"resultType": raw("complete"), **upgrade_task(task), "status": raw(status), **details}
 
 
@@ -149,10 +147,7 @@ def running(task: Fields) -> Fields:
 def completed(task: Fields, result: Fields) -> Fields:
     """A legacy task with what `tasks/result` answered, less what only that answer needs."""
     inner = {key: value for key, value in result.items() if key != "resultType"}
-    try:
-        meta = decode_fields(inner.pop(META, None))
-    except ValueError:
-        meta = {}
+    meta = members_of(inner.pop(META, None))
     meta.pop(RELATED_TASK, None)
     if meta:
         inner[META] = raw(meta)
@@ -161,8 +156,7 @@ def completed(task: Fields, result: Fields) -> Fields:
 
 def failed(task: Fields, error: RpcError) -> Fields:
     """A legacy task with the error that `tasks/result` answered."""
-    body = {"code": error.code, "message": error.message}
-    return _detailed(task, "failed", error=raw(body if error.data is None else {**body, "data": error.data}))
+    return _detailed(task, "failed", error=raw(error_body(error)))
 
 
 def waiting(task: Fields, requests: Fields) -> Fields:
@@ -172,11 +166,11 @@ def waiting(task: Fields, requests: Fields) -> Fields:
 
 def error_in(task: Fields) -> RpcError:
     """The error of a failed task of the extension."""
-    body = value_of(task.get("error"))
-    body = body if isinstance(body, dict) else {}
+    found = value_of(task.get("error"))
+    body: dict[str, Any] = found if isinstance(found, dict) else {}
     code = body.get("code")
     message = body.get("message") or text_of(task.get("statusMessage")) or "the task failed"
-    return RpcError(code if isinstance(code, int) else -32603, str(message), body.get("data"))
+    return RpcError(code if isinstance(code, int) else INTERNAL_ERROR, str(message), body.get("data"))
 
 
 def poll_seconds(task: Fields) -> float:
@@ -189,10 +183,7 @@ def poll_seconds(task: Fields) -> float:
 
 def related_task(params: Fields) -> str | None:
     """The id of the task that a message of a legacy peer belongs to."""
-    try:
-        return text_of(decode_fields(decode_fields(params.get(META)).get(RELATED_TASK)).get(TASK_ID))
-    except ValueError:
-        return None
+    return text_of(members_of(members_of(params.get(META)).get(RELATED_TASK)).get(TASK_ID))
 
 
 def without_task_support(result: Fields) -> Fields:
@@ -201,19 +192,14 @@ def without_task_support(result: Fields) -> Fields:
         tools = decode_list(result["tools"])
     except (KeyError, ValueError):
         return result
-    if any("execution" in tool for tool in tools):
-        for tool in tools:
-            _drop_task_support(tool)
+    changed = False
+    for tool in tools:
+        execution = members_of(tool.get("execution"))
+        if execution.pop("taskSupport", None) is not None:
+            changed = True
+            del tool["execution"]
+            if execution:
+                tool["execution"] = raw(execution)
+    if changed:
         result["tools"] = raw(tools)
     return result
-
-
-def _drop_task_support(tool: Fields) -> None:
-    try:
-        execution = decode_fields(tool.get("execution"))
-    except ValueError:
-        return
-    if execution.pop("taskSupport", None) is not None:
-        del tool["execution"]
-        if execution:
-            tool["execution"] = raw(execution)

@@ -13,10 +13,9 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, MISSING_CLIENT_CAPABILITY, URL_ELICITATION_REQUIRED
 from mcpmux.protocol.input_requests import accepted_visits, elicitation_ids, offers, url_questions, visits_in
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES
 from mcpmux.protocol.method import ELICIT
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.personal import Personal

@@ -26,8 +26,9 @@ import trio
 
 from mcpmux.errors import Overdue, RpcError, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
+from mcpmux.protocol.content import downgrade_answer
 from mcpmux.protocol.envelope import (
     ErrorReply,
     Notification,
@@ -39,20 +40,10 @@ from mcpmux.protocol.envelope import (
     raw,
 )
 from mcpmux.protocol.inflight import Outgoing, Ticket
-from mcpmux.protocol.input_requests import (
-    RESPONSES,
-    STATE,
-    WITHDRAWN,
-    downgrade_answer,
-    input_required,
-    offers,
-    read_response,
-)
-from mcpmux.protocol.meta import PROGRESS_TOKEN
+from mcpmux.protocol.input_requests import RESPONSES, STATE, WITHDRAWN, input_required, offers, read_response
 from mcpmux.protocol.principal import Principal
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import NEWEST_LEGACY
-from mcpmux.protocol.shapes import Id
 from mcpmux.protocol.tasks import TASK_ID, related_task
 from mcpmux.transports.deadlines import Deadline, limited
 from mcpmux.transports.inline import in_task, woken

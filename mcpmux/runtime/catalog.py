@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import trio
 
 from mcpmux.errors import RpcError
-from mcpmux.mux.template import matches
+from mcpmux.mux.pattern import matches_template
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import UPSTREAM_TIMEOUT
 from mcpmux.protocol.method import RESOURCES_LIST, TEMPLATES_LIST
@@ -87,7 +87,7 @@ class Catalog:
             if search.list_method != RESOURCES_LIST:
                 return
             templates = await self._known(upstream, TEMPLATES_LIST, search)
-            if any(matches(template, search.uri) for template in templates):
+            if any(matches_template(template, search.uri) for template in templates):
                 search.templated.add(upstream.name)
         except RpcError as error:
             search.missing[upstream.name] = error.message

@@ -19,8 +19,7 @@ from mcpmux.protocol.call import Event, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR
 from mcpmux.protocol.envelope import Request, encode_error, encode_notification, encode_reply
 from mcpmux.protocol.framing import BatchAnswer
-from mcpmux.protocol.raw_json import Fields
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.transports.inline import Inline, in_task
 from mcpmux.transports.pipe import MessagePipe, offer_to
 

@@ -16,9 +16,8 @@ import trio
 
 from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.busy import IN_FLIGHT, Busy
-from mcpmux.protocol.call import Event
-from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_REQUEST
+from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, Event
+from mcpmux.protocol.codes import BUSY, IN_FLIGHT, INTERNAL_ERROR, INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
@@ -39,10 +38,8 @@ from mcpmux.protocol.framing import BatchAnswer, read_batch
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.inflight import Ticket, encode_call
 from mcpmux.protocol.input_requests import ASKS
-from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SUBSCRIPTION_ID
-from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import allows_batch
-from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.incoming import Answer, Incoming

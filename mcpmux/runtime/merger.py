@@ -18,16 +18,13 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
-from mcpmux.mux.cache import MERGED, Key
-from mcpmux.mux.caching_hints import Freshness, is_plain, like, size_of, ttl_of
-from mcpmux.mux.cursor import CursorSeal, InvalidCursor, Position
+from mcpmux.mux.cache import MERGED, Freshness, Key, is_plain, like, size_of, ttl_of
 from mcpmux.mux.exposed_list import expose_list
-from mcpmux.mux.generations import ALL
 from mcpmux.mux.merge import PAGE_LIMIT, Walk
-from mcpmux.protocol.call import Call, Notify
+from mcpmux.mux.seal import CursorSeal, InvalidCursor, Position
+from mcpmux.protocol.call import META, Call, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of
-from mcpmux.protocol.meta import META
 from mcpmux.protocol.method import LISTS, PAGED, TASKS_LIST
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.guard import Guard, confined
@@ -270,7 +267,7 @@ class Merger:
         cache, counts = self._store.cache, self._store.count(MERGED)
         who, key = call.principal, Key(MERGED, call.method, None, call.legacy)
         now, generations = trio.current_time(), self._store.generations
-        generation = generations.of(ALL)
+        generation = generations.of(MERGED)
         entry = cache.find(key, who, now, generation)
         entry = entry or cache.find(key, (who, like(call)), now, generation)
         if entry is not None:
@@ -284,7 +281,7 @@ class Merger:
             if parts.until is not None:
                 fresh_until = parts.began + ttl / 1000 if (ttl := ttl_of(result)) else 0.0
                 audience = (who, like(call)) if parts.personal else who
-                size, now = size_of(result.values()), generations.of(ALL)
+                size, now = size_of(result.values()), generations.of(MERGED)
                 cache.keep(fetch, audience, dict(result), size, parts.until, fresh_until, now)
             return result
         finally:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import trio
 
-from mcpmux.mux import task_ids
+from mcpmux.mux import rewrite
 from mcpmux.mux.namespace import Space
 from mcpmux.mux.ownership import Ownership
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Event
+from mcpmux.protocol.call import PROGRESS_TOKEN, Event
 from mcpmux.protocol.envelope import text_of
-from mcpmux.protocol.meta import PROGRESS_TOKEN
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID, related_task
 from mcpmux.runtime.mailbox import Mailbox
@@ -64,7 +63,7 @@ class Personal:
             return
         self.tasks.add(upstream, task_id, client, token)
         if (early := self._unclaimed.pop((upstream, task_id), None)) is not None:
-            self._put(client, Event(early.method, task_ids.expose_task(early.params, space)))
+            self._put(client, Event(early.method, rewrite.expose_task(early.params, space)))
 
     def own_elicitation(self, upstream: str, elicitation_id: str, client: object) -> None:
         """`client` has been told to send its user to a URL."""
@@ -84,7 +83,7 @@ class Personal:
         task_id = text_of(params.get(TASK_ID)) or ""
         found = self.tasks.find(upstream, task_id)
         if found is not None:
-            self._put(found[0], Event(m.TASK_STATUS, task_ids.expose_task(params, space)))
+            self._put(found[0], Event(m.TASK_STATUS, rewrite.expose_task(params, space)))
             return
         if len(self._unclaimed) >= UNCLAIMED_LIMIT:
             del self._unclaimed[next(iter(self._unclaimed))]
@@ -94,7 +93,7 @@ class Personal:
         """Progress of a task goes on under the token of the call that made it."""
         found = self.tasks.find(upstream, related_task(params) or "")
         if found is not None and found[1] is not None:
-            said = {**task_ids.expose_related(params, space), PROGRESS_TOKEN: found[1]}
+            said = {**rewrite.expose_related(params, space), PROGRESS_TOKEN: found[1]}
             self._put(found[0], Event(m.PROGRESS, said))
 
     def _hear_completion(self, upstream: str, params: Fields) -> None:

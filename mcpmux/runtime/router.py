@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from mcpmux.errors import RpcError
-from mcpmux.mux import rewrite, task_ids
+from mcpmux.mux import rewrite
 from mcpmux.mux.merge import merge_capabilities, merge_instructions
 from mcpmux.mux.namespace import NAME_LIMIT, Namespace, Space
 from mcpmux.mux.policy import NO_RULE, Policy
@@ -322,7 +322,7 @@ class Router:
             named = namespace.resolve_task(task_id)
             return named[1] if named is not None and named[0] == owner else task_id
 
-        params = {**task_ids.resolve_answers(call.params, resolve), TASK_ID: raw(own)}
+        params = {**rewrite.resolve_answers(call.params, resolve), TASK_ID: raw(own)}
         return await self._routed(call, owner, params, notify)
 
     async def _resolve_uri(self, uri: str, call: Call, use: str) -> tuple[str, str, Reasons]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+from mcpmux.protocol.call import META, SERVER_INFO
 from mcpmux.protocol.envelope import decode_fields, raw
-from mcpmux.protocol.meta import META, SERVER_INFO
 from mcpmux.protocol.raw_json import Fields, Raw
 
 KEPT: Final = 256  # values of `_meta` whose signed form is kept: servers repeat them

@@ -18,11 +18,9 @@ import msgspec
 import trio
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call, Meta
 from mcpmux.protocol.envelope import decode_fields, text_of
-from mcpmux.protocol.meta import CLIENT_INFO, VERSION, Meta
-from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.transports.inline import AT_ONCE, in_task
 from mcpmux.transports.pipe import MessagePipe
 

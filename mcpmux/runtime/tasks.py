@@ -36,11 +36,10 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.ownership import Holding
 from mcpmux.protocol import method as m
 from mcpmux.protocol import tasks
-from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, PROGRESS_TOKEN, Call, Event, Notify
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.input_requests import RESPONSES, STATE
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES, PROGRESS_TOKEN
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.calls import PARK_LIMIT, PARK_SECONDS, STATE_BYTES, Client

@@ -30,8 +30,7 @@ from mcpmux.protocol.envelope import (
     is_batch,
     split_batch,
 )
-from mcpmux.protocol.raw_json import Raw
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Id, Raw
 from mcpmux.runtime.tap import Direction, Leg
 from mcpmux.traffic.observer import Observation, PendingRequest, UnreadMessage
 from mcpmux.traffic.record import MICROS, NO_PARAMS, Envelope, Error, Params, Result

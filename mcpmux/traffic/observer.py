@@ -8,8 +8,7 @@ from typing import Final, Protocol, TypeAlias, runtime_checkable
 import msgspec
 
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.raw_json import Fields
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.runtime.tap import Direction, Leg
 from mcpmux.traffic.record import ANSWERS
 

@@ -48,8 +48,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mcpmux.protocol.envelope import text_of, value_of
-from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 
 VERSION: Final = 1
 

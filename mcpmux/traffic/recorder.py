@@ -15,8 +15,7 @@ from typing import Final
 import trio
 
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.raw_json import Fields
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.runtime.tap import EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg
 from mcpmux.traffic.correlation import Correlator
 from mcpmux.traffic.observer import (

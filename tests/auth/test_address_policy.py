@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from mcpmux.auth.address_policy import AddressPolicy, Kind, kind_of
+from mcpmux.auth.http import AddressPolicy, Kind, kind_of
 from mcpmux.errors import RemoteProtocolError
 
 KINDS = [

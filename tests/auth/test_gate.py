@@ -18,13 +18,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcpmux.auth.admission import Turned
 from mcpmux.auth.bearer import hash_token
-from mcpmux.auth.gate import CACHE_LIMIT, CACHE_SECONDS, Gate
-from mcpmux.auth.jwks import FRESH_SECONDS, RETRY_SECONDS, STALE_SECONDS, read_key_set
+from mcpmux.auth.gate import CACHE_SECONDS, Gate
+from mcpmux.auth.jwt import FRESH_SECONDS, RETRY_SECONDS, STALE_SECONDS, read_key_set
 from mcpmux.config import StaticToken
 from mcpmux.errors import RemoteProtocolError
-from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.principal import Principal, Turned
 from tests.auth.made import (
     EC,
     ED,
@@ -312,12 +311,15 @@ async def test_a_long_lived_token_is_judged_again_now_and_then(autojump_clock):
     assert (await turned(gate, token)).status == 401
 
 
-async def test_the_memory_for_judged_tokens_is_bounded():
-    gate = make_gate(tokens={"alice": StaticToken(sha256=hash_token(ALICE))})
-    admission = await gate.admit(bearer(ALICE), "")
-    for number in range(CACHE_LIMIT + 5):
-        gate._remember(number.to_bytes(32, "big"), admission, NOW)
-    assert len(gate._judged) == CACHE_LIMIT
+async def test_the_memory_for_judged_tokens_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mcpmux.auth.gate.CACHE_LIMIT", 2)
+    tokens = [f"{number}" * 40 for number in range(5)]
+    gate = make_gate(
+        tokens={f"n{number}": StaticToken(sha256=hash_token(each)) for number, each in enumerate(tokens)}
+    )
+    for token in tokens * 2:
+        await gate.admit(bearer(token), "")
+    assert len(gate._judged) == 2
 
 
 # Keys
@@ -352,7 +354,7 @@ async def test_many_clients_at_once_fetch_keys_once(autojump_clock):
         await trio.sleep(5)
         return await issuing.fetch(url, ca)
 
-    gate._issuers[ISSUER][2]._fetch = slow
+    gate._issuers[ISSUER]._fetch = slow
     async with trio.open_nursery() as nursery:
         for number in range(20):
             nursery.start_soon(gate.admit, bearer(sign(claims(sub=f"s{number}"))), "")
@@ -367,7 +369,7 @@ async def test_a_client_that_leaves_does_not_take_the_keys_of_others_with_it(aut
         await trio.sleep(5)
         return await issuing.fetch(url, ca)
 
-    gate._issuers[ISSUER][2]._fetch = slow
+    gate._issuers[ISSUER]._fetch = slow
     with trio.move_on_after(1):
         await gate.admit(bearer(sign(claims())), "")
     assert (await gate.admit(bearer(sign(claims())), "")).principal
@@ -393,7 +395,7 @@ async def test_an_issuer_that_hangs_is_not_waited_for_forever(autojump_clock):
         await trio.sleep_forever()
         raise AssertionError
 
-    gate._issuers[ISSUER][2]._fetch = hang
+    gate._issuers[ISSUER]._fetch = hang
     with trio.fail_after(60):
         assert (await turned(gate, sign(claims()))).status == 503
         began = trio.current_time()

@@ -8,11 +8,10 @@ import attrs
 import pytest
 import trio
 
-from mcpmux.auth.admission import Admission, Turned
 from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.gate import CACHE_SECONDS, Gate
 from mcpmux.config import Auth, Issuer, StaticToken
-from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.principal import Admission, Principal, Turned
 from tests.auth.made import ISSUER, KEYS_URL, RESOURCE, RSA, Clock, Issuing, bearer, claims, make_gate, sign
 
 OLD, NEW = (f"mcpmux_{name}_0123456789abcdefghijklmnopqrst" for name in ("old", "new"))

@@ -9,8 +9,7 @@ import pytest
 import trio
 
 from mcpmux.auth import http
-from mcpmux.auth.address_policy import AddressPolicy
-from mcpmux.auth.http import BODY_BYTES, HEAD_BYTES, OAuthHttp, fetch_json
+from mcpmux.auth.http import BODY_BYTES, HEAD_BYTES, AddressPolicy, OAuthHttp, fetch_json
 from mcpmux.config import ClientTls, Secret
 from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, TransportError
 from mcpmux.transports.http.route import HttpOrigin
@@ -60,9 +59,7 @@ async def reply_ok(request: Any, reply: Any) -> None:
 # ── addresses ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_name_is_resolved_once_and_what_was_judged_is_asked(
-    certificates: Certificates,
-) -> None:
+async def test_a_name_is_resolved_once_and_what_was_judged_is_asked(certificates: Certificates) -> None:
     """DNS rebinding: the second answer would be the cloud's metadata."""
     async with serving(server_tls(certificates, "elsewhere"), reply_ok) as port:
         resolver = Resolver("127.0.0.1", METADATA)
@@ -123,9 +120,7 @@ async def test_keys_of_an_issuer_are_fetched_with_its_authorities(certificates: 
 # ── proxies ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_upstreams_proxy_is_that_of_its_authorization_server(
-    certificates: Certificates,
-) -> None:
+async def test_the_upstreams_proxy_is_that_of_its_authorization_server(certificates: Certificates) -> None:
     async with (
         serving(server_tls(certificates, "elsewhere"), reply_ok) as port,
         open_proxy(places={"elsewhere.example": port}) as proxy,

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpmux.errors import MessageTooLarge, RemoteProtocolError, RpcError, TransportClosed
-from mcpmux.mux.cursor import CursorSeal, InvalidCursor, Position
 from mcpmux.mux.replay import Gone, ReplayBounds, ReplayBuffer
-from mcpmux.protocol.call import Call
+from mcpmux.mux.seal import CursorSeal, InvalidCursor, Position
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, VERSION, Call
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
@@ -30,10 +30,12 @@ from mcpmux.protocol.envelope import (
     decode_message,
     encode_error,
     id_of,
+    raw,
 )
 from mcpmux.protocol.framing import LineDecoder, Oversized, read_batch
-from mcpmux.protocol.headers import HeaderMismatch, check_headers, decode_value, encode_value
+from mcpmux.protocol.headers import HeaderMismatch, check_request, decode_value, encode_value
 from mcpmux.protocol.raw_json import Raw
+from mcpmux.protocol.revisions import NEWEST
 from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.request import RequestParser
 from mcpmux.transports.http.response import ResponseParser
@@ -231,7 +233,8 @@ def test_envelope(data: bytes):
         except ValueError:
             return
         with contextlib.suppress(RpcError):
-            check_headers({"mcp-protocol-version": "2026-07-28", "mcp-method": message.method}, call)
+            whole = call.with_meta({VERSION: raw(NEWEST), CLIENT_CAPABILITIES: raw({})})
+            check_request({"mcp-protocol-version": NEWEST, "mcp-method": message.method}, whole)
 
 
 @MANY

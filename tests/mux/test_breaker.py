@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.breaker import FAILURES, FIRST_PAUSE_SECONDS, JITTER, LAST_PAUSE_SECONDS, Breaker, State
+from mcpmux.mux.breaker import FAILURES, FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS, PROBE_JITTER, Breaker, State
 
 CHANCES = st.floats(0, 1)
 STIMULI = st.lists(
@@ -98,7 +98,7 @@ def test_a_wish_of_the_server_is_honoured_up_to_the_cap(chance, wish):
     breaker.suspect()
     breaker.probe_failed(7.0, chance, wish)
     pause = min(max(wish, FIRST_PAUSE_SECONDS), LAST_PAUSE_SECONDS)
-    assert pause * (1 - JITTER) - 1e-9 <= breaker.retry_at - 7.0 <= pause + 1e-9
+    assert pause * (1 - PROBE_JITTER) - 1e-9 <= breaker.retry_at - 7.0 <= pause + 1e-9
 
 
 @given(STIMULI)

@@ -240,7 +240,7 @@ def test_it_shows_its_state():
     assert repr(cache).startswith("<Cache 1 entries, ")
     fetch = cache.begin(READ)
     cache.clear()
-    assert repr(fetch).endswith("spoiled>")
+    assert repr(fetch).endswith("spoiled=True)")
 
 
 @given(st.sampled_from(URIS), st.sampled_from(URIS))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.comeback import (
+from mcpmux.mux.breaker import (
     DEATHS,
     JITTER,
     LAST_SECONDS,
@@ -13,10 +13,7 @@ from mcpmux.mux.comeback import (
     Comeback,
 )
 
-ENDS = st.lists(
-    st.tuples(st.booleans(), st.floats(0, 40), st.floats(0, 1)),
-    max_size=80,
-)
+ENDS = st.lists(st.tuples(st.booleans(), st.floats(0, 40), st.floats(0, 1)), max_size=80)
 
 
 def waits(
@@ -58,14 +55,6 @@ def test_nobody_there_is_no_crash_loop():
     comeback = Comeback()
     waits(comeback, 50, died=False)
     assert not comeback.looping
-
-
-def test_a_reset_forgets_everything():
-    comeback = Comeback()
-    waits(comeback, 8, died=True)
-    comeback.reset()
-    assert (comeback.looping, comeback.deaths) == (False, 0)
-    assert waits(comeback, 1, died=True) == [0]
 
 
 @given(ENDS)

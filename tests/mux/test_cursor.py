@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mcpmux.errors import McpmuxError
-from mcpmux.mux import cursor
-from mcpmux.mux.cursor import CURSOR_LIMIT, CursorSeal, InvalidCursor, Position
+from mcpmux.mux import seal
+from mcpmux.mux.seal import CURSOR_LIMIT, CursorSeal, InvalidCursor, Position
 
 UPSTREAMS = ["docs", "git", "time"]
 SEAL = CursorSeal(b"0123456789abcdef")
@@ -32,10 +32,10 @@ positions = st.lists(
 kinds = st.sampled_from(["resources/list", "resources/templates/list", "tools/list", "prompts/list"])
 
 
-def refuse(kind: str, text: str, seal: CursorSeal = SEAL) -> str:
+def refuse(kind: str, text: str, key: CursorSeal = SEAL) -> str:
     """The reason why `text` is refused."""
     with pytest.raises(InvalidCursor) as caught:
-        seal.open(kind, text)
+        key.open(kind, text)
     return str(caught.value)
 
 
@@ -107,7 +107,7 @@ def test_no_cursor_and_an_empty_one_are_different_positions():
 
 def test_a_cursor_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as other:
-        other.setattr(cursor, "_PLAIN", b"\x07")
+        other.setattr(seal, "_PLAIN", b"\x07")
         text = SEAL.seal("tools/list", [Position("docs", "x")])
     assert "another version" in refuse("tools/list", text)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.caching_hints import Freshness
+from mcpmux.mux.cache import Freshness
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Fields
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.generations import ALL, ROW_BYTES, Generations
+from mcpmux.mux.cache import MERGED, ROW_BYTES, Generations
 
 PROCESSES = 3
 NAMES = ["docs", "web"]
@@ -25,10 +25,10 @@ def all_of(generations: list[Generations], name: str) -> list[int]:
 def test_whatever_is_told_begins_another_generation_wherever_it_counts(told: list[tuple[int, str, bool]]):
     generations = shared()
     for process, name, acts in told:
-        before = {each: all_of(generations, each) for each in [*NAMES, ALL]}
+        before = {each: all_of(generations, each) for each in [*NAMES, MERGED]}
         (generations[process].act if acts else generations[process].hear)(name)
-        for each in [*NAMES, ALL]:
-            concerned = each in (name, ALL)
+        for each in [*NAMES, MERGED]:
+            concerned = each in (name, MERGED)
             for other, (now, then) in enumerate(zip(all_of(generations, each), before[each], strict=True)):
                 assert now - then == (concerned and (acts or other != process))
 
@@ -36,9 +36,9 @@ def test_whatever_is_told_begins_another_generation_wherever_it_counts(told: lis
 def test_a_process_by_itself_has_nobody_to_tell_of_what_it_hears():
     generations = Generations()
     generations.hear("docs")
-    assert generations.of("docs") == generations.of(ALL) == 0
+    assert generations.of("docs") == generations.of(MERGED) == 0
     generations.act("docs")
-    assert (generations.of("docs"), generations.of("web"), generations.of(ALL)) == (1, 0, 1)
+    assert (generations.of("docs"), generations.of("web"), generations.of(MERGED)) == (1, 0, 1)
 
 
 @pytest.mark.parametrize("name", ["", "docs", "a" * 200])

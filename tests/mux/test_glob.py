@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.glob import casefold, is_inside, matches
+from mcpmux.mux.pattern import casefold, is_inside, matches
 
 TEXT = st.text("abA\n*", max_size=12)
 GLOBS = st.lists(st.text("abA\n*", max_size=3), min_size=1, max_size=4).map(tuple)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.cursor import CursorSeal, Position
 from mcpmux.mux.merge import FOLLOWING_LIMIT, ITEM_LIMIT, PAGE_LIMIT, Walk
+from mcpmux.mux.seal import CursorSeal, Position
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.raw_json import Fields
 

@@ -12,10 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mcpmux.config import AccessRule
-from mcpmux.mux.glob import matches, may_meet, parse_glob
+from mcpmux.mux.pattern import matches, matches_template, may_meet, parse_glob
 from mcpmux.mux.policy import NO_RULE, Policy, policy_of
 from mcpmux.mux.spelling import is_plain, readings_of
-from mcpmux.mux.template import matches as template_matches
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import ANYONE, Principal
 
@@ -153,7 +152,7 @@ expansions = st.lists(st.sampled_from(["file:///", "m:", "a", "b", "/", "..", "%
 @few
 @given(st.lists(rules, min_size=1, max_size=5), st.sampled_from(TEMPLATES), expansions)
 def test_whoever_may_read_a_uri_sees_every_template_that_it_comes_from(given_rules, template, uri):
-    if not template_matches(template, uri):
+    if not matches_template(template, uri):
         return
     made = policy(*given_rules)
     for principal, upstream in product(PRINCIPALS, UPSTREAMS):
@@ -164,7 +163,7 @@ def test_whoever_may_read_a_uri_sees_every_template_that_it_comes_from(given_rul
 @few
 @given(st.lists(rules, min_size=1, max_size=5), st.sampled_from(TEMPLATES), texts)
 def test_a_template_is_completed_only_when_all_that_it_stands_for_is_allowed(given_rules, template, uri):
-    if not template_matches(template, uri) or not is_plain(uri):
+    if not matches_template(template, uri) or not is_plain(uri):
         return
     made = policy(*given_rules)
     for principal, upstream in product(PRINCIPALS, UPSTREAMS):
@@ -178,6 +177,21 @@ def test_globs_that_never_meet_have_no_text_in_common(one, other, text):
     if matches(one_glob, text) and matches(other_glob, text):
         assert may_meet(one_glob, other_glob)
     assert may_meet(one_glob, other_glob) == may_meet(other_glob, one_glob)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meet"),
+    [
+        ("a*", "b*", False),
+        ("*a", "*b", False),
+        ("a*", "ab*", True),
+        ("ax*", "ab*c", False),
+        ("*", "b*", True),
+    ],
+)
+def test_globs_whose_ends_are_at_odds_never_meet(one: str, other: str, meet: bool):
+    assert may_meet(parse_glob(one), parse_glob(other)) == meet
+    assert may_meet(parse_glob(other), parse_glob(one)) == meet
 
 
 # Spelling
@@ -336,3 +350,9 @@ def test_the_memory_of_rules_is_bounded(monkeypatch):
     for number in range(20):
         assert made.allows(Principal(f"p{number}"), "d", m.TOOLS_CALL, "x")
         assert len(made._memory) <= 4
+
+
+def test_a_refused_completion_names_the_rule_that_denies_it():
+    made = policy(AccessRule(effect="deny", name="no-welcome", targets=("note:///welcome",)))
+    assert made.may_complete(ALICE, "d", "note:///{x}") == (False, "no-welcome")
+    assert made.may_complete(ALICE, "d", "file:///{x}") == (False, NO_RULE)

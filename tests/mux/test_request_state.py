@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.request_state import ForeignState, StateSeal
+from mcpmux.mux.seal import ForeignState, StateSeal
 
 SEAL = StateSeal(b"0123456789abcdef")
 NAMES = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1, max_size=20)

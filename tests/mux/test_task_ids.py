@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux import rewrite, task_ids
+from mcpmux.mux import rewrite
 from mcpmux.mux.namespace import Namespace
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw
@@ -70,7 +70,7 @@ def test_the_task_of_a_question_is_exposed_and_that_of_its_answer_resolved():
     assert shown["a"]["params"] == {"_meta": {RELATED: {"taskId": "x+t"}}, "message": "m"}
     assert shown["b"] == 1
     answers = {"a": {"action": "accept", "_meta": {RELATED: {"taskId": "x+t"}}}, "b": 1, "c": {}}
-    resolved = task_ids.resolve_answers(
+    resolved = rewrite.resolve_answers(
         decode_fields(raw({"inputResponses": answers})), lambda task_id: task_id.removeprefix("x+")
     )
     assert decode_any(resolved["inputResponses"]) == {
@@ -78,7 +78,7 @@ def test_the_task_of_a_question_is_exposed_and_that_of_its_answer_resolved():
         "b": 1,
         "c": {},
     }
-    assert task_ids.resolve_answers({}, str) == {}
+    assert rewrite.resolve_answers({}, str) == {}
 
 
 def test_what_makes_no_sense_stays_as_it_is():

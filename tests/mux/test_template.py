@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.template import PIECE_LIMIT, URI_LIMIT, matches
+from mcpmux.mux.pattern import PIECE_LIMIT, URI_LIMIT
+from mcpmux.mux.pattern import matches_template as matches
 
 Value = str | list[str] | dict[str, str]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.worker_mark import ForeignMark, mark_of, own_part, owner_of, owner_of_request
+from mcpmux.mux.namespace import ForeignMark, mark_of, own_part, owner_of, owner_of_request
 
 WORKERS = st.integers(1, 256)
 HEADER, KEY = "mcp-session-id", "session_id"

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from mcpmux.protocol.call import Call, with_meta
+from mcpmux.protocol.call import META, Call, with_meta
 from mcpmux.protocol.envelope import decode_fields, raw
-from mcpmux.protocol.meta import META
 from mcpmux.protocol.raw_json import Raw
 from tests.payloads import member_texts, object_texts
 

@@ -2,7 +2,11 @@ from __future__ import annotations
 
 from mcpmux.protocol import codes
 
-CODES = {name: value for name, value in vars(codes).items() if isinstance(value, int)}
+CODES = {
+    name: value
+    for name, value in vars(codes).items()
+    if name.isupper() and isinstance(value, int) and value < 0
+}
 OWN = {"UPSTREAM_UNAVAILABLE", "UPSTREAM_TIMEOUT", "BUSY"}
 
 

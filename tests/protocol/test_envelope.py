@@ -51,10 +51,7 @@ CASES: list[tuple[bytes, Message]] = [
     (b'{"jsonrpc":"2.0","method":"n","params":{"x":[]}}', Notification("n", Raw(b'{"x":[]}'))),
     (b'{"jsonrpc":"2.0","id":1,"result":{}}', Reply(1, Raw(b"{}"))),
     (b'{"jsonrpc":"2.0","id":"a","result":{"z":1,"a":2}}', Reply("a", Raw(b'{"z":1,"a":2}'))),
-    (
-        b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}',
-        ErrorReply(1, -32601, "no"),
-    ),
+    (b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}', ErrorReply(1, -32601, "no")),
     (
         b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"what?","data":{"at":3}}}',
         ErrorReply(None, -32700, "what?", Raw(b'{"at":3}')),
@@ -171,12 +168,7 @@ BAD: list[tuple[str, bytes, int, int | str | None]] = [
     ("id true", b'{"jsonrpc":"2.0","id":true,"method":"a"}', INVALID_REQUEST, None),
     ("id float", b'{"jsonrpc":"2.0","id":1.0,"method":"a"}', INVALID_REQUEST, None),
     ("id beyond floats", b'{"jsonrpc":"2.0","id":1e400,"method":"a"}', INVALID_REQUEST, None),
-    (
-        "id of 5000 digits",
-        b'{"jsonrpc":"2.0","id":' + b"1" * 5000 + b',"method":"a"}',
-        INVALID_REQUEST,
-        None,
-    ),
+    ("id of 5000 digits", b'{"jsonrpc":"2.0","id":' + b"1" * 5000 + b',"method":"a"}', INVALID_REQUEST, None),
     ("id null", b'{"jsonrpc":"2.0","id":null,"method":"a"}', INVALID_REQUEST, None),
     ("id object", b'{"jsonrpc":"2.0","id":{},"method":"a"}', INVALID_REQUEST, None),
     ("last of two ids is null", b'{"jsonrpc":"2.0","id":1,"id":null,"method":"a"}', INVALID_REQUEST, None),

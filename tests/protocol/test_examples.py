@@ -13,9 +13,8 @@ import pytest
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, with_meta
-from mcpmux.protocol.client_facts import ClientFacts
-from mcpmux.protocol.content import downgrade_content
+from mcpmux.protocol.call import MODERN_KEYS, Call, modern_meta, upgrade_result, with_meta
+from mcpmux.protocol.content import downgrade_answer, downgrade_content, downgrade_question, upgrade_answer
 from mcpmux.protocol.envelope import (
     ErrorReply,
     Message,
@@ -31,17 +30,8 @@ from mcpmux.protocol.envelope import (
     encode_request,
     raw,
 )
-from mcpmux.protocol.era import (
-    downgrade_error,
-    downgrade_meta,
-    downgrade_result,
-    modern_meta,
-    upgrade_call,
-    upgrade_error,
-    upgrade_result,
-)
-from mcpmux.protocol.input_requests import downgrade_answer, downgrade_question, upgrade_answer
-from mcpmux.protocol.meta import MODERN_KEYS
+from mcpmux.protocol.era import downgrade_error, downgrade_meta, downgrade_result, upgrade_call, upgrade_error
+from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import LEGACY, NEWEST, V_2025_06_18, V_2025_11_25
 from tests.official_schema import find_schemas

@@ -12,25 +12,26 @@ from hypothesis import strategies as st
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import HEADER_MISMATCH, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.envelope import raw, value_at
 from mcpmux.protocol.headers import (
     HeaderMismatch,
     InvalidHeaderSchema,
     Path,
-    check_headers,
     check_param_headers,
-    check_version,
+    check_request,
     decode_value,
     encode_value,
     header_params,
     param_headers,
     request_headers,
-    value_at,
 )
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST
 
-VERSION = "io.modelcontextprotocol/protocolVersion"
+META = {
+    "io.modelcontextprotocol/protocolVersion": raw(NEWEST),
+    "io.modelcontextprotocol/clientCapabilities": raw({}),
+}
 FIELD_VALUE = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)?")  # RFC 9110 section 5.5
 
 tokens = st.text("!#$%&'*+-.^_`|~" + string.ascii_letters + string.digits, min_size=1, max_size=12)
@@ -107,6 +108,7 @@ def test_the_marks_of_the_encoded_form_are_case_sensitive():
 
 # Standard headers
 
+
 REQUESTS: list[tuple[str, Fields, list[tuple[str, str]]]] = [
     ("tools/list", {"cursor": raw("x")}, []),
     ("tools/call", {"name": raw("get_weather")}, [("Mcp-Name", "get_weather")]),
@@ -130,8 +132,8 @@ def test_a_request_says_its_method_and_name_in_headers(
 
 @given(st.sampled_from(["tools/call", "prompts/get", "resources/read", "tools/list"]), texts)
 def test_headers_made_for_a_request_agree_with_it(method: str, name: str):
-    call = Call(method, {"name": raw(name), "uri": raw(name)}, {VERSION: raw(NEWEST)})
-    check_headers(received(request_headers(method, call.params, NEWEST)), call)
+    call = Call(method, {"name": raw(name), "uri": raw(name)}, META)
+    check_request(received(request_headers(method, call.params, NEWEST)), call)
 
 
 @pytest.mark.parametrize("method", ["a\r\nEvil: yes", "é", " a", "a\x00"])
@@ -141,7 +143,7 @@ def test_a_method_that_no_header_can_carry_exists_nowhere(method: str):
     assert caught.value.code == METHOD_NOT_FOUND
 
 
-CALL = Call("tools/call", {"name": raw("bar")}, {VERSION: raw(NEWEST)})
+CALL = Call("tools/call", {"name": raw("bar")}, META)
 GOOD = {"mcp-protocol-version": NEWEST, "mcp-method": "tools/call", "mcp-name": "bar"}
 
 
@@ -179,19 +181,18 @@ def test_each_header_must_be_there_and_say_what_the_body_says(header: str, value
     """ "Server Validation", 2026-07-28."""
     headers = {name: text for name, text in {**GOOD, header: value}.items() if text is not None}
     with pytest.raises(HeaderMismatch) as caught:
-        check_version(headers, NEWEST)
-        check_headers(headers, CALL)
+        check_request(headers, CALL)
     assert (caught.value.code, caught.value.message) == (HEADER_MISMATCH, f"Header mismatch: {reason}")
 
 
 @pytest.mark.parametrize("name", ["bar", " bar\t", "=?base64?YmFy?="])
 def test_blanks_around_a_value_and_an_encoding_without_need_are_accepted(name: str):
-    check_headers({**GOOD, "mcp-name": name, "x-other": "1"}, CALL)
+    check_request({**GOOD, "mcp-name": name, "x-other": "1"}, CALL)
 
 
 def test_a_name_in_the_header_alone_does_not_match():
     with pytest.raises(HeaderMismatch):
-        check_headers(GOOD, Call("tools/call", {}, CALL.meta))
+        check_request(GOOD, Call("tools/call", {}, CALL.meta))
 
 
 # x-mcp-header

@@ -7,10 +7,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event
 from mcpmux.protocol.envelope import ErrorReply, Reply, Request, raw
 from mcpmux.protocol.inflight import EVENT_LIMIT, Outgoing, Ticket
-from mcpmux.protocol.meta import LOG_LEVEL, VERSION
 
 CALL = Call("tools/call", {}, {})
 

@@ -7,12 +7,23 @@ from typing import Any
 import pytest
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import KEPT, KEPT_BYTES, Call, with_meta
-from mcpmux.protocol.client_facts import ClientFacts
+from mcpmux.protocol.call import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    KEPT,
+    KEPT_BYTES,
+    LOG_LEVEL,
+    VERSION,
+    Call,
+    Meta,
+    check_call,
+    modern_meta,
+    stated_version,
+    with_meta,
+)
 from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_call
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION, Meta
-from mcpmux.protocol.modern import check_call, stated_version
+from mcpmux.protocol.era import downgrade_meta, upgrade_call
+from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.raw_json import Raw
 
 INFO = {"name": "c", "version": "1"}
@@ -34,12 +45,7 @@ def test_calls_that_say_the_same_share_it():
 
 
 @pytest.mark.parametrize(
-    "more",
-    [
-        {"progressToken": 1},
-        {"traceparent": "00-1"},
-        {CLIENT_INFO: {"name": "c" * KEPT_BYTES}},
-    ],
+    "more", [{"progressToken": 1}, {"traceparent": "00-1"}, {CLIENT_INFO: {"name": "c" * KEPT_BYTES}}]
 )
 def test_what_is_for_one_call_or_too_long_is_not_kept(more: dict[str, Any]):
     assert not isinstance(read(COMPLETE | more).meta, Meta)

@@ -5,17 +5,18 @@ from typing import Any
 import pytest
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import raw
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION
-from mcpmux.protocol.modern import (
+from mcpmux.protocol.call import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LOG_LEVEL,
     LOG_LEVELS,
-    MalformedRequest,
+    VERSION,
+    Call,
     check_call,
-    http_status,
     severity,
-    unsupported_version,
 )
+from mcpmux.protocol.codes import MalformedRequest, http_status, unsupported_version
+from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.revisions import LEGACY, SUPPORTED
 
 MODERN = "2026-07-28"

@@ -7,10 +7,8 @@ import json
 import pytest
 
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Event
+from mcpmux.protocol.call import META, RECENT, Event, Tagged, encode_notice
 from mcpmux.protocol.envelope import encode_notification, raw
-from mcpmux.protocol.meta import META
-from mcpmux.protocol.notice import RECENT, Tagged, encode_notice
 
 TAG = {"io.modelcontextprotocol/subscriptionId": 'a"}b'}
 EVENTS = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.protocol.retry_after import LONGEST_SECONDS, read_retry_after
+from mcpmux.protocol.headers import LONGEST_SECONDS, read_retry_after
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 

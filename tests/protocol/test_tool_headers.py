@@ -7,7 +7,7 @@ from typing import Any
 
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.protocol.tool_headers import ToolHeaders
+from mcpmux.protocol.headers import ToolHeaders
 
 
 def tool(name: str, *headers: Any, kind: str = "string") -> dict[str, Any]:

@@ -14,9 +14,8 @@ import trio
 from mcpmux import app
 from mcpmux.config import Config, Http, Upstream
 from mcpmux.config.model import Limits
-from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event
 from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.transports.http.server import serve_http
 from tests.inline import run_inline

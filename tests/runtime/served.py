@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, META, VERSION
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, META, VERSION
 from mcpmux.protocol.revisions import NEWEST
 
 WAIT_SECONDS = 120

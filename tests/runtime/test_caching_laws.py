@@ -16,7 +16,7 @@ import trio
 from trio.testing import MockClock
 
 from mcpmux.config import Caching
-from mcpmux.mux.generations import ROW_BYTES, Generations
+from mcpmux.mux.cache import ROW_BYTES, Generations
 from tests.runtime.scripted import MODERN, Json, ScriptedClient, ScriptedServer
 from tests.runtime.world import World, open_world
 

@@ -8,9 +8,8 @@ import pytest
 import trio
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES
 from tests.runtime.scripted import Json
 from tests.runtime.scripted_web import LEGACY, SSE, TOOLS, Web, exchange, initialize, open_web
 

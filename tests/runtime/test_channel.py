@@ -11,9 +11,8 @@ import trio
 import trio.testing
 
 from mcpmux.errors import Overdue, RpcError, TransportClosed
-from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.envelope import raw
-from mcpmux.protocol.meta import PROGRESS_TOKEN
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.link import LAST_WORDS_SECONDS, Link, open_link
 from mcpmux.transports.deadlines import SWEEP_SECONDS, Deadline

@@ -12,10 +12,9 @@ import trio
 import trio.testing
 
 from mcpmux.errors import Overdue, RpcError, TransportClosed
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import PROGRESS_TOKEN, Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.meta import PROGRESS_TOKEN
 from mcpmux.runtime.upstreams.http_channel import open_http_channel
 from mcpmux.transports.deadlines import SWEEP_SECONDS, Deadline
 from mcpmux.transports.http.client import HttpPool

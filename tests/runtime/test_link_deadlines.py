@@ -10,9 +10,8 @@ import trio
 import trio.testing
 
 from mcpmux.errors import Overdue, RpcError
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import PROGRESS_TOKEN, Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.protocol.meta import PROGRESS_TOKEN
 from mcpmux.runtime.link import open_link
 from mcpmux.transports.deadlines import SWEEP_SECONDS, Deadline
 from mcpmux.transports.pipe import QUEUE_BYTES, open_line_pipe

@@ -10,8 +10,7 @@ import trio
 import trio.testing
 
 from mcpmux.errors import TransportClosed
-from mcpmux.protocol.busy import Busy
-from mcpmux.protocol.codes import BUSY
+from mcpmux.protocol.codes import BUSY, Busy
 from mcpmux.protocol.envelope import Request
 from mcpmux.runtime.downstreams.http_answer import respond
 from mcpmux.runtime.downstreams.stream_clients import FIRST_SECONDS, JsonPipe

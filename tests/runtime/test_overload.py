@@ -9,9 +9,8 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.mux.breaker import FAILURES
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES
 from mcpmux.runtime.upstreams import health, http_refusal
 from tests.runtime.scripted import Json
 from tests.runtime.scripted_web import JSON, LEGACY, TOOLS, Web, exchange, initialize, open_web

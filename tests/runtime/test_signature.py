@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from mcpmux.protocol.call import META, SERVER_INFO
 from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.protocol.meta import META, SERVER_INFO
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.signature import KEPT_BYTES, Signature
 

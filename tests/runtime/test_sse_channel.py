@@ -14,9 +14,8 @@ import trio
 from mcpmux import app
 from mcpmux.config import Config, Http, Secret, Upstream
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.envelope import decode_any, raw, text_of
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES, PROGRESS_TOKEN
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.upstreams import sse_channel, subscriber
 from mcpmux.traffic.observer import Observation

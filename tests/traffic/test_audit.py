@@ -18,10 +18,9 @@ from trio.testing import wait_all_tasks_blocked
 from mcpmux.config import Audit as AuditSettings
 from mcpmux.errors import Refused, RpcError, TransportClosed
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import CLIENT_INFO, Call
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import encode_request, raw
-from mcpmux.protocol.meta import CLIENT_INFO
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import NO_HEADERS

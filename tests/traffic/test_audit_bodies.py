@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from mcpmux.config.traffic import Redaction
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION, Call, Meta
 from mcpmux.protocol.envelope import raw
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION, Meta
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.tap import Leg

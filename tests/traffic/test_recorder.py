@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.protocol.meta import CLIENT_INFO, VERSION
 from mcpmux.runtime.tap import EXCHANGE, INTRODUCTION_LENGTH, NO_HEADERS, ORIGIN, Leg, Origin, identify
 from mcpmux.traffic.observer import LONG_BYTES, Observation
 from mcpmux.traffic.recorder import BATCH, Recorder

@@ -4,7 +4,7 @@ Each message is a pickle with its length in front: both are the same program, an
 Messages arrive whole, in order, or not at all.
 
 What a worker remembers of an upstream is out of date as soon as any worker counts a change in shared memory
-(see `mux/generations`); nobody waits for that. The clients of other workers are told of a changed list too,
+(see `mux/cache`); nobody waits for that. The clients of other workers are told of a changed list too,
 as the server may have told one session alone:
 
     worker --`ListsChanged`--> supervisor --`ListsChanged`--> each other worker, which tells its clients
@@ -30,7 +30,7 @@ from mcpmux.app.workers.traffic_forwarder import TrafficBatch
 from mcpmux.config import Config
 from mcpmux.config.scalars import read_only
 from mcpmux.errors import TransportClosed
-from mcpmux.mux.generations import ROW_BYTES, Generations
+from mcpmux.mux.cache import ROW_BYTES, Generations
 
 log = structlog.get_logger()
 

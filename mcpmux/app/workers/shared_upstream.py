@@ -24,8 +24,7 @@ from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Request
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.raw_json import Fields
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.runtime.downstreams.service import Session
 from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
 from mcpmux.runtime.tap import Tap

@@ -28,8 +28,8 @@ from mcpmux.app.workers.traffic_forwarder import TrafficForwarder
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.logs import set_up_logs
-from mcpmux.mux.generations import Generations
-from mcpmux.mux.worker_mark import mark_of
+from mcpmux.mux.cache import Generations
+from mcpmux.mux.namespace import mark_of
 from mcpmux.transports.handing import Handed, HandedListener, Handing, Hatch, Note
 from mcpmux.transports.wall import leaves_of
 

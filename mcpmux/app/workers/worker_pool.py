@@ -28,7 +28,7 @@ from mcpmux.app.workers.worker_process import (
     watch_heartbeat,
 )
 from mcpmux.errors import TransportClosed, TransportError
-from mcpmux.mux.comeback import Comeback
+from mcpmux.mux.breaker import Comeback
 from mcpmux.transports.handing import Hatch, Note, hatch_pair
 from mcpmux.transports.process import OrphanGuard
 from mcpmux.transports.wire import reason_of

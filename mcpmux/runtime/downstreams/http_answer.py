@@ -9,12 +9,19 @@ import msgspec
 import structlog
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.busy import RETRY_SECONDS, TOO_MANY_REQUESTS, UNAVAILABLE, Busy
 from mcpmux.protocol.call import Event, Notify
-from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_REQUEST
+from mcpmux.protocol.codes import (
+    BUSY,
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    RETRY_SECONDS,
+    TOO_MANY_REQUESTS,
+    UNAVAILABLE,
+    Busy,
+    http_status,
+)
 from mcpmux.protocol.envelope import Request, encode_error, encode_notification, encode_reply
 from mcpmux.protocol.large import Part, encode_large_reply
-from mcpmux.protocol.modern import http_status
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import encode_event

@@ -21,9 +21,8 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import Gone, ReplayBounds
 from mcpmux.protocol import method as m
-from mcpmux.protocol.busy import Busy
-from mcpmux.protocol.call import Call, Notify
-from mcpmux.protocol.codes import INVALID_REQUEST
+from mcpmux.protocol.call import VERSION, Call, Notify
+from mcpmux.protocol.codes import INVALID_REQUEST, Busy, unsupported_version
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
@@ -42,15 +41,13 @@ from mcpmux.protocol.headers import (
     LAST_EVENT_ID,
     SESSION_HEADER,
     VERSION_HEADER,
+    ToolHeaders,
+    check_request,
 )
-from mcpmux.protocol.meta import VERSION
-from mcpmux.protocol.modern import check_request, unsupported_version
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.protocol.principal import Principal
-from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
-from mcpmux.protocol.shapes import Id
-from mcpmux.protocol.tool_headers import ToolHeaders
 from mcpmux.runtime.downstreams.http_answer import (
     JSON,
     NoSession,

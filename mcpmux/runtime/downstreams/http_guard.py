@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mcpmux.auth.admission import Turned
 from mcpmux.errors import Refused
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import encode_error
 from mcpmux.protocol.headers import METHOD_HEADER
 from mcpmux.protocol.origin import OriginPolicy
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.principal import Turned
+from mcpmux.protocol.raw_json import Id
 from mcpmux.runtime.downstreams.http_answer import JSON, refuse_with
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.request import HttpRequest

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from mcpmux.mux.worker_mark import owner_of_request
+from mcpmux.mux.namespace import owner_of_request
 from mcpmux.protocol.headers import SESSION_HEADER
 from mcpmux.runtime.downstreams.sse_endpoint import SESSION_KEY
 from mcpmux.transports.http.reply import HttpReply

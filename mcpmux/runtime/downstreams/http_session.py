@@ -17,9 +17,8 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import Gone, Kept, ReplayBounds, ReplayBuffer
 from mcpmux.protocol import method as m
-from mcpmux.protocol.busy import IN_FLIGHT, Busy
 from mcpmux.protocol.call import Call, Event
-from mcpmux.protocol.codes import INVALID_REQUEST
+from mcpmux.protocol.codes import IN_FLIGHT, INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import (
     ErrorReply,
     Notification,
@@ -31,9 +30,8 @@ from mcpmux.protocol.envelope import (
     id_of,
 )
 from mcpmux.protocol.inflight import Ticket
-from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import V_2025_11_25
-from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.calls import Calls
 from mcpmux.runtime.downstreams.http_answer import (
     JSON,

@@ -11,13 +11,10 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.call import META, SUBSCRIPTION_ID, Call, Event, Notify, Tagged
 from mcpmux.protocol.codes import INVALID_PARAMS
 from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.protocol.meta import META, SUBSCRIPTION_ID
-from mcpmux.protocol.notice import Tagged
-from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.relay import SUBSCRIPTION_LIMIT, Relay
 from mcpmux.runtime.router import Router

@@ -18,8 +18,7 @@ import trio
 
 from mcpmux.mux.replay import ReplayBuffer, Said
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Event
-from mcpmux.protocol.notice import encode_notice
+from mcpmux.protocol.call import Event, encode_notice
 from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import encode_event

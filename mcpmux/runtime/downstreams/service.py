@@ -8,18 +8,15 @@ from functools import partial
 from typing import Final, Protocol
 
 from mcpmux.errors import RpcError
-from mcpmux.mux.request_state import ForeignState, StateSeal
-from mcpmux.mux.worker_mark import ForeignMark, own_part
+from mcpmux.mux.namespace import ForeignMark, own_part
+from mcpmux.mux.seal import ForeignState, StateSeal
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
-from mcpmux.protocol.codes import METHOD_NOT_FOUND
+from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event, Notify, severity
+from mcpmux.protocol.codes import METHOD_NOT_FOUND, MalformedRequest
 from mcpmux.protocol.envelope import Notification, Request, raw, text_of
 from mcpmux.protocol.input_requests import STATE
-from mcpmux.protocol.meta import LOG_LEVEL, VERSION
-from mcpmux.protocol.modern import MalformedRequest, severity
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.calls import unknown_state
 from mcpmux.runtime.downstreams.listen import serve_listen

@@ -18,10 +18,9 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
-from mcpmux.protocol.client_facts import ClientFacts
+from mcpmux.protocol.call import LOG_LEVELS, Call, Event, Notify, severity
 from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
-from mcpmux.protocol.content import downgrade_content
+from mcpmux.protocol.content import downgrade_content, downgrade_question, upgrade_answer
 from mcpmux.protocol.envelope import (
     EMPTY_OBJECT,
     Notification,
@@ -32,17 +31,8 @@ from mcpmux.protocol.envelope import (
     text_of,
 )
 from mcpmux.protocol.era import downgrade_error, downgrade_result, upgrade_call
-from mcpmux.protocol.input_requests import (
-    STATE,
-    Wish,
-    downgrade_question,
-    error_response,
-    offers,
-    repeated,
-    upgrade_answer,
-    wishes_in,
-)
-from mcpmux.protocol.modern import LOG_LEVELS, severity
+from mcpmux.protocol.handshake import ClientFacts
+from mcpmux.protocol.input_requests import STATE, Wish, error_response, offers, repeated, wishes_in
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_11_25, negotiate_legacy

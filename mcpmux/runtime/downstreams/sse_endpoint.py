@@ -19,8 +19,7 @@ import structlog
 import trio
 
 from mcpmux.errors import TransportClosed
-from mcpmux.protocol.busy import Busy
-from mcpmux.protocol.codes import INVALID_REQUEST
+from mcpmux.protocol.codes import INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import BadMessage, decode_message, encode_error, is_batch
 from mcpmux.protocol.principal import Principal
 from mcpmux.runtime.downstreams.http_answer import JSON, headers_of, refuse_with

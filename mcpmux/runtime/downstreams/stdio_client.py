@@ -13,10 +13,9 @@ import trio
 
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Notify
+from mcpmux.protocol.call import Call, Notify, check_call
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST
 from mcpmux.protocol.envelope import Notification, Request
-from mcpmux.protocol.modern import check_call
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch

@@ -16,12 +16,10 @@ import msgspec
 import trio
 from trio.abc import Stream
 
-from mcpmux.auth.admission import Admission, Turned, certified
 from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed
-from mcpmux.protocol.busy import Busy
-from mcpmux.protocol.codes import INVALID_REQUEST
+from mcpmux.protocol.codes import INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import encode_error
-from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.protocol.principal import ANYONE, Admission, Principal, Turned, certified
 from mcpmux.runtime.downstreams.http_guard import as_error
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import LINGER_SECONDS, serve_pipe

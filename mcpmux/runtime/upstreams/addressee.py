@@ -5,7 +5,7 @@ For what a server asks outside of any call; questions inside a call are rewritte
 
 from __future__ import annotations
 
-from mcpmux.mux import rewrite, task_ids
+from mcpmux.mux import rewrite
 from mcpmux.mux.namespace import Space
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields, Raw
@@ -42,4 +42,4 @@ class Addressee:
         """The client's answer. Raises RpcError when it refuses or cannot be reached."""
         own = related_task(params)
         answer = await self._client.ask(method, rewrite.expose_question(method, params, self._space))
-        return answer if own is None else task_ids.resolve_related(answer, lambda _exposed: own)
+        return answer if own is None else rewrite.resolve_related(answer, lambda _exposed: own)

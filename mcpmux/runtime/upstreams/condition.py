@@ -24,8 +24,7 @@ import trio
 
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError, TransportError
-from mcpmux.mux.breaker import Breaker
-from mcpmux.mux.comeback import Comeback
+from mcpmux.mux.breaker import Breaker, Comeback
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import BUSY, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.handshake import ServerFacts

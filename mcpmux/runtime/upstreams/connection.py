@@ -18,13 +18,20 @@ import trio
 from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import handshake
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.call import (
+    CLIENT_CAPABILITIES,
+    LOG_LEVEL,
+    LOG_LEVELS,
+    Call,
+    Event,
+    Notify,
+    modern_meta,
+    severity,
+)
 from mcpmux.protocol.envelope import raw, text_of
-from mcpmux.protocol.era import downgrade_meta, modern_meta, upgrade_error
+from mcpmux.protocol.era import downgrade_meta, upgrade_error
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.input_requests import RESPONSES, STATE, after_visits, first_error
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES, LOG_LEVEL
-from mcpmux.protocol.modern import LOG_LEVELS, severity
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.tasks import offers_tasks, without_task_support

@@ -21,11 +21,10 @@ import trio
 from mcpmux.config import Stdio
 from mcpmux.errors import RpcError
 from mcpmux.mux.namespace import Space
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.codes import UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import EMPTY_OBJECT
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.calls import Client
 from mcpmux.runtime.upstreams.connection import Eras

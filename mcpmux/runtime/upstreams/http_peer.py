@@ -18,7 +18,7 @@ import trio
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
 from mcpmux.errors import ConnectFailed, TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import VERSION, Call
 from mcpmux.protocol.codes import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -27,12 +27,16 @@ from mcpmux.protocol.codes import (
 )
 from mcpmux.protocol.envelope import ErrorReply, Message
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.headers import SESSION_HEADER, Headers, method_headers, name_headers
+from mcpmux.protocol.headers import (
+    SESSION_HEADER,
+    Headers,
+    ToolHeaders,
+    method_headers,
+    name_headers,
+    read_retry_after,
+)
 from mcpmux.protocol.inflight import encode_call
-from mcpmux.protocol.meta import VERSION
-from mcpmux.protocol.retry_after import read_retry_after
 from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, allows_batch, is_modern
-from mcpmux.protocol.tool_headers import ToolHeaders
 from mcpmux.runtime.tap import TRACE_HEADERS, Watch
 from mcpmux.runtime.upstreams.http_refusal import REFUSALS, TOO_MANY, UNAVAILABLE, HttpStatusError
 from mcpmux.runtime.upstreams.http_response import messages_of

@@ -8,7 +8,7 @@ principal with the same client only, unless all clients share a legacy session, 
 Promises: nothing is kept of what asked for input, made a task, said anything on its way, or was asked with
 more than a URI or cursor; what a notification is about, and everything of a session that ends, is forgotten
 before anybody hears of it; nobody gets what was asked for before the end of something that a client has done
-there (see `mux/generations`). Refuses to know what is merged and who may use what.
+there (see `mux/cache`). Refuses to know what is merged and who may use what.
 
 Source: `server/utilities/caching`, 2026-07-28.
 """
@@ -26,9 +26,22 @@ import trio
 from mcpmux.config import Caching
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError
-from mcpmux.mux.cache import CHANGES, Audience, Cache, Entry, Key
-from mcpmux.mux.caching_hints import HEARD, PLAIN, is_plain, is_public, like, related, size_of, ttl_of
-from mcpmux.mux.generations import Generations
+from mcpmux.mux.cache import (
+    CHANGES,
+    HEARD,
+    PLAIN,
+    Audience,
+    Cache,
+    Entry,
+    Generations,
+    Key,
+    is_plain,
+    is_public,
+    like,
+    related,
+    size_of,
+    ttl_of,
+)
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of

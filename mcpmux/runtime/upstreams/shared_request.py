@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import trio
 
 from mcpmux.errors import RpcError
-from mcpmux.mux.caching_hints import is_own_answer
+from mcpmux.mux.cache import is_own_answer
 from mcpmux.protocol.call import Call
 
 K = TypeVar("K", bound=Hashable)

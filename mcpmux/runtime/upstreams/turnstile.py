@@ -13,8 +13,8 @@ from collections.abc import Hashable
 import trio
 
 from mcpmux.mux.fair_queue import FairQueue
-from mcpmux.protocol.busy import Busy
 from mcpmux.protocol.call import Call
+from mcpmux.protocol.codes import Busy
 from mcpmux.transports.http.server_connection import CONNECTION
 
 

@@ -28,16 +28,14 @@ from mcpmux.errors import (
     TransportClosed,
     TransportError,
 )
-from mcpmux.mux.breaker import Breaker
-from mcpmux.mux.comeback import STABLE_SECONDS, WINDOW_SECONDS
-from mcpmux.mux.generations import Generations
+from mcpmux.mux.breaker import STABLE_SECONDS, WINDOW_SECONDS, Breaker
+from mcpmux.mux.cache import Generations
 from mcpmux.mux.namespace import Space
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.call import LOG_LEVEL, Call, Event, Notify, upgrade_result
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Notification
-from mcpmux.protocol.era import upgrade_refusal, upgrade_result
-from mcpmux.protocol.meta import LOG_LEVEL
+from mcpmux.protocol.era import upgrade_refusal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.calls import FindClient, Hear

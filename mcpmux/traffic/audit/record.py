@@ -59,10 +59,9 @@ import trio
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import CLIENT_INFO, META, Call, Meta
 from mcpmux.protocol.codes import UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import raw, text_of, value_of
-from mcpmux.protocol.meta import CLIENT_INFO, META, Meta
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.tap import name_in
 from mcpmux.traffic.observer import Exchange

@@ -15,8 +15,7 @@ import msgspec
 from mcpmux.config.traffic import LEVELS, Capture
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.protocol.framing import CR, LF
-from mcpmux.protocol.raw_json import Raw
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Id, Raw
 from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import ANSWERS, MICROS, VERSION, Body, Record, Run, micros_of

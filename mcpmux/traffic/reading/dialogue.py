@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from mcpmux.protocol import method as m
+from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, VERSION
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
@@ -35,9 +36,7 @@ from mcpmux.protocol.envelope import (
     id_of,
     value_of,
 )
-from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, VERSION
-from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.shapes import Id
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.traffic.record import ANSWERS, Record, seconds_of
 
 Answer: TypeAlias = Reply | ErrorReply

@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 from mcpmux.errors import McpmuxError
-from mcpmux.mux.glob import Glob
+from mcpmux.mux.pattern import Glob
 from mcpmux.traffic.reading.summary import BAD_HTTP, WORDS, ExchangeSummary, http_words, statuses_of
 from mcpmux.traffic.record import Record
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from mcpmux.mux.glob import Glob, casefold, is_inside, matches
+from mcpmux.mux.pattern import Glob, casefold, is_inside, matches
 from mcpmux.traffic.reading.filter_language import (
     NAMES,
     ORDERED,

@@ -17,24 +17,24 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
-from mcpmux.protocol.codes import INVALID_REQUEST, METHOD_NOT_FOUND
-from mcpmux.protocol.content import downgrade_content
-from mcpmux.protocol.envelope import Notification, Reply, Request, decode_fields, raw, text_of, value_of
-from mcpmux.protocol.era import downgrade_error, downgrade_result, upgrade_error, upgrade_result
-from mcpmux.protocol.input_requests import (
-    Wish,
-    downgrade_question,
-    error_response,
-    repeated,
-    upgrade_answer,
-    wishes_in,
+from mcpmux.protocol.call import (
+    META,
+    PROGRESS_TOKEN,
+    SERVER_INFO,
+    SUBSCRIPTION_ID,
+    Call,
+    Event,
+    Notify,
+    upgrade_result,
 )
-from mcpmux.protocol.meta import META, PROGRESS_TOKEN, SERVER_INFO, SUBSCRIPTION_ID
+from mcpmux.protocol.codes import INVALID_REQUEST, METHOD_NOT_FOUND
+from mcpmux.protocol.content import downgrade_content, downgrade_question, upgrade_answer
+from mcpmux.protocol.envelope import Notification, Reply, Request, decode_fields, raw, text_of, value_of
+from mcpmux.protocol.era import downgrade_error, downgrade_result, upgrade_error
+from mcpmux.protocol.input_requests import Wish, error_response, repeated, wishes_in
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import NEWEST, SUPPORTED, negotiate_legacy
-from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.downstreams.listen import Filter, read_filter
 from mcpmux.runtime.downstreams.service import read_call
 from mcpmux.runtime.downstreams.session import Ask

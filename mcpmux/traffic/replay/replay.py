@@ -15,12 +15,11 @@ from attrs import define, field
 
 from mcpmux.errors import McpmuxError, RpcError, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event
 from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import EMPTY_OBJECT, ErrorReply, Notification, Reply, decode_fields, value_of
 from mcpmux.protocol.handshake import read_initialize_result
 from mcpmux.protocol.input_requests import STATE, error_response, repeated, wishes_in
-from mcpmux.protocol.meta import CLIENT_CAPABILITIES
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_11_25

@@ -40,9 +40,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from mcpmux.errors import Overdue, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED
-from mcpmux.protocol.shapes import Id
 from mcpmux.runtime.tap import EXCHANGE, TRACE_HEADERS, Leg
 from mcpmux.traffic.capture.message import fingerprint
 from mcpmux.traffic.observer import Exchange, Observation

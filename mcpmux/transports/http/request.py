@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from mcpmux.protocol.envelope import Value
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.value import Value
 from mcpmux.transports.http.chunk_lines import ChunkLines
 from mcpmux.transports.http.limits import FRAMING_PER_BODY_BYTE, HttpLimits, Refusal
 from mcpmux.transports.http.message import LESSONS, KnownHead, add_part, learn

@@ -1,0 +1,165 @@
+"""What clients carry for us, sealed: the cursor of a merged list, and a server's `requestState`.
+
+Nothing is remembered, so both work after a restart and on a replica that has the same key. A text is
+base64url; a tag in it is HMAC-SHA256, cut to 16 bytes, over what it holds and the name of the principal
+that it is for. Whatever `seal` did not make for that principal is refused.
+
+Cursor: where a walk over many upstreams' lists stands
+  * It holds one position per unfinished upstream: `version | body | tag`. The body is compressed when that is
+    shorter; the tag is also over the kind of list. Whether its upstreams still exist is the walk's business.
+  * `None` (start here) and `""` are different upstream cursors.
+  * A cycle of upstream cursors is found by Brent's method: a fingerprint to compare with, and how many
+    pages until it moves on. Constant size, whatever the length of the walk.
+
+State: `tag | state`. Servers see mcpmux as one client, so they cannot tell whether it is the same somebody
+who comes back with a state.
+
+Source: "Pagination" (opaque cursors, `""` is a cursor, -32602 for an invalid one) and `basic/patterns/mrtr`,
+2026-07-28.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import zlib
+
+import msgspec
+
+from mcpmux.errors import McpmuxError
+from mcpmux.protocol.envelope import encode
+
+CURSOR_LIMIT = 256 * 1024
+"""Characters. A thousand unfinished upstreams with cursors of 100 characters stay well below it."""
+
+_BODY_LIMIT = 4 * CURSOR_LIMIT  # bytes after decompression; bounds what a forged stream could inflate to
+_TAG_BYTES = 16
+_PLAIN, _DEFLATED = b"\x01", b"\x02"  # version bytes: the two ways a body is stored
+
+
+class InvalidCursor(McpmuxError):
+    """The text is no cursor that this mux gave out for this list. The message says what to do."""
+
+
+class ForeignState(McpmuxError):
+    """The state was not given out to this principal."""
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """Where one upstream's walk goes on.
+
+    `cursor`: the upstream's own, None to start at the beginning. `anchor`, `left`, `stride`: Brent's state,
+    a fingerprint of an earlier cursor, pages until the anchor moves, and the length of the next stride.
+    `items`, `pages`: how many came before.
+    """
+
+    upstream: str
+    cursor: str | None = None
+    anchor: str = ""
+    left: int = 1
+    stride: int = 1
+    items: int = 0
+    pages: int = 0
+
+    def advance(self, following: str, items: int = 0) -> Position | None:
+        """The position after a page of `items` that named `following` as the next; None in a circle."""
+        mark = hashlib.blake2b(following.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+        if following == self.cursor or mark == self.anchor:
+            return None
+        items, pages, stride = self.items + items, self.pages + 1, self.stride
+        if self.left > 1:
+            return Position(self.upstream, following, self.anchor, self.left - 1, stride, items, pages)
+        return Position(self.upstream, following, mark, stride * 2, stride * 2, items, pages)
+
+
+_decoder = msgspec.json.Decoder(list[Position])
+
+
+class _Seal:
+    """One key, for one purpose. Stateless."""
+
+    PURPOSE = b""
+
+    def __init__(self, key: bytes) -> None:
+        """`key`: at least 16 bytes; replicas that share what is sealed share it."""
+        self._key = hashlib.sha256(self.PURPOSE + key).digest()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def _tag(self, *parts: bytes) -> bytes:
+        return hmac.new(self._key, b"\x00".join(parts), hashlib.sha256).digest()[:_TAG_BYTES]
+
+
+class CursorSeal(_Seal):
+    """Seals and opens cursors."""
+
+    PURPOSE = b"mcpmux cursor"
+
+    def seal(self, kind: str, positions: list[Position], principal: str = "") -> str:
+        """The cursor for `positions` of a list of `kind`. Raises InvalidCursor past the limit.
+
+        Only `principal` can use it. Neither `kind` nor the principal's name has a NUL in it.
+        """
+        body = encode(positions)
+        packed = zlib.compress(body, 6)
+        sealed = _DEFLATED + packed if len(packed) < len(body) else _PLAIN + body
+        text = _encode(sealed + self._tag(kind.encode(), principal.encode(), sealed))
+        if len(body) > _BODY_LIMIT or len(text) > CURSOR_LIMIT:
+            raise InvalidCursor("the upstreams' cursors are too long to be combined")
+        return text
+
+    def open(self, kind: str, text: str, principal: str = "") -> list[Position]:
+        """The positions in a cursor that `seal` made for `kind` and `principal`.
+
+        Raises InvalidCursor for anything else.
+        """
+        if len(text) > CURSOR_LIMIT:
+            raise InvalidCursor("this cursor is longer than any that was given out")
+        try:
+            data = _decode(text)
+        except ValueError:
+            raise InvalidCursor("this is not a cursor: list again without one") from None
+        if _encode(data) != text:  # one text per value, so that no two cursors mean the same
+            raise InvalidCursor("this is not a cursor: list again without one")
+        sealed, tag = data[:-_TAG_BYTES], data[-_TAG_BYTES:]
+        if not hmac.compare_digest(tag, self._tag(kind.encode(), principal.encode(), sealed)):
+            raise InvalidCursor("this cursor was not given out for this list: list again without a cursor")
+        version, body = sealed[:1], sealed[1:]
+        if version == _DEFLATED:
+            body = zlib.decompressobj().decompress(body, _BODY_LIMIT)
+        elif version != _PLAIN:
+            raise InvalidCursor("this cursor is from another version: list again without a cursor")
+        return _decoder.decode(body)
+
+
+class StateSeal(_Seal):
+    """Seals and opens states."""
+
+    PURPOSE = b"mcpmux request state"
+
+    def seal(self, principal: str, state: str) -> str:
+        """What the client gets; `principal` has no NUL in its name."""
+        data = state.encode("utf-8", "surrogatepass")
+        return _encode(self._tag(principal.encode(), data) + data)
+
+    def open(self, principal: str, text: str) -> str:
+        """The server's state. Raises ForeignState for anything that `seal` did not make for `principal`."""
+        try:
+            data = _decode(text)
+            state = data[_TAG_BYTES:].decode("utf-8", "surrogatepass")
+        except ValueError:
+            raise ForeignState("this is no state that was given out") from None
+        if not hmac.compare_digest(data[:_TAG_BYTES], self._tag(principal.encode(), data[_TAG_BYTES:])):
+            raise ForeignState("this state was not given to whoever shows it")
+        return state
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes:
+    """Raises ValueError."""
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
